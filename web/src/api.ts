@@ -1,6 +1,20 @@
 /** Calls of the server's API. */
 
-import type { ActionName, ActionResult, History, JobDetails, JobsPage, LogPart, Samples, SelectedJobs, Series, Session, Status, Timeline, Usage } from "./types";
+import type {
+  ActionName,
+  ActionResult,
+  History,
+  JobDetails,
+  JobsPage,
+  LogPart,
+  Samples,
+  SelectedJobs,
+  Series,
+  Session,
+  Status,
+  Timeline,
+  Usage,
+} from "./types";
 
 const BASE = "api/v1";
 const PATIENCE_MS = 15_000;
@@ -63,7 +77,10 @@ export async function getJob(label: string): Promise<JobDetails> {
   return job;
 }
 
-export function getLog(label: string, query: { attempt: number; stream: string; offset: number; limit: number }): Promise<LogPart> {
+export function getLog(
+  label: string,
+  query: { attempt: number; stream: string; offset: number; limit: number },
+): Promise<LogPart> {
   return call(`jobs/${encodeURIComponent(label)}/log`, query);
 }
 

@@ -39,7 +39,9 @@ export function App(): JSX.Element {
   if (connection.value === "refused") return <Refused />;
   return (
     <>
-      <a class="skip" href="#main" onClick={skip}>Skip to the content</a>
+      <a class="skip" href="#main" onClick={skip}>
+        Skip to the content
+      </a>
       <Header />
       <Banners />
       <main id="main" tabIndex={-1}>
@@ -76,7 +78,9 @@ function globalKeys(): Keys {
 function useTitle(): void {
   const shown = status.value;
   const job = route.value.view === "job" ? `job ${route.value.argument} · ` : "";
-  const title = shown ? `${job}${shown.counts.active} running, ${shown.counts.waiting} waiting · ${shown.host}` : "Stoker";
+  const title = shown
+    ? `${job}${shown.counts.active} running, ${shown.counts.waiting} waiting · ${shown.host}`
+    : "Stoker";
   useEffect(() => {
     document.title = title;
   }, [title]);
@@ -86,7 +90,14 @@ function Content(): JSX.Element {
   const { view } = route.value;
   if (view === "job") return <JobView key={route.value.argument} label={route.value.argument} />;
   const found = VIEWS.find(({ name }) => name === view);
-  if (!found) return <Empty title="There is no such view."><p><a href={hashOf("overview")}>Overview</a></p></Empty>;
+  if (!found)
+    return (
+      <Empty title="There is no such view.">
+        <p>
+          <a href={hashOf("overview")}>Overview</a>
+        </p>
+      </Empty>
+    );
   return <found.content />;
 }
 
@@ -96,22 +107,40 @@ function Header(): JSX.Element {
   return (
     <header class="top">
       <a class="brand" href={hashOf("overview")}>
-        <span class="flame" aria-hidden="true"><i /><i /><i /></span>
+        <span class="flame" aria-hidden="true">
+          <i />
+          <i />
+          <i />
+        </span>
         stoker <span class="host">{shown?.host ?? ""}</span>
-        {shown?.simulated ? <span class="badge" title="The GPUs are simulated">SIM</span> : null}
+        {shown?.simulated ? (
+          <span class="badge" title="The GPUs are simulated">
+            SIM
+          </span>
+        ) : null}
       </a>
       <nav class="views" aria-label="views">
         {VIEWS.map(({ name, title }) => (
-          <a key={name} href={hashOf(name)} aria-current={name === here ? "page" : undefined}>{title}</a>
+          <a key={name} href={hashOf(name)} aria-current={name === here ? "page" : undefined}>
+            {title}
+          </a>
         ))}
       </nav>
       <div class="tools">
         <EngineState />
         {session.value?.readonly ? <span class="badge quiet">read only</span> : null}
-        <button type="button" class="quiet" onClick={nextTheme} aria-label={`theme: ${choice.value}`} title={`Theme: ${choice.value} (t)`}>
+        <button
+          type="button"
+          class="quiet"
+          onClick={nextTheme}
+          aria-label={`theme: ${choice.value}`}
+          title={`Theme: ${choice.value} (t)`}
+        >
           <span aria-hidden="true">{{ system: "◐", light: "○", dark: "●" }[choice.value]}</span>
         </button>
-        <button type="button" class="quiet" onClick={() => (helpShown.value = true)} aria-label="keys" title="Keys (?)">?</button>
+        <button type="button" class="quiet" onClick={() => (helpShown.value = true)} aria-label="keys" title="Keys (?)">
+          ?
+        </button>
       </div>
     </header>
   );
@@ -122,13 +151,18 @@ function EngineState(): JSX.Element {
   const engine = status.value?.engine;
   let tone = "good";
   let text = "engine running";
-  if (connection.value !== "live") [tone, text] = connection.value === "lost" ? ["bad", "not connected"] : ["faint", "connecting"];
+  if (connection.value !== "live")
+    [tone, text] = connection.value === "lost" ? ["bad", "not connected"] : ["faint", "connecting"];
   else if (!engine) [tone, text] = ["faint", "…"];
   else if (!engine.running) [tone, text] = ["bad", "engine stopped"];
   else if (engine.paused) [tone, text] = ["held", "queue paused"];
   else if (engine.draining) [tone, text] = ["held", "draining"];
   return (
-    <span class={`engine ${tone}`} role="status" title={engine?.since ? `version ${engine.version}, since ${clock(moment(engine.since), now.value)}` : ""}>
+    <span
+      class={`engine ${tone}`}
+      role="status"
+      title={engine?.since ? `version ${engine.version}, since ${clock(moment(engine.since), now.value)}` : ""}
+    >
       <span class="dot" aria-hidden="true" />
       <span class="text">{text}</span>
     </span>
@@ -143,8 +177,10 @@ function Banners(): JSX.Element {
     <div class="banners" role="status">
       {connection.value === "lost" ? (
         <p class="banner bad">
-          <b>The connection is lost.</b> {shown ? `The page shows the state of ${clock(moment(shown.at), now.value, true)}. ` : ""}
-          It connects again by itself. If you use a tunnel, check <code>ssh -L</code>; on the server, start <code>stoker web</code>.
+          <b>The connection is lost.</b>{" "}
+          {shown ? `The page shows the state of ${clock(moment(shown.at), now.value, true)}. ` : ""}
+          It connects again by itself. If you use a tunnel, check <code>ssh -L</code>; on the server, start{" "}
+          <code>stoker web</code>.
         </p>
       ) : null}
       {connection.value === "live" && engine && !engine.running && (open > 0 || !shown.devices.length) ? (
@@ -153,8 +189,17 @@ function Banners(): JSX.Element {
           Waiting jobs start when it runs again: <code>stoker engine start</code>
         </p>
       ) : null}
-      {engine?.paused ? <p class="banner held"><b>The queue is paused{engine.paused.note ? ` (${engine.paused.note})` : ""}.</b> <code>stoker resume --queue</code></p> : null}
-      {trouble.value ? <p class="banner bad"><b>The queue cannot be read:</b> {trouble.value}</p> : null}
+      {engine?.paused ? (
+        <p class="banner held">
+          <b>The queue is paused{engine.paused.note ? ` (${engine.paused.note})` : ""}.</b>{" "}
+          <code>stoker resume --queue</code>
+        </p>
+      ) : null}
+      {trouble.value ? (
+        <p class="banner bad">
+          <b>The queue cannot be read:</b> {trouble.value}
+        </p>
+      ) : null}
       {engine?.trouble ? <p class="banner bad">{engine.trouble}</p> : null}
       {engine?.silence ? <p class="banner held">{engine.silence}</p> : null}
     </div>
@@ -165,8 +210,15 @@ function Refused(): JSX.Element {
   return (
     <main class="refused">
       <Empty title="This browser has no access.">
-        <p>Open the link with the token that <code>stoker web</code> printed. It is needed once for each browser, and again after the server made a new token.</p>
-        <p><button type="button" class="primary" onClick={() => location.reload()}>Try again</button></p>
+        <p>
+          Open the link with the token that <code>stoker web</code> printed. It is needed once for each browser, and
+          again after the server made a new token.
+        </p>
+        <p>
+          <button type="button" class="primary" onClick={() => location.reload()}>
+            Try again
+          </button>
+        </p>
       </Empty>
     </main>
   );
@@ -202,10 +254,17 @@ function Help(): JSX.Element | null {
       <h2 id="keys">Keys</h2>
       <dl class="keys">
         {KEYS.map(([key, meaning]) => (
-          <div key={key}><dt>{key}</dt><dd>{meaning}</dd></div>
+          <div key={key}>
+            <dt>{key}</dt>
+            <dd>{meaning}</dd>
+          </div>
         ))}
       </dl>
-      <div class="buttons"><button type="button" onClick={close}>Close</button></div>
+      <div class="buttons">
+        <button type="button" onClick={close}>
+          Close
+        </button>
+      </div>
     </dialog>
   );
 }

@@ -36,7 +36,15 @@ export function mergeStatus(status: Status, changes: Changes): Status {
   const open = [...byLabel.values()].filter((job) => !gone.has(job.label) && !isOver(job));
   const { at, engine, counts, hidden, today, expected_empty, notes, failures } = changes;
   return {
-    ...status, at, engine, counts, hidden, today, expected_empty, notes, failures,
+    ...status,
+    at,
+    engine,
+    counts,
+    hidden,
+    today,
+    expected_empty,
+    notes,
+    failures,
     jobs: [...open.filter(isActive), ...open.filter((job) => !isActive(job)).sort(byPlace)],
     devices: mergeDevices(status.devices, changes.devices),
   };

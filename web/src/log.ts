@@ -28,7 +28,12 @@ const LONGEST_ESCAPE = 4096;
 /** What remains of a line after its carriage returns: its last piece with text. */
 export function collapsed(line: string): string {
   if (!line.includes("\r")) return line;
-  return line.split("\r").filter((piece) => piece !== "").at(-1) ?? "";
+  return (
+    line
+      .split("\r")
+      .filter((piece) => piece !== "")
+      .at(-1) ?? ""
+  );
 }
 
 /**
@@ -120,8 +125,10 @@ function withCode(style: Style, code: number): Style {
   else if (code === 3) next.italic = true;
   else if (code === 4) next.underline = true;
   else if (code === 7) next.inverse = true;
-  else if (code === 22) { delete next.bold; delete next.dim; }
-  else if (code === 23) delete next.italic;
+  else if (code === 22) {
+    delete next.bold;
+    delete next.dim;
+  } else if (code === 23) delete next.italic;
   else if (code === 24) delete next.underline;
   else if (code === 27) delete next.inverse;
   else if (code === 39) delete next.colour;
@@ -145,7 +152,10 @@ function indexedColour(index: number): number | string {
 }
 
 function hex(red: number, green: number, blue: number): string {
-  const byte = (value: number): string => Math.min(255, Math.max(0, value | 0)).toString(16).padStart(2, "0");
+  const byte = (value: number): string =>
+    Math.min(255, Math.max(0, value | 0))
+      .toString(16)
+      .padStart(2, "0");
   return `#${byte(red)}${byte(green)}${byte(blue)}`;
 }
 

@@ -1,8 +1,20 @@
 /** The JSON of the API: the values of `stoker ... --json`, described in docs/schema. */
 
 export type JobState =
-  | "queued" | "held" | "blocked" | "scheduled" | "starting" | "running" | "stopping"
-  | "done" | "failed" | "oom" | "timeout" | "cancelled" | "skipped" | "lost";
+  | "queued"
+  | "held"
+  | "blocked"
+  | "scheduled"
+  | "starting"
+  | "running"
+  | "stopping"
+  | "done"
+  | "failed"
+  | "oom"
+  | "timeout"
+  | "cancelled"
+  | "skipped"
+  | "lost";
 
 export type VramMode = "none" | "all" | "auto" | "size";
 

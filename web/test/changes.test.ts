@@ -21,11 +21,19 @@ describe("a page of jobs", () => {
 describe("the status", () => {
   test("lists active jobs first, then by place, and drops those that ended", () => {
     const before = status([job("1"), job("2", { state: "queued" }), job("5", { state: "queued" })]);
-    const after = mergeStatus(before, changes({
-      jobs: [job("1", { state: "done" }), job("2", { state: "running" }), job("3", { state: "queued", place: 2 }), job("4", { state: "queued", place: 1 })],
-      gone: ["5"],
-      counts: { active: 1, waiting: 2, held: 0 },
-    }));
+    const after = mergeStatus(
+      before,
+      changes({
+        jobs: [
+          job("1", { state: "done" }),
+          job("2", { state: "running" }),
+          job("3", { state: "queued", place: 2 }),
+          job("4", { state: "queued", place: 1 }),
+        ],
+        gone: ["5"],
+        counts: { active: 1, waiting: 2, held: 0 },
+      }),
+    );
     expect(labels(after.jobs)).toEqual(["2", "4", "3"]);
     expect(after.counts).toEqual({ active: 1, waiting: 2, held: 0 });
     expect(after.at).toBe("2026-11-17T12:00:30Z");

@@ -24,7 +24,11 @@ test("a click on a column sorts up, down, and not at all", () => {
   const up = sortedBy(plain, "name");
   const down = sortedBy(up, "name");
   expect([up.sort, down.sort, sortedBy(down, "name").sort, up.page]).toEqual(["name", "-name", "", 1]);
-  expect([direction(up, "name"), direction(down, "name"), direction(up, "id")]).toEqual(["ascending", "descending", "none"]);
+  expect([direction(up, "name"), direction(down, "name"), direction(up, "id")]).toEqual([
+    "ascending",
+    "descending",
+    "none",
+  ]);
 });
 
 test("the label of a job may contain anything", () => {

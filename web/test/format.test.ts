@@ -5,7 +5,13 @@ import { ago, clock, count, duration, hours, number, percent, size, sizeOf, span
 const GIB = 2 ** 30;
 
 test.each([
-  [null, "?"], [0, "0"], [900, "900"], [2048, "2K"], [512 * 2 ** 20, "512M"], [14 * GIB, "14.0G"], [1.5 * 1024 * GIB, "1.5T"],
+  [null, "?"],
+  [0, "0"],
+  [900, "900"],
+  [2048, "2K"],
+  [512 * 2 ** 20, "512M"],
+  [14 * GIB, "14.0G"],
+  [1.5 * 1024 * GIB, "1.5T"],
 ])("size of %s bytes is %s", (bytes, text) => expect(size(bytes)).toBe(text));
 
 test("an amount is shown in the unit of its limit", () => {
@@ -14,11 +20,22 @@ test("an amount is shown in the unit of its limit", () => {
 });
 
 test.each([
-  [-3, "00:00"], [9, "00:09"], [61.9, "01:01"], [4323, "1:12:03"], [2 * 86400 + 3 * 3600, "2d 03:00:00"],
+  [-3, "00:00"],
+  [9, "00:09"],
+  [61.9, "01:01"],
+  [4323, "1:12:03"],
+  [2 * 86400 + 3 * 3600, "2d 03:00:00"],
 ])("%s seconds last %s", (seconds, text) => expect(duration(seconds)).toBe(text));
 
 test.each([
-  [9, "9s"], [59.6, "1m"], [720, "12m"], [3600, "1h"], [12000, "3h 20m"], [3599.9, "1h"], [86399, "1d"], [187200, "2d 4h"],
+  [9, "9s"],
+  [59.6, "1m"],
+  [720, "12m"],
+  [3600, "1h"],
+  [12000, "3h 20m"],
+  [3599.9, "1h"],
+  [86399, "1d"],
+  [187200, "2d 4h"],
 ])("%s seconds are about %s", (seconds, text) => expect(span(seconds)).toBe(text));
 
 describe("times", () => {
@@ -37,9 +54,21 @@ test("a job that runs never shows more than its part", () => {
   expect(percent(-1)).toBe("0%");
 });
 
-test.each([[0, "0"], [0.001, "<0.01"], [0.04, "0.04"], [3.21, "3.2"], [128.4, "128"]])("%s GPU-hours are shown as %s", (value, text) => expect(hours(value)).toBe(text));
+test.each([
+  [0, "0"],
+  [0.001, "<0.01"],
+  [0.04, "0.04"],
+  [3.21, "3.2"],
+  [128.4, "128"],
+])("%s GPU-hours are shown as %s", (value, text) => expect(hours(value)).toBe(text));
 
-test.each([[3, "3"], [0.123456, "0.12346"], [1e-9, "1.00e-9"], [123456789.5, "1.23e+8"], [0, "0"]])("the metric %s is shown as %s", (value, text) => expect(number(value)).toBe(text));
+test.each([
+  [3, "3"],
+  [0.123456, "0.12346"],
+  [1e-9, "1.00e-9"],
+  [123456789.5, "1.23e+8"],
+  [0, "0"],
+])("the metric %s is shown as %s", (value, text) => expect(number(value)).toBe(text));
 
 test("nouns follow their number", () => {
   expect(count(1, "job")).toBe("1 job");

@@ -8,7 +8,20 @@ import type { Usage } from "../src/types";
 import { GIB, device } from "./sample";
 
 function usage(days: Usage["days"]): Usage {
-  return { at: "", user: "me", since: null, gpu_hours: 0, busy_gpu_hours: 0, saved_gpu_hours: 0, outcomes: {}, days, groups: [], jobs: [], hidden: 0, users: [] };
+  return {
+    at: "",
+    user: "me",
+    since: null,
+    gpu_hours: 0,
+    busy_gpu_hours: 0,
+    saved_gpu_hours: 0,
+    outcomes: {},
+    days,
+    groups: [],
+    jobs: [],
+    hidden: 0,
+    users: [],
+  };
 }
 
 test("days without jobs are shown, too", () => {
@@ -17,7 +30,11 @@ test("days without jobs are shown, too", () => {
 });
 
 test("GPU-hours are stacked by group, small groups as one", () => {
-  const days = Array.from({ length: 9 }, (_, index) => ({ day: "2026-11-17", group: `g${index}`, gpu_hours: index + 1 }));
+  const days = Array.from({ length: 9 }, (_, index) => ({
+    day: "2026-11-17",
+    group: `g${index}`,
+    gpu_hours: index + 1,
+  }));
   const table = daysTable(usage(days), 4);
   expect(table.groups).toEqual(["g8", "g7", "g6", OTHERS]);
   expect(table.hours.map((row) => row[0])).toEqual([9, 8, 7, 21]);
@@ -31,7 +48,20 @@ test("parts of the memory never exceed the bar", () => {
 });
 
 test("a curve has gaps where nothing is known", () => {
-  const path = stepPath([[0, 50], [10, 100], [20, null], [30, 0], [90, 0]], 0, 100, 20, 100, 10);
+  const path = stepPath(
+    [
+      [0, 50],
+      [10, 100],
+      [20, null],
+      [30, 0],
+      [90, 0],
+    ],
+    0,
+    100,
+    20,
+    100,
+    10,
+  );
   expect(path).toBe("M0.0 5.0H10.0V0.0M30.0 10.0M90.0 10.0");
   expect(stepArea(path, 10)).toBe("M0.0 10V5.0H10.0V0.0H10.0V10ZM30.0 10V10.0H30.0V10ZM90.0 10V10.0H90.0V10Z");
 });
@@ -39,5 +69,8 @@ test("a curve has gaps where nothing is known", () => {
 test("the result of an action names what was refused", () => {
   const result = { id: 1, shown: "3", name: "a", before: "running", after: "stopping", refused: false, said: "" };
   expect(summary("cancel", [result])).toEqual({ text: "1 job cancelled", bad: false });
-  expect(summary("hold", [result, { ...result, shown: "4", refused: true, said: "is running" }])).toEqual({ text: "1 job held; 1 job refused: 4 is running", bad: true });
+  expect(summary("hold", [result, { ...result, shown: "4", refused: true, said: "is running" }])).toEqual({
+    text: "1 job held; 1 job refused: 4 is running",
+    bad: true,
+  });
 });

@@ -46,17 +46,26 @@ describe("colours", () => {
     const reader = new LogReader();
     reader.feed("\x1b[33mwarn\nstill");
     reader.feed(" warn\x1b[39m no\n");
-    expect(reader.lines[1]).toEqual([{ text: "still warn", style: { colour: 3 } }, { text: " no", style: {} }]);
+    expect(reader.lines[1]).toEqual([
+      { text: "still warn", style: { colour: 3 } },
+      { text: " no", style: {} },
+    ]);
   });
   test("that are not finished yet are not shown", () => expect(shown("a\x1b[3", "1mb")).toEqual(["ab"]));
 });
 
 describe("other sequences", () => {
   test.each([
-    ["\x1b[2K\x1b[1Aup", "up"], ["\x1b]0;title\x07text", "text"], ["\x1b]8;;https://a.b\x1b\\link\x1b]8;;\x1b\\", "link"],
-    ["bell\x07 null\x00", "bell null"], ["\x1b(Bset", "set"], ["tab\tstays", "tab\tstays"], ["\x9b31mc1", "31mc1"],
+    ["\x1b[2K\x1b[1Aup", "up"],
+    ["\x1b]0;title\x07text", "text"],
+    ["\x1b]8;;https://a.b\x1b\\link\x1b]8;;\x1b\\", "link"],
+    ["bell\x07 null\x00", "bell null"],
+    ["\x1b(Bset", "set"],
+    ["tab\tstays", "tab\tstays"],
+    ["\x9b31mc1", "31mc1"],
   ])("are removed from %j", (line, text) => expect(plain(parseLine(line)[0])).toBe(text));
-  test("do not make HTML of text", () => expect(shown("<script>alert(1)</script>\n")).toEqual(["<script>alert(1)</script>"]));
+  test("do not make HTML of text", () =>
+    expect(shown("<script>alert(1)</script>\n")).toEqual(["<script>alert(1)</script>"]));
   // A pattern that backtracks would exceed the time limit of the test.
   test("that never end do not stop the page", () => expect(shown("\x1b[".repeat(50_000))).toHaveLength(1));
 });

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 
-import { heat, mixed } from "../src/charts/palette";
-import { edgesOf, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/timeline";
+import { heat, longHex, mixed } from "../src/charts/palette";
+import { edgesOf, firstWindow, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/lanes";
 import { zoomedWindow } from "../src/charts/window";
 import { GIB, bar, lane, timeline } from "./sample";
 
@@ -32,7 +32,9 @@ describe("bars", () => {
     expect(usedPart(bar("1", { used_bytes: null }), lane([]))).toBeNull();
   });
   test("of failures are marked", () => {
-    expect(["failed", "oom", "timeout", "lost"].every((state) => isFailure(bar("1", { state: state as "oom" })))).toBe(true);
+    expect(["failed", "oom", "timeout", "lost"].every((state) => isFailure(bar("1", { state: state as "oom" })))).toBe(
+      true,
+    );
     expect(isFailure(bar("1", { state: "cancelled" }))).toBe(false);
   });
 });
@@ -46,15 +48,37 @@ test("bars that share a GPU are stacked without overlap, inside the band and abo
 });
 
 test("unknown memory interrupts the curve", () => {
-  expect(memoryRuns([1, 2, null, 4], 4, 0, 10)).toEqual([[[0, 0.25], [10, 0.25], [10, 0.5], [20, 0.5]], [[30, 1], [40, 1]]]);
+  expect(memoryRuns([1, 2, null, 4], 4, 0, 10, 38)).toEqual([
+    [
+      [0, 0.25],
+      [10, 0.25],
+      [10, 0.5],
+      [20, 0.5],
+    ],
+    [
+      [30, 1],
+      [38, 1],
+    ],
+  ]);
 });
 
 describe("the axis", () => {
   test("begins where something is known", () => {
     expect(edgesOf(timeline([lane([bar("1")])])).from).toBe(Date.parse("2026-11-17T12:00:00Z"));
-    expect(edgesOf(timeline([lane([bar("1", { start: "2026-11-16T12:00:00Z" })])])).from).toBe(Date.parse("2026-11-17T11:00:00Z"));
+    expect(edgesOf(timeline([lane([bar("1", { start: "2026-11-16T12:00:00Z" })])])).from).toBe(
+      Date.parse("2026-11-17T11:00:00Z"),
+    );
   });
-  test("has some minutes of past even if nothing ran", () => expect(edgesOf(timeline([lane([])])).from).toBe(at - 300_000));
+  test("shows no more of the future than of the past at first", () => {
+    const long = { ...timeline([lane([bar("1")])]), until: "2026-11-18T12:00:00Z" };
+    expect(firstWindow(long)).toEqual({
+      from: Date.parse("2026-11-17T12:00:00Z"),
+      until: Date.parse("2026-11-17T12:40:00Z"),
+    });
+    expect(firstWindow({ ...long, until: "2026-11-17T12:21:00Z" })).toBeNull();
+  });
+  test("has some minutes of past even if nothing ran", () =>
+    expect(edgesOf(timeline([lane([])])).from).toBe(at - 300_000));
 });
 
 describe("the window", () => {
@@ -68,6 +92,7 @@ describe("the window", () => {
 
 test("colours are mixed", () => {
   expect(mixed("#000000", "#ffffff", 0.5)).toBe("#808080");
+  expect([longHex("#fa0"), longHex("#ffaa00")]).toEqual(["#ffaa00", "#ffaa00"]);
   expect(heat(0, ["#000000", "#111111", "#222222"])).toBe("#000000");
   expect(heat(1, ["#000000", "#111111", "#222222"])).toBe("#222222");
 });

@@ -27,13 +27,25 @@ export function tip(title: string, rows: [string, string][]): HTMLElement {
 }
 
 export const TIME_LABELS = {
-  year: "{yyyy}", month: "{MMM}", day: "{d} {MMM}", hour: "{HH}:{mm}", minute: "{HH}:{mm}", second: "{HH}:{mm}:{ss}", millisecond: "{HH}:{mm}:{ss}",
+  year: "{yyyy}",
+  month: "{MMM}",
+  day: "{d} {MMM}",
+  hour: "{HH}:{mm}",
+  minute: "{HH}:{mm}",
+  second: "{HH}:{mm}:{ss}",
+  millisecond: "{HH}:{mm}:{ss}",
 };
 
 export function tooltip(palette: Palette): Option {
   return {
-    backgroundColor: palette.surface, borderColor: palette.line, borderWidth: 1, padding: 0,
-    textStyle: { color: palette.text, fontSize: 12 }, confine: true, transitionDuration: 0, extraCssText: "",
+    backgroundColor: palette.surface,
+    borderColor: palette.line,
+    borderWidth: 1,
+    padding: 0,
+    textStyle: { color: palette.text, fontSize: 12 },
+    confine: true,
+    transitionDuration: 0,
+    extraCssText: "",
   };
 }
 
@@ -50,7 +62,13 @@ export function axis(palette: Palette): Option {
 export function timeAxis(palette: Palette, more: Option = {}): Option {
   const base = axis(palette);
   const label = base["axisLabel"] as object;
-  return { type: "time", ...base, splitLine: { show: false }, ...more, axisLabel: { ...label, formatter: TIME_LABELS } };
+  return {
+    type: "time",
+    ...base,
+    splitLine: { show: false },
+    ...more,
+    axisLabel: { ...label, formatter: TIME_LABELS },
+  };
 }
 
 /** A power of two with at most four steps up to a limit: memory comes in such sizes. */

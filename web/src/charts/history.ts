@@ -55,15 +55,44 @@ export function daysOption(usage: Usage, colours: Colouring, palette: Palette): 
     ...common(palette),
     grid: { ...GRID, bottom: 28 },
     tooltip: {
-      ...(common(palette)["tooltip"] as object), trigger: "axis", axisPointer: { type: "shadow", shadowStyle: { color: palette.line, opacity: 0.35 } },
+      ...(common(palette)["tooltip"] as object),
+      trigger: "axis",
+      axisPointer: { type: "shadow", shadowStyle: { color: palette.line, opacity: 0.35 } },
       formatter: (points: { axisValue: string; seriesName: string; value: number }[]) =>
-        tip(points[0]?.axisValue ?? "", points.filter((point) => point.value > 0).map((point) => [point.seriesName, `${hours(point.value)} GPU-h`])),
+        tip(
+          points[0]?.axisValue ?? "",
+          points.filter((point) => point.value > 0).map((point) => [point.seriesName, `${hours(point.value)} GPU-h`]),
+        ),
     },
-    xAxis: { type: "category", data: table.days, ...axis(palette), axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)) } },
-    yAxis: { type: "value", ...axis(palette), splitNumber: 4, axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toPrecision(3))} h` } },
+    xAxis: {
+      type: "category",
+      data: table.days,
+      ...axis(palette),
+      axisLabel: {
+        ...(axis(palette)["axisLabel"] as object),
+        formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)),
+      },
+    },
+    yAxis: {
+      type: "value",
+      ...axis(palette),
+      splitNumber: 4,
+      axisLabel: {
+        ...(axis(palette)["axisLabel"] as object),
+        formatter: (value: number) => `${Number(value.toPrecision(3))} h`,
+      },
+    },
     series: table.groups.map((group, index) => ({
-      type: "bar", stack: "all", name: group === OTHERS ? OTHERS : groupName(group), data: table.hours[index], barMaxWidth: 46,
-      itemStyle: { color: group && group !== OTHERS ? colours.of(group, palette.series) : group ? palette.line : palette.others, borderColor: palette.surface, borderWidth: 1 },
+      type: "bar",
+      stack: "all",
+      name: group === OTHERS ? OTHERS : groupName(group),
+      data: table.hours[index],
+      barMaxWidth: 46,
+      itemStyle: {
+        color: group && group !== OTHERS ? colours.of(group, palette.series) : group ? palette.line : palette.others,
+        borderColor: palette.surface,
+        borderWidth: 1,
+      },
     })),
   };
 }
@@ -74,18 +103,39 @@ const NEUTRAL = new Set<JobState>(["cancelled", "skipped"]);
 /** Series of points for jobs that went well, badly, or neither. */
 function byOutcome(jobs: JobUsage[], point: (job: JobUsage) => [number, number], palette: Palette): object[] {
   const series = (name: string, symbol: string, colour: string, chosen: JobUsage[]): object => ({
-    type: "scatter", name, symbol, symbolSize: 8, itemStyle: { color: colour, opacity: 0.7 },
-    data: chosen.map((job) => ({ value: point(job), job })), cursor: "pointer",
+    type: "scatter",
+    name,
+    symbol,
+    symbolSize: 8,
+    itemStyle: { color: colour, opacity: 0.7 },
+    data: chosen.map((job) => ({ value: point(job), job })),
+    cursor: "pointer",
   });
   return [
-    series("done", "circle", palette.accent, jobs.filter((job) => GOOD.has(job.state))),
-    series("cancelled", "rect", palette.faint, jobs.filter((job) => NEUTRAL.has(job.state))),
-    series("failed", "triangle", palette.bad, jobs.filter((job) => !GOOD.has(job.state) && !NEUTRAL.has(job.state))),
+    series(
+      "done",
+      "circle",
+      palette.accent,
+      jobs.filter((job) => GOOD.has(job.state)),
+    ),
+    series(
+      "cancelled",
+      "rect",
+      palette.faint,
+      jobs.filter((job) => NEUTRAL.has(job.state)),
+    ),
+    series(
+      "failed",
+      "triangle",
+      palette.bad,
+      jobs.filter((job) => !GOOD.has(job.state) && !NEUTRAL.has(job.state)),
+    ),
   ];
 }
 
 function scatterTip(rows: (job: JobUsage) => [string, string][]): (point: { data: { job: JobUsage } }) => HTMLElement {
-  return ({ data: { job } }) => tip(`${job.label} ${job.title}`, [["state", job.state], ["group", job.group], ...rows(job)]);
+  return ({ data: { job } }) =>
+    tip(`${job.label} ${job.title}`, [["state", job.state], ["group", job.group], ...rows(job)]);
 }
 
 const LEAST_SECONDS = 1;
@@ -101,16 +151,31 @@ export function roundedUp(seconds: number): number {
 /** Waiting time against run time on logarithmic axes; on the diagonal a job waited as long as it ran. */
 export function waitingOption(usage: Usage, palette: Palette): Option {
   const jobs = usage.jobs.filter((job) => job.wait_seconds !== null && job.run_seconds !== null);
-  const point = (job: JobUsage): [number, number] => [Math.max(LEAST_SECONDS, job.run_seconds ?? 0), Math.max(LEAST_SECONDS, job.wait_seconds ?? 0)];
+  const point = (job: JobUsage): [number, number] => [
+    Math.max(LEAST_SECONDS, job.run_seconds ?? 0),
+    Math.max(LEAST_SECONDS, job.wait_seconds ?? 0),
+  ];
   const most = roundedUp(Math.max(...jobs.flatMap(point)));
   const logarithmic = (name: string): Option => ({
-    type: "log", logBase: MINUTE, ...axis(palette), name, nameLocation: "middle", min: LEAST_SECONDS, max: most,
+    type: "log",
+    logBase: MINUTE,
+    ...axis(palette),
+    name,
+    nameLocation: "middle",
+    min: LEAST_SECONDS,
+    max: most,
     axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => span(value) },
   });
   return {
     ...common(palette),
     grid: GRID,
-    tooltip: { ...(common(palette)["tooltip"] as object), formatter: scatterTip((job) => [["waited", span(job.wait_seconds ?? 0)], ["ran", span(job.run_seconds ?? 0)]]) },
+    tooltip: {
+      ...(common(palette)["tooltip"] as object),
+      formatter: scatterTip((job) => [
+        ["waited", span(job.wait_seconds ?? 0)],
+        ["ran", span(job.run_seconds ?? 0)],
+      ]),
+    },
     xAxis: { ...logarithmic("run time"), nameGap: 26 },
     yAxis: { ...logarithmic("waiting time"), nameGap: 42 },
     series: [...byOutcome(jobs, point, palette), diagonal(LEAST_SECONDS, most, "waited as long as it ran", palette)],
@@ -121,16 +186,35 @@ export function waitingOption(usage: Usage, palette: Palette): Option {
 export function memoryOption(usage: Usage, palette: Palette): Option {
   const gib = 2 ** 30;
   const jobs = usage.jobs.filter((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
-  const point = (job: JobUsage): [number, number] => [(job.reserved_bytes ?? 0) / gib, (job.peak_vram_bytes ?? 0) / gib];
+  const point = (job: JobUsage): [number, number] => [
+    (job.reserved_bytes ?? 0) / gib,
+    (job.peak_vram_bytes ?? 0) / gib,
+  ];
   const most = Math.max(1, ...jobs.flatMap(point)) * 1.08;
   const linear = (name: string): Option => ({
-    type: "value", ...axis(palette), name, nameLocation: "middle", min: 0, max: most, interval: niceStep(most),
-    axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => `${Number(value.toFixed(2))}G`, showMaxLabel: false },
+    type: "value",
+    ...axis(palette),
+    name,
+    nameLocation: "middle",
+    min: 0,
+    max: most,
+    interval: niceStep(most),
+    axisLabel: {
+      ...(axis(palette)["axisLabel"] as object),
+      formatter: (value: number) => `${Number(value.toFixed(2))}G`,
+      showMaxLabel: false,
+    },
   });
   return {
     ...common(palette),
     grid: GRID,
-    tooltip: { ...(common(palette)["tooltip"] as object), formatter: scatterTip((job) => [["peak", size(job.peak_vram_bytes)], ["reserved", size(job.reserved_bytes)]]) },
+    tooltip: {
+      ...(common(palette)["tooltip"] as object),
+      formatter: scatterTip((job) => [
+        ["peak", size(job.peak_vram_bytes)],
+        ["reserved", size(job.reserved_bytes)],
+      ]),
+    },
     xAxis: { ...linear("reserved"), nameGap: 26 },
     yAxis: { ...linear("peak in use"), nameGap: 38 },
     series: [...byOutcome(jobs, point, palette), diagonal(0, most, "all that was reserved", palette)],
@@ -139,7 +223,16 @@ export function memoryOption(usage: Usage, palette: Palette): Option {
 
 function diagonal(from: number, until: number, name: string, palette: Palette): object {
   return {
-    type: "line", name, silent: true, showSymbol: false, data: [[from, from], [until, until]], tooltip: { show: false }, z: 1,
+    type: "line",
+    name,
+    silent: true,
+    showSymbol: false,
+    data: [
+      [from, from],
+      [until, until],
+    ],
+    tooltip: { show: false },
+    z: 1,
     lineStyle: { color: palette.faint, width: 1, type: "dashed" },
   };
 }

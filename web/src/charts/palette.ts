@@ -18,7 +18,7 @@ export interface Palette {
 
 export function readPalette(): Palette {
   const style = getComputedStyle(document.documentElement);
-  const colour = (name: string): string => style.getPropertyValue(`--${name}`).trim();
+  const colour = (name: string): string => longHex(style.getPropertyValue(`--${name}`).trim());
   return {
     text: colour("text"),
     faint: colour("faint"),
@@ -34,6 +34,11 @@ export function readPalette(): Palette {
     heat: [colour("heat-0"), colour("heat-1"), colour("heat-2")],
     series: Array.from({ length: 8 }, (_, index) => colour(`series-${index}`)),
   };
+}
+
+/** `#rrggbb` for `#rgb`, which the build makes of some colours. */
+export function longHex(colour: string): string {
+  return /^#[0-9a-f]{3}$/i.test(colour) ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
 }
 
 /** Gives each name a colour that it keeps: names in order of their first use, then again from the start. */
@@ -62,6 +67,8 @@ export function heat(part: number, [low, middle, high]: [string, string, string]
 
 export function mixed(from: string, to: string, part: number): string {
   const channel = (colour: string, index: number): number => parseInt(colour.slice(1 + 2 * index, 3 + 2 * index), 16);
-  const bytes = [0, 1, 2].map((index) => Math.round(channel(from, index) + (channel(to, index) - channel(from, index)) * part));
+  const bytes = [0, 1, 2].map((index) =>
+    Math.round(channel(from, index) + (channel(to, index) - channel(from, index)) * part),
+  );
   return `#${bytes.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
 }

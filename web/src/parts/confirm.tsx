@@ -53,11 +53,18 @@ export function summary(action: ActionName, results: ActionResult[]): Notice {
   const refused = results.filter((result) => result.refused);
   const done = results.length - refused.length;
   const past: Record<ActionName, string> = {
-    cancel: "cancelled", retry: "queued again", hold: "held", release: "released", priority: "changed",
+    cancel: "cancelled",
+    retry: "queued again",
+    hold: "held",
+    release: "released",
+    priority: "changed",
   };
   const first = refused[0];
   const why = first ? `${count(refused.length, "job")} refused: ${first.shown} ${first.said}` : "";
-  return { text: [done ? `${count(done, "job")} ${past[action]}` : "", why].filter(Boolean).join("; "), bad: refused.length > 0 };
+  return {
+    text: [done ? `${count(done, "job")} ${past[action]}` : "", why].filter(Boolean).join("; "),
+    bad: refused.length > 0,
+  };
 }
 
 export function Confirm(): JSX.Element | null {
@@ -93,11 +100,14 @@ function Dialog({ action, targets }: Question): JSX.Element {
   return (
     <dialog ref={element} onClose={close} aria-labelledby="question">
       <form onSubmit={(event) => void act(event)}>
-        <h2 id="question">{verb} {jobs}?</h2>
+        <h2 id="question">
+          {verb} {jobs}?
+        </h2>
         <ul class="targets">
           {targets.slice(0, MOST_NAMES).map((target) => (
             <li key={target.label}>
-              <span class="id">{target.label}</span> <span class="name">{target.title}</span> <span class="faint">{target.state}</span>
+              <span class="id">{target.label}</span> <span class="name">{target.title}</span>{" "}
+              <span class="faint">{target.state}</span>
             </li>
           ))}
           {targets.length > MOST_NAMES ? <li class="faint">and {targets.length - MOST_NAMES} more</li> : null}
@@ -105,14 +115,28 @@ function Dialog({ action, targets }: Question): JSX.Element {
         {action === "priority" ? (
           <label class="field">
             Priority
-            <input type="number" step={1} value={value} autofocus onInput={(event) => setValue(Number(event.currentTarget.value))} />
+            <input
+              type="number"
+              step={1}
+              value={value}
+              autofocus
+              onInput={(event) => setValue(Number(event.currentTarget.value))}
+            />
           </label>
         ) : null}
         <p class="faint">{note}</p>
-        {problem ? <p class="problem" role="alert">{problem}</p> : null}
+        {problem ? (
+          <p class="problem" role="alert">
+            {problem}
+          </p>
+        ) : null}
         <div class="buttons">
-          <button type="button" onClick={close}>Go back</button>
-          <button type="submit" class={danger ? "danger" : "primary"} disabled={busy}>{verb} {jobs}</button>
+          <button type="button" onClick={close}>
+            Go back
+          </button>
+          <button type="submit" class={danger ? "danger" : "primary"} disabled={busy}>
+            {verb} {jobs}
+          </button>
         </div>
       </form>
     </dialog>
@@ -124,9 +148,12 @@ export function Toast(): JSX.Element {
   const shown = notice.value;
   useEffect(() => {
     if (!shown) return undefined;
-    const timer = setTimeout(() => {
-      notice.value = null;
-    }, shown.bad ? 12_000 : 5_000);
+    const timer = setTimeout(
+      () => {
+        notice.value = null;
+      },
+      shown.bad ? 12_000 : 5_000,
+    );
     return () => clearTimeout(timer);
   }, [shown]);
   return (

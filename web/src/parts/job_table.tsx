@@ -74,13 +74,20 @@ export function JobTable({ jobs, selection, sorting, current }: Props): JSX.Elem
         <tr>
           {selection ? (
             <th class="check">
-              <input type="checkbox" aria-label="select all jobs of this page" checked={jobs.length > 0 && jobs.every((job) => selection.labels.has(job.label))} onChange={selection.toggleAll} />
+              <input
+                type="checkbox"
+                aria-label="select all jobs of this page"
+                checked={jobs.length > 0 && jobs.every((job) => selection.labels.has(job.label))}
+                onChange={selection.toggleAll}
+              />
             </th>
           ) : null}
           {COLUMNS.map(({ key, title, sort }) => (
             <th key={key} class={key} aria-sort={sort && sorting ? sorting.direction(sort) : undefined}>
               {sort && sorting ? (
-                <button type="button" class="sort" onClick={() => sorting.by(sort)}>{title}</button>
+                <button type="button" class="sort" onClick={() => sorting.by(sort)}>
+                  {title}
+                </button>
               ) : (
                 title
               )}
@@ -97,27 +104,60 @@ export function JobTable({ jobs, selection, sorting, current }: Props): JSX.Elem
   );
 }
 
-function Row({ job, selection, isCurrent }: { job: Job; selection: Selection | undefined; isCurrent: boolean }): JSX.Element {
+function Row({
+  job,
+  selection,
+  isCurrent,
+}: {
+  job: Job;
+  selection: Selection | undefined;
+  isCurrent: boolean;
+}): JSX.Element {
   const second = secondLine(job);
   return (
     <tr class={isCurrent ? "current" : ""} data-label={job.label}>
       {selection ? (
         <td class="check">
-          <input type="checkbox" aria-label={`select job ${job.label}`} checked={selection.labels.has(job.label)} onChange={() => selection.toggle(job)} />
+          <input
+            type="checkbox"
+            aria-label={`select job ${job.label}`}
+            checked={selection.labels.has(job.label)}
+            onChange={() => selection.toggle(job)}
+          />
         </td>
       ) : null}
       <td class="id">{job.label}</td>
-      <td class="mark"><StateMark state={job.state} /></td>
+      <td class="mark">
+        <StateMark state={job.state} />
+      </td>
       <td class="title">
-        <a href={jobHash(job.label)} title={titleOf(job)}>{titleOf(job)}</a>
+        <a href={jobHash(job.label)} title={titleOf(job)}>
+          {titleOf(job)}
+        </a>
         {job.group ? <span class="group">{job.group}</span> : null}
         {job.priority ? <span class="group">priority {job.priority}</span> : null}
-        <span class={`second ${isOver(job) && job.why ? "why" : ""}`} title={second}>{second}</span>
+        <span class={`second ${isOver(job) && job.why ? "why" : ""}`} title={second}>
+          {second}
+        </span>
       </td>
-      <td class="gpu">{job.devices.length ? job.devices.join(",") : job.gpus ? <span class="faint">{job.gpus} ×</span> : <span class="faint">CPU</span>}</td>
+      <td class="gpu">
+        {job.devices.length ? (
+          job.devices.join(",")
+        ) : job.gpus ? (
+          <span class="faint">{job.gpus} ×</span>
+        ) : (
+          <span class="faint">CPU</span>
+        )}
+      </td>
       <td class="memory">{jobMemory(job)}</td>
-      <td class="part">{job.progress !== null && isActive(job) ? <Progress part={job.progress} label={`progress of job ${job.label}`} /> : null}</td>
-      <td class="time"><Elapsed job={job} /></td>
+      <td class="part">
+        {job.progress !== null && isActive(job) ? (
+          <Progress part={job.progress} label={`progress of job ${job.label}`} />
+        ) : null}
+      </td>
+      <td class="time">
+        <Elapsed job={job} />
+      </td>
       <td class="when">{whenText(job, now.value)}</td>
     </tr>
   );

@@ -39,7 +39,9 @@ interface Shown {
 function wholeLines(part: LogPart): { text: string; from: number } {
   if (part.offset === 0) return { text: part.text, from: 0 };
   const end = part.text.indexOf("\n");
-  return end < 0 ? { text: part.text, from: part.offset } : { text: part.text.slice(end + 1), from: part.offset + bytes(part.text.slice(0, end + 1)) };
+  return end < 0
+    ? { text: part.text, from: part.offset }
+    : { text: part.text.slice(end + 1), from: part.offset + bytes(part.text.slice(0, end + 1)) };
 }
 
 function bytes(text: string): number {
@@ -112,7 +114,10 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   useEffect(() => {
     if (shown && shown.from > 0 && head === null) {
       setHead([]);
-      get(0, HEAD_BYTES).then((part) => setHead(started(part).reader.lines.map(plain)), () => undefined);
+      get(0, HEAD_BYTES).then(
+        (part) => setHead(started(part).reader.lines.map(plain)),
+        () => undefined,
+      );
     }
     found(trackers([...(head ?? []), ...lines.map(plain)]));
   }, [version, head]);
@@ -160,31 +165,75 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
         <span class="faint">{shown ? size(shown.size) : ""}</span>
         {shown && shown.streams.length > 1
           ? shown.streams.map((name) => (
-              <button key={name} type="button" class="chip" aria-pressed={name === stream} onClick={() => setStream(name)}>{STREAMS[name] ?? name}</button>
+              <button
+                key={name}
+                type="button"
+                class="chip"
+                aria-pressed={name === stream}
+                onClick={() => setStream(name)}
+              >
+                {STREAMS[name] ?? name}
+              </button>
             ))
           : null}
         <input
-          type="search" placeholder="Search the log  ( / )" aria-label="search the log" value={search}
+          type="search"
+          placeholder="Search the log  ( / )"
+          aria-label="search the log"
+          value={search}
           onInput={(event) => setSearch(event.currentTarget.value)}
           onKeyDown={(event) => event.key === "Enter" && goTo(event.shiftKey ? -1 : 1)}
         />
-        <span class="matches" role="status">{search ? (matches.length ? `${match + 1}/${matches.length}` : "none") : ""}</span>
-        <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>Wrap</button>
-        <button type="button" class="chip" aria-pressed={follow} onClick={() => setFollow(!follow)} title="Follow (f)">Follow</button>
+        <span class="matches" role="status">
+          {search ? (matches.length ? `${match + 1}/${matches.length}` : "none") : ""}
+        </span>
+        <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>
+          Wrap
+        </button>
+        <button type="button" class="chip" aria-pressed={follow} onClick={() => setFollow(!follow)} title="Follow (f)">
+          Follow
+        </button>
       </div>
-      <div class={`log-text ${wrap ? "wrap" : ""}`} ref={box} onScroll={scrolled} tabIndex={0} role="log" aria-live="off">
-        {shown && shown.from > 0 ? <button type="button" class="quiet" onClick={() => void earlier()}>Show earlier lines ({size(shown.from)} before)</button> : null}
+      <div
+        class={`log-text ${wrap ? "wrap" : ""}`}
+        ref={box}
+        onScroll={scrolled}
+        tabIndex={0}
+        role="log"
+        aria-live="off"
+      >
+        {shown && shown.from > 0 ? (
+          <button type="button" class="quiet" onClick={() => void earlier()}>
+            Show earlier lines ({size(shown.from)} before)
+          </button>
+        ) : null}
         {problem ? <p class="problem">{problem}</p> : null}
         {shown && !lines.length && !problem ? <p class="faint">Nothing was printed{live ? " yet" : ""}.</p> : null}
         {lines.map((line, index) => (
-          <LogLine key={index} index={index} line={line} search={search} current={search !== "" && matches[match] === index} />
+          <LogLine
+            key={index}
+            index={index}
+            line={line}
+            search={search}
+            current={search !== "" && matches[match] === index}
+          />
         ))}
       </div>
     </section>
   );
 }
 
-function LogLine({ line, index, search, current }: { line: Line; index: number; search: string; current: boolean }): JSX.Element {
+function LogLine({
+  line,
+  index,
+  search,
+  current,
+}: {
+  line: Line;
+  index: number;
+  search: string;
+  current: boolean;
+}): JSX.Element {
   return (
     <div class={current ? "line current" : "line"} data-line={index}>
       {marked(line, search).map((span, place) => (
@@ -207,7 +256,19 @@ function LogSpan({ span }: { span: Span & { match?: boolean } }): JSX.Element {
   if (typeof style.colour === "string") own["color"] = style.colour;
   if (typeof style.background === "string") own["backgroundColor"] = style.background;
   const content = pieces(span.text).map((piece, place) =>
-    piece.href ? <a key={place} href={piece.href} target="_blank" rel="noopener noreferrer">{piece.text}</a> : piece.text,
+    piece.href ? (
+      <a key={place} href={piece.href} target="_blank" rel="noopener noreferrer">
+        {piece.text}
+      </a>
+    ) : (
+      piece.text
+    ),
   );
-  return names.length || Object.keys(own).length ? <span class={names.join(" ")} style={own}>{content}</span> : <>{content}</>;
+  return names.length || Object.keys(own).length ? (
+    <span class={names.join(" ")} style={own}>
+      {content}
+    </span>
+  ) : (
+    <>{content}</>
+  );
 }

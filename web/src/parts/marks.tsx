@@ -9,9 +9,20 @@ import type { Device, Job, JobState } from "../types";
 export type Tone = "active" | "waiting" | "held" | "good" | "bad" | "faint";
 
 const TONES: Record<JobState, Tone> = {
-  queued: "waiting", blocked: "waiting", scheduled: "waiting", held: "held",
-  starting: "active", running: "active", stopping: "active",
-  done: "good", failed: "bad", oom: "bad", timeout: "bad", lost: "bad", cancelled: "faint", skipped: "faint",
+  queued: "waiting",
+  blocked: "waiting",
+  scheduled: "waiting",
+  held: "held",
+  starting: "active",
+  running: "active",
+  stopping: "active",
+  done: "good",
+  failed: "bad",
+  oom: "bad",
+  timeout: "bad",
+  lost: "bad",
+  cancelled: "faint",
+  skipped: "faint",
 };
 
 const SIGNS: Record<Tone, string> = { active: "▶", waiting: "◌", held: "‖", good: "✓", bad: "✗", faint: "–" };
@@ -24,7 +35,9 @@ export function StateMark({ state }: { state: JobState }): JSX.Element {
   const tone = toneOf(state);
   return (
     <span class={`state ${tone}`}>
-      <span class="sign" aria-hidden="true">{SIGNS[tone]}</span>
+      <span class="sign" aria-hidden="true">
+        {SIGNS[tone]}
+      </span>
       {state}
     </span>
   );
@@ -34,7 +47,14 @@ export function Progress({ part, label = "progress" }: { part: number; label?: s
   const shown = Math.min(1, Math.max(0, part));
   return (
     <span class="progress">
-      <span class="track" role="progressbar" aria-label={label} aria-valuemin={0} aria-valuemax={100} aria-valuenow={Math.floor(shown * 100)}>
+      <span
+        class="track"
+        role="progressbar"
+        aria-label={label}
+        aria-valuemin={0}
+        aria-valuemax={100}
+        aria-valuenow={Math.floor(shown * 100)}
+      >
         <span class="done" style={{ width: `${shown * 100}%` }} />
       </span>
       <span class="number">{percent(part)}</span>
@@ -46,8 +66,10 @@ export function Progress({ part, label = "progress" }: { part: number; label?: s
 export function jobMemory(job: Job): string {
   if (!job.gpus) return "–";
   const used = job.held_bytes ?? job.used_bytes;
-  if (isActive(job) && used !== null) return job.reserved_bytes === null ? size(used) : sizeOf(used, job.reserved_bytes);
-  if (isOver(job) && job.peak_vram_bytes !== null) return job.reserved_bytes === null ? size(job.peak_vram_bytes) : sizeOf(job.peak_vram_bytes, job.reserved_bytes);
+  if (isActive(job) && used !== null)
+    return job.reserved_bytes === null ? size(used) : sizeOf(used, job.reserved_bytes);
+  if (isOver(job) && job.peak_vram_bytes !== null)
+    return job.reserved_bytes === null ? size(job.peak_vram_bytes) : sizeOf(job.peak_vram_bytes, job.reserved_bytes);
   if (job.reserved_bytes !== null) return size(job.reserved_bytes);
   return job.vram_mode === "auto" ? "auto" : "all";
 }

@@ -8,7 +8,14 @@ const WIDTH = 240;
 const HEIGHT = 36;
 
 /** The path of a step curve; unknown values and gaps longer than `gap` interrupt it. */
-export function stepPath(points: Point[], from: number, until: number, gap: number, width = WIDTH, height = HEIGHT): string {
+export function stepPath(
+  points: Point[],
+  from: number,
+  until: number,
+  gap: number,
+  width = WIDTH,
+  height = HEIGHT,
+): string {
   const x = (at: number): string => (((at - from) / (until - from)) * width).toFixed(1);
   const y = (value: number): string => (height - (Math.min(100, Math.max(0, value)) / 100) * height).toFixed(1);
   let path = "";

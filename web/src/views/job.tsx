@@ -32,7 +32,8 @@ export function JobView({ label }: { label: string }): JSX.Element {
   const live = useRef<[number, number][]>([]);
   useChanges((changes) => {
     const line = changes.jobs.find((job) => job.label === label);
-    if (line && line.held_bytes !== null) live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
+    if (line && line.held_bytes !== null)
+      live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
     if (!line && !changes.changed.includes(label) && !changes.gone.includes(label)) return;
     loaded.again();
     series.again();
@@ -54,9 +55,19 @@ export function JobView({ label }: { label: string }): JSX.Element {
           <Environment job={job} />
         </div>
         <div class="main">
-          <Curves job={job} series={series.data} attempt={runs[run - 1]?.number ?? 0} live={running ? live.current : []} />
+          <Curves
+            job={job}
+            series={series.data}
+            attempt={runs[run - 1]?.number ?? 0}
+            live={running ? live.current : []}
+          />
           {run === 0 ? (
-            <section class="card log"><div class="log-tools"><h2>Log</h2></div><p class="faint pad">The job has not started yet.</p></section>
+            <section class="card log">
+              <div class="log-tools">
+                <h2>Log</h2>
+              </div>
+              <p class="faint pad">The job has not started yet.</p>
+            </section>
           ) : (
             <LogView key={`${label} ${run}`} label={label} attempt={run} live={running} found={setLinks} />
           )}
@@ -78,8 +89,18 @@ function askAbout(job: JobDetails, action: ActionName): void {
 function actionsFor(job: JobDetails): [ActionName, string][] {
   if (session.value === null || session.value.readonly) return [];
   if (isOver(job)) return [["retry", "Retry"]];
-  if (job.state === "held") return [["release", "Release"], ["priority", "Priority"], ["cancel", "Cancel"]];
-  if (isWaiting(job)) return [["hold", "Hold"], ["priority", "Priority"], ["cancel", "Cancel"]];
+  if (job.state === "held")
+    return [
+      ["release", "Release"],
+      ["priority", "Priority"],
+      ["cancel", "Cancel"],
+    ];
+  if (isWaiting(job))
+    return [
+      ["hold", "Hold"],
+      ["priority", "Priority"],
+      ["cancel", "Cancel"],
+    ];
   return [["cancel", "Cancel"]];
 }
 
@@ -87,20 +108,34 @@ function useJobKeys(job: JobDetails | null): void {
   const can = (action: ActionName): void => {
     if (job && actionsFor(job).some(([name]) => name === action)) askAbout(job, action);
   };
-  useKeys({ c: () => can("cancel"), r: () => can("retry"), p: () => can(job?.state === "held" ? "release" : "hold"), "+": () => can("priority") });
+  useKeys({
+    c: () => can("cancel"),
+    r: () => can("retry"),
+    p: () => can(job?.state === "held" ? "release" : "hold"),
+    "+": () => can("priority"),
+  });
 }
 
 function Head({ job }: { job: JobDetails }): JSX.Element {
   return (
     <header class="job-head">
-      <p class="crumbs"><a href={hashOf("jobs")}>Jobs</a> / {job.label}</p>
+      <p class="crumbs">
+        <a href={hashOf("jobs")}>Jobs</a> / {job.label}
+      </p>
       <div class="job-title">
         <h1>{titleOf(job)}</h1>
         <StateMark state={job.state} />
         {job.progress !== null && isActive(job) ? <Progress part={job.progress} /> : null}
         <div class="buttons">
           {actionsFor(job).map(([action, text]) => (
-            <button key={action} type="button" class={action === "cancel" ? "danger" : ""} onClick={() => askAbout(job, action)}>{text}</button>
+            <button
+              key={action}
+              type="button"
+              class={action === "cancel" ? "danger" : ""}
+              onClick={() => askAbout(job, action)}
+            >
+              {text}
+            </button>
           ))}
         </div>
       </div>
@@ -112,7 +147,12 @@ function Head({ job }: { job: JobDetails }): JSX.Element {
 }
 
 function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element | null {
-  return children === "" || children === null ? null : <div><dt>{name}</dt><dd>{children}</dd></div>;
+  return children === "" || children === null ? null : (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
 }
 
 function exitText(job: { exit_code: number | null; signal: number | null }): string {
@@ -129,16 +169,32 @@ function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element 
       <h2>Command</h2>
       <pre class="command">{job.command}</pre>
       <dl>
-        <Fact name="Time">{seconds === null ? "" : duration(seconds)}{job.limit_seconds === null ? "" : ` of at most ${duration(job.limit_seconds)}`}</Fact>
-        <Fact name={isOver(job) ? "Ended" : "Expected"}>{whenText(job, at)}{isOver(job) && exitText(job) ? `, ${exitText(job)}` : ""}</Fact>
-        <Fact name="GPU">{job.devices.length ? job.devices.join(", ") : job.gpus ? count(job.gpus, "GPU") : "none"}</Fact>
-        <Fact name="Memory">{job.gpus ? `${jobMemory(job)}${job.peak_vram_bytes === null ? "" : `, peak ${size(job.peak_vram_bytes)}`}` : ""}</Fact>
+        <Fact name="Time">
+          {seconds === null ? "" : duration(seconds)}
+          {job.limit_seconds === null ? "" : ` of at most ${duration(job.limit_seconds)}`}
+        </Fact>
+        <Fact name={isOver(job) ? "Ended" : "Expected"}>
+          {whenText(job, at)}
+          {isOver(job) && exitText(job) ? `, ${exitText(job)}` : ""}
+        </Fact>
+        <Fact name="GPU">
+          {job.devices.length ? job.devices.join(", ") : job.gpus ? count(job.gpus, "GPU") : "none"}
+        </Fact>
+        <Fact name="Memory">
+          {job.gpus
+            ? `${jobMemory(job)}${job.peak_vram_bytes === null ? "" : `, peak ${size(job.peak_vram_bytes)}`}`
+            : ""}
+        </Fact>
         <Fact name="Speed">{job.speed === null ? "" : `${Math.round(job.speed * 100)}% of its speed alone`}</Fact>
         <Fact name="Group">{job.group}</Fact>
         <Fact name="Priority">{job.priority ? String(job.priority) : ""}</Fact>
         <Fact name="Place">{job.place === null ? "" : `number ${job.place} of the queue`}</Fact>
         <Fact name="After">{job.after.join(", ")}</Fact>
-        <Fact name="Tags">{Object.entries(job.tags).map(([name, value]) => `${name}=${value}`).join(", ")}</Fact>
+        <Fact name="Tags">
+          {Object.entries(job.tags)
+            .map(([name, value]) => `${name}=${value}`)
+            .join(", ")}
+        </Fact>
         <Fact name="Directory">{job.directory}</Fact>
         <Fact name="Commit">{job.commit}</Fact>
         <Fact name="Submitted">{clock(moment(job.submitted), at, true)}</Fact>
@@ -146,7 +202,11 @@ function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element 
       {links.length ? (
         <ul class="links" aria-label="links in the log">
           {links.map((link) => (
-            <li key={link.href}><a href={link.href} target="_blank" rel="noopener noreferrer" title={link.href}>{link.label} ↗</a></li>
+            <li key={link.href}>
+              <a href={link.href} target="_blank" rel="noopener noreferrer" title={link.href}>
+                {link.label} ↗
+              </a>
+            </li>
           ))}
         </ul>
       ) : null}
@@ -159,7 +219,15 @@ function attemptEnd(attempt: Attempt): string {
   return [attempt.why === "exited" ? "" : attempt.why, exitText(attempt)].filter(Boolean).join(", ");
 }
 
-function Attempts({ job, chosen, choose }: { job: JobDetails; chosen: number; choose: (run: number) => void }): JSX.Element | null {
+function Attempts({
+  job,
+  chosen,
+  choose,
+}: {
+  job: JobDetails;
+  chosen: number;
+  choose: (run: number) => void;
+}): JSX.Element | null {
   const runs = runsOf(job);
   if (!runs.length) return null;
   return (
@@ -167,13 +235,28 @@ function Attempts({ job, chosen, choose }: { job: JobDetails; chosen: number; ch
       <h2>{runs.length === 1 ? "Attempt" : "Attempts"}</h2>
       <div class="scroll">
         <table class="small">
-          <thead><tr><th>#</th><th>GPU</th><th>Time</th><th>Peak</th><th>End</th></tr></thead>
+          <thead>
+            <tr>
+              <th>#</th>
+              <th>GPU</th>
+              <th>Time</th>
+              <th>Peak</th>
+              <th>End</th>
+            </tr>
+          </thead>
           <tbody>
             {runs.map((attempt, index) => (
               <tr key={attempt.number} class={index + 1 === chosen ? "current" : ""}>
                 <td>
                   {runs.length > 1 ? (
-                    <button type="button" class="chip" aria-pressed={index + 1 === chosen} onClick={() => choose(index + 1)}>{index + 1}</button>
+                    <button
+                      type="button"
+                      class="chip"
+                      aria-pressed={index + 1 === chosen}
+                      onClick={() => choose(index + 1)}
+                    >
+                      {index + 1}
+                    </button>
                   ) : (
                     1
                   )}
@@ -198,7 +281,9 @@ function Events({ job }: { job: JobDetails }): JSX.Element {
       <ol class="events">
         {job.events.map((event, index) => (
           <li key={index}>
-            <time dateTime={event.at} title={ago(moment(event.at), now.value)}>{clock(moment(event.at), now.value, true)}</time>
+            <time dateTime={event.at} title={ago(moment(event.at), now.value)}>
+              {clock(moment(event.at), now.value, true)}
+            </time>
             <span class="word">{event.event}</span>
             <span class="detail">{event.detail}</span>
           </li>
@@ -216,8 +301,16 @@ function Environment({ job }: { job: JobDetails }): JSX.Element | null {
     <details class="card">
       <summary>Environment: {count(given.length + names.length, "name")}</summary>
       <ul class="names">
-        {given.map(([name, value]) => <li key={name}>{name}={value}</li>)}
-        {names.map((name) => <li key={name} class="faint">{name}</li>)}
+        {given.map(([name, value]) => (
+          <li key={name}>
+            {name}={value}
+          </li>
+        ))}
+        {names.map((name) => (
+          <li key={name} class="faint">
+            {name}
+          </li>
+        ))}
       </ul>
     </details>
   );
@@ -240,20 +333,46 @@ function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null
     <div class="curves">
       {hasMemory ? (
         <figure class="card">
-          <figcaption>GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span></figcaption>
-          <Chart label="GPU memory over time" height={CURVE_HEIGHT} version={`${attempt} ${series?.at} ${live.length}`} build={(palette) => memoryOption(series, attempt, live, palette, now.value)} />
+          <figcaption>
+            GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span>
+          </figcaption>
+          <Chart
+            label="GPU memory over time"
+            height={CURVE_HEIGHT}
+            version={`${attempt} ${series?.at} ${live.length}`}
+            build={(palette) => memoryOption(series, attempt, live, palette, now.value)}
+          />
         </figure>
       ) : null}
       {hasProgress ? (
         <figure class="card">
           <figcaption>Progress</figcaption>
-          <Chart label="progress over time" height={CURVE_HEIGHT} version={series} build={(palette) => progressOption(series?.progress ?? [], palette, now.value)} />
+          <Chart
+            label="progress over time"
+            height={CURVE_HEIGHT}
+            version={series}
+            build={(palette) => progressOption(series?.progress ?? [], palette, now.value)}
+          />
         </figure>
       ) : null}
       {metrics.map(([name, points], index) => (
         <figure key={name} class="card">
           <figcaption>{name}</figcaption>
-          <Chart label={name} height={CURVE_HEIGHT} version={series} build={(palette) => metricOption(name, points, series?.steps ?? true, palette.series[(index + 1) % palette.series.length] ?? "", palette, now.value)} />
+          <Chart
+            label={name}
+            height={CURVE_HEIGHT}
+            version={series}
+            build={(palette) =>
+              metricOption(
+                name,
+                points,
+                series?.steps ?? true,
+                palette.series[(index + 1) % palette.series.length] ?? "",
+                palette,
+                now.value,
+              )
+            }
+          />
         </figure>
       ))}
     </div>

@@ -41,7 +41,9 @@ export function Jobs(): JSX.Element {
     chosen.value = next;
   };
   const toggleAll = (): void => {
-    chosen.value = jobs.every((job) => chosen.value.has(job.label)) ? new Map() : new Map(jobs.map((job) => [job.label, job]));
+    chosen.value = jobs.every((job) => chosen.value.has(job.label))
+      ? new Map()
+      : new Map(jobs.map((job) => [job.label, job]));
   };
   const picked = (): Job[] => {
     const byLabel = new Map(jobs.map((job) => [job.label, job]));
@@ -52,7 +54,10 @@ export function Jobs(): JSX.Element {
   useTableKeys({ jobs, current, toggle, picked });
   const canAct = session.value !== null && !session.value.readonly;
   const selection = canAct ? { labels: new Set(chosen.value.keys()), toggle, toggleAll } : undefined;
-  const sorting = { direction: (column: string) => direction(filter, column), by: (column: string) => adjust(writeFilter(sortedBy(filter, column))) };
+  const sorting = {
+    direction: (column: string) => direction(filter, column),
+    by: (column: string) => adjust(writeFilter(sortedBy(filter, column))),
+  };
   return (
     <>
       <Filters filter={filter} change={change} />
@@ -70,11 +75,18 @@ export function Jobs(): JSX.Element {
   );
 }
 
-function useTableKeys(table: { jobs: Job[]; current: { value: number }; toggle: (job: Job) => void; picked: () => Job[] }): void {
+function useTableKeys(table: {
+  jobs: Job[];
+  current: { value: number };
+  toggle: (job: Job) => void;
+  picked: () => Job[];
+}): void {
   const { jobs, current, toggle, picked } = table;
   const move = (step: number): void => {
     current.value = Math.min(jobs.length - 1, Math.max(0, current.value + step));
-    document.querySelector(`tr[data-label="${CSS.escape(jobs[current.value]?.label ?? "")}"]`)?.scrollIntoView({ block: "nearest" });
+    document
+      .querySelector(`tr[data-label="${CSS.escape(jobs[current.value]?.label ?? "")}"]`)
+      ?.scrollIntoView({ block: "nearest" });
   };
   const here = (): Job | undefined => jobs[current.value];
   const act = (action: ActionName, fits: (job: Job) => boolean): void => {
@@ -101,7 +113,16 @@ function useTableKeys(table: { jobs: Job[]; current: { value: number }; toggle: 
 }
 
 function askFor(action: ActionName, jobs: Job[]): void {
-  ask(action, jobs.map((job) => ({ label: job.label, title: titleOf(job), state: job.state, tasks: job.tasks, priority: job.priority })));
+  ask(
+    action,
+    jobs.map((job) => ({
+      label: job.label,
+      title: titleOf(job),
+      state: job.state,
+      tasks: job.tasks,
+      priority: job.priority,
+    })),
+  );
 }
 
 function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Filter>) => void }): JSX.Element {
@@ -117,16 +138,35 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
     <div class="filters">
       <div class="chips" role="group" aria-label="state">
         {STATES.map(({ state, label }) => (
-          <button key={state} type="button" class="chip" aria-pressed={filter.state === state} onClick={() => change({ state })}>
+          <button
+            key={state}
+            type="button"
+            class="chip"
+            aria-pressed={filter.state === state}
+            onClick={() => change({ state })}
+          >
             {label}
             <Number state={state} />
           </button>
         ))}
       </div>
       {filter.group ? (
-        <button type="button" class="chip" onClick={() => change({ group: "" })} aria-label={`remove the filter for group ${filter.group}`}>group {filter.group} ×</button>
+        <button
+          type="button"
+          class="chip"
+          onClick={() => change({ group: "" })}
+          aria-label={`remove the filter for group ${filter.group}`}
+        >
+          group {filter.group} ×
+        </button>
       ) : null}
-      <input type="search" placeholder="Search name, command, id  ( / )" aria-label="search jobs" value={search} onInput={(event) => typed(event.currentTarget.value)} />
+      <input
+        type="search"
+        placeholder="Search name, command, id  ( / )"
+        aria-label="search jobs"
+        value={search}
+        onInput={(event) => typed(event.currentTarget.value)}
+      />
     </div>
   );
 }
@@ -136,7 +176,10 @@ function Number({ state }: { state: string }): JSX.Element | null {
   const counts = status.value?.counts;
   if (!counts) return null;
   const known: Record<string, number> = {
-    "": counts.active + counts.waiting + counts.held, running: counts.active, waiting: counts.waiting, held: counts.held,
+    "": counts.active + counts.waiting + counts.held,
+    running: counts.active,
+    waiting: counts.waiting,
+    held: counts.held,
   };
   const value = known[state];
   return value === undefined ? null : <span class="number">{value.toLocaleString("en")}</span>;
@@ -146,7 +189,11 @@ function NoJobs({ filter, clear }: { filter: Filter; clear: () => void }): JSX.E
   if (filter.search || filter.group || filter.state) {
     return (
       <Empty title="No job matches.">
-        <p><button type="button" onClick={clear}>Show all open jobs</button></p>
+        <p>
+          <button type="button" onClick={clear}>
+            Show all open jobs
+          </button>
+        </p>
       </Empty>
     );
   }
@@ -158,12 +205,28 @@ function NoJobs({ filter, clear }: { filter: Filter; clear: () => void }): JSX.E
   );
 }
 
-function Pages({ page, pages, total, turn }: { page: number; pages: number; total: number; turn: (page: number) => void }): JSX.Element {
+function Pages({
+  page,
+  pages,
+  total,
+  turn,
+}: {
+  page: number;
+  pages: number;
+  total: number;
+  turn: (page: number) => void;
+}): JSX.Element {
   return (
     <nav class="pages" aria-label="pages">
-      <button type="button" disabled={page <= 1} onClick={() => turn(page - 1)}>Previous</button>
-      <span>page {page.toLocaleString("en")} of {pages.toLocaleString("en")} · {count(total, "job")}</span>
-      <button type="button" disabled={page >= pages} onClick={() => turn(page + 1)}>Next</button>
+      <button type="button" disabled={page <= 1} onClick={() => turn(page - 1)}>
+        Previous
+      </button>
+      <span>
+        page {page.toLocaleString("en")} of {pages.toLocaleString("en")} · {count(total, "job")}
+      </span>
+      <button type="button" disabled={page >= pages} onClick={() => turn(page + 1)}>
+        Next
+      </button>
     </nav>
   );
 }
@@ -175,17 +238,32 @@ function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element 
   const held = jobs.filter((job) => job.state === "held");
   const editable = jobs.filter((job) => isWaiting(job) && !isActive(job));
   const action = (name: ActionName, text: string, fitting: Job[], danger = false): JSX.Element => (
-    <button type="button" class={danger ? "danger" : ""} disabled={!fitting.length} onClick={() => askFor(name, fitting)}>{text}</button>
+    <button
+      type="button"
+      class={danger ? "danger" : ""}
+      disabled={!fitting.length}
+      onClick={() => askFor(name, fitting)}
+    >
+      {text}
+    </button>
   );
   return (
-    <div class={`bulk ${jobs.length ? "shown" : ""}`} role="toolbar" aria-label="actions on the chosen jobs" aria-hidden={!jobs.length} inert={!jobs.length}>
+    <div
+      class={`bulk ${jobs.length ? "shown" : ""}`}
+      role="toolbar"
+      aria-label="actions on the chosen jobs"
+      aria-hidden={!jobs.length}
+      inert={!jobs.length}
+    >
       <span class="chosen">{count(jobs.length, "job")} chosen</span>
       {action("cancel", "Cancel", open, true)}
       {action("retry", "Retry", over)}
       {action("hold", "Hold", waiting)}
       {action("release", "Release", held)}
       {action("priority", "Priority", editable)}
-      <button type="button" class="quiet" onClick={clear} aria-label="clear the choice">×</button>
+      <button type="button" class="quiet" onClick={clear} aria-label="clear the choice">
+        ×
+      </button>
     </div>
   );
 }

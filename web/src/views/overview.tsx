@@ -65,14 +65,37 @@ function Tiles({ status: shown }: { status: Status }): JSX.Element {
       <Tile name="Waiting" value={counts.waiting} href={hashOf("jobs", "", { state: "waiting" })} />
       <Tile name="Held" value={counts.held} href={hashOf("jobs", "", { state: "held" })} />
       <Tile name="Done today" value={today["done"] ?? 0} href={hashOf("jobs", "", { state: "done" })} tone="good" />
-      <Tile name="Failed today" value={failed} href={hashOf("jobs", "", { state: "failed" })} tone={failed ? "bad" : ""} />
-      <Tile name="Queue empty" value={empty ? `~${clock(moment(empty), now.value)}` : counts.active + counts.waiting ? "?" : "now"} href={hashOf("timeline")} />
-      <Tile name="Saved by sharing, 7 days" value={saved === null ? "–" : `${hours(saved)} GPU-h`} href={hashOf("history")} />
+      <Tile
+        name="Failed today"
+        value={failed}
+        href={hashOf("jobs", "", { state: "failed" })}
+        tone={failed ? "bad" : ""}
+      />
+      <Tile
+        name="Queue empty"
+        value={empty ? `~${clock(moment(empty), now.value)}` : counts.active + counts.waiting ? "?" : "now"}
+        href={hashOf("timeline")}
+      />
+      <Tile
+        name="Saved by sharing, 7 days"
+        value={saved === null ? "–" : `${hours(saved)} GPU-h`}
+        href={hashOf("history")}
+      />
     </div>
   );
 }
 
-function Tile({ name, value, href, tone = "" }: { name: string; value: number | string; href: string; tone?: string }): JSX.Element {
+function Tile({
+  name,
+  value,
+  href,
+  tone = "",
+}: {
+  name: string;
+  value: number | string;
+  href: string;
+  tone?: string;
+}): JSX.Element {
   return (
     <a class={`tile ${tone}`} href={href}>
       <span class="value">{typeof value === "number" ? value.toLocaleString("en") : value}</span>
@@ -87,18 +110,33 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
   return (
     <article class="card gpu-card" aria-label={`GPU ${device.label}`}>
       <header>
-        <h2>GPU {device.label} <span class="faint">{device.model}</span></h2>
+        <h2>
+          GPU {device.label} <span class="faint">{device.model}</span>
+        </h2>
         <dl class="readings">
-          <div><dt>util</dt><dd>{device.utilisation_percent === null ? "?" : `${device.utilisation_percent}%`}</dd></div>
-          <div><dt>temp</dt><dd>{device.temperature_celsius === null ? "?" : `${device.temperature_celsius}°C`}</dd></div>
-          {device.power_watts === null ? null : <div><dt>power</dt><dd>{Math.round(device.power_watts)}W</dd></div>}
+          <div>
+            <dt>util</dt>
+            <dd>{device.utilisation_percent === null ? "?" : `${device.utilisation_percent}%`}</dd>
+          </div>
+          <div>
+            <dt>temp</dt>
+            <dd>{device.temperature_celsius === null ? "?" : `${device.temperature_celsius}°C`}</dd>
+          </div>
+          {device.power_watts === null ? null : (
+            <div>
+              <dt>power</dt>
+              <dd>{Math.round(device.power_watts)}W</dd>
+            </div>
+          )}
         </dl>
       </header>
       {total ? (
         <>
           <MemoryBar device={device} />
           <p class="amounts">
-            <span><b>{size(used)}</b> of {size(total)} used</span>
+            <span>
+              <b>{size(used)}</b> of {size(total)} used
+            </span>
             <span class="key reserved">{size(device.reserved_bytes)} reserved</span>
             {device.others_bytes ? <span class="key others">{size(device.others_bytes)} others</span> : null}
           </p>
@@ -107,20 +145,36 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
       <Curve device={device} samples={samples} />
       <ul class="on-gpu">
         {problem ? <li class="bad">{problem}</li> : null}
-        {drained ? <li class="held">drained{drained.note ? `: ${drained.note}` : ""}{drained.since ? `, ${ago(moment(drained.since), now.value)}` : ""}</li> : null}
+        {drained ? (
+          <li class="held">
+            drained{drained.note ? `: ${drained.note}` : ""}
+            {drained.since ? `, ${ago(moment(drained.since), now.value)}` : ""}
+          </li>
+        ) : null}
         {device.jobs.map((label) => (
           <OnGpu key={label} label={label} job={jobs.find((job) => job.label === label)} />
         ))}
         {device.elsewhere.map((other) => (
-          <li key={other.pid} class="faint">{other.name || other.label}, another queue of yours</li>
+          <li key={other.pid} class="faint">
+            {other.name || other.label}, another queue of yours
+          </li>
         ))}
-        {device.leases.filter((lease) => !lease.yours).map((lease) => (
-          <li key={lease.pid} class="faint">{lease.owner}: {lease.what || "lease"} {lease.memory_bytes === null ? "whole GPU" : size(lease.memory_bytes)}</li>
-        ))}
+        {device.leases
+          .filter((lease) => !lease.yours)
+          .map((lease) => (
+            <li key={lease.pid} class="faint">
+              {lease.owner}: {lease.what || "lease"}{" "}
+              {lease.memory_bytes === null ? "whole GPU" : size(lease.memory_bytes)}
+            </li>
+          ))}
         {device.strangers.map((process) => (
-          <li key={process.pid} class="faint">{process.owner} pid {process.pid} {process.memory_bytes === null ? "" : size(process.memory_bytes)}</li>
+          <li key={process.pid} class="faint">
+            {process.owner} pid {process.pid} {process.memory_bytes === null ? "" : size(process.memory_bytes)}
+          </li>
         ))}
-        {!problem && !drained && !device.jobs.length && !device.strangers.length && !device.leases.length ? <li class="faint">idle</li> : null}
+        {!problem && !drained && !device.jobs.length && !device.strangers.length && !device.leases.length ? (
+          <li class="faint">idle</li>
+        ) : null}
       </ul>
     </article>
   );
@@ -160,8 +214,18 @@ function Curve({ device, samples }: { device: Device; samples: Samples | null })
   const gap = 2.5 * (samples?.step_seconds ?? 60);
   return (
     <figure class="curve">
-      <Sparkline points={points} from={from} until={until} gap={gap} label={`utilisation of GPU ${device.label} in the last ${span(until - from)}`} />
-      <figcaption><span>{span(until - from)} ago</span><span>utilisation</span><span>now</span></figcaption>
+      <Sparkline
+        points={points}
+        from={from}
+        until={until}
+        gap={gap}
+        label={`utilisation of GPU ${device.label} in the last ${span(until - from)}`}
+      />
+      <figcaption>
+        <span>{span(until - from)} ago</span>
+        <span>utilisation</span>
+        <span>now</span>
+      </figcaption>
     </figure>
   );
 }
@@ -174,8 +238,12 @@ function Running({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
         <ul class="lines">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}><span class="id">{job.label}</span> {titleOf(job)}</a>
-              <span class="middle">{job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}</span>
+              <a href={jobHash(job.label)} title={titleOf(job)}>
+                <span class="id">{job.label}</span> {titleOf(job)}
+              </a>
+              <span class="middle">
+                {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
+              </span>
               <span class="right">{whenText(job, now.value)}</span>
             </li>
           ))}
@@ -196,24 +264,38 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
         <ul class="lines two">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}><span class="id">{job.label}</span> {titleOf(job)}</a>
+              <a href={jobHash(job.label)} title={titleOf(job)}>
+                <span class="id">{job.label}</span> {titleOf(job)}
+              </a>
               <span class="right">{whenText(job, now.value) || job.state}</span>
-              <span class="second" title={job.why}>{job.why}</span>
+              <span class="second" title={job.why}>
+                {job.why}
+              </span>
             </li>
           ))}
         </ul>
       ) : (
         <Empty title="No job is waiting.">
-          <p>Add one: <code>stoker submit -- python train.py</code></p>
+          <p>
+            Add one: <code>stoker submit -- python train.py</code>
+          </p>
         </Empty>
       )}
-      <More shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)} total={total} href={hashOf("jobs", "", { state: "waiting" })} />
+      <More
+        shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)}
+        total={total}
+        href={hashOf("jobs", "", { state: "waiting" })}
+      />
     </section>
   );
 }
 
 function More({ shown, total, href }: { shown: number; total: number; href: string }): JSX.Element | null {
-  return total > shown ? <p class="more"><a href={href}>{(total - shown).toLocaleString("en")} more</a></p> : null;
+  return total > shown ? (
+    <p class="more">
+      <a href={href}>{(total - shown).toLocaleString("en")} more</a>
+    </p>
+  ) : null;
 }
 
 function Failures({ status: shown }: { status: Status }): JSX.Element | null {
@@ -224,17 +306,27 @@ function Failures({ status: shown }: { status: Status }): JSX.Element | null {
       <ul class="lines failures">
         {shown.failures.map((job) => (
           <li key={job.label}>
-            <a href={jobHash(job.label)}><span class="id">{job.label}</span> {job.title}</a>
-            <span class="middle"><StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span></span>
+            <a href={jobHash(job.label)}>
+              <span class="id">{job.label}</span> {job.title}
+            </a>
+            <span class="middle">
+              <StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span>
+            </span>
             <span class="right">{ago(moment(job.ended), now.value)}</span>
-            <span class="second" title={job.why}>{job.why}</span>
+            <span class="second" title={job.why}>
+              {job.why}
+            </span>
           </li>
         ))}
         {shown.interrupted.map((run) => (
           <li key={run.resume}>
-            <span>{run.jobs} jobs of {run.label} did not start</span>
+            <span>
+              {run.jobs} jobs of {run.label} did not start
+            </span>
             <span class="right">{ago(moment(run.submitted), now.value)}</span>
-            <span class="second"><code>{run.resume}</code></span>
+            <span class="second">
+              <code>{run.resume}</code>
+            </span>
           </li>
         ))}
       </ul>

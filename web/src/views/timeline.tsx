@@ -6,7 +6,8 @@ import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
 import { Colouring, groupColours } from "../charts/palette";
-import { edgesOf, isFailure, pieces, timelineHeight, timelineOption } from "../charts/timeline";
+import { edgesOf, firstWindow, isFailure, pieces, timelineHeight } from "../charts/lanes";
+import { timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
@@ -30,7 +31,8 @@ export function TimelineView(): JSX.Element {
   const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
   useChanges(loaded.again);
   const timeline = loaded.data;
-  const byName = timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
+  const byName =
+    timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
   const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);
   const colours = byName ? titleColours : groupColours;
   const zoomed = useRef<Window | null>(null);
@@ -45,7 +47,7 @@ export function TimelineView(): JSX.Element {
     const whole = shown.current;
     if (!whole || !chart.current) return;
     const edges = edgesOf(whole);
-    zoomed.current = zoomedWindow(zoomed.current ?? edges, edges, factor, shift);
+    zoomed.current = zoomedWindow(zoomed.current ?? firstWindow(whole) ?? edges, edges, factor, shift);
     chart.current.dispatchAction({ type: "dataZoom", startValue: zoomed.current.from, endValue: zoomed.current.until });
   };
   useKeys({
@@ -62,8 +64,8 @@ export function TimelineView(): JSX.Element {
       if (one) go(jobHash(one.bar.label));
     });
     made.on("datazoom", () => {
-      const [inside] = (made.getOption() as { dataZoom: { startValue: number; endValue: number; start: number; end: number }[] }).dataZoom;
-      if (inside) zoomed.current = inside.start === 0 && inside.end === 100 ? null : { from: inside.startValue, until: inside.endValue };
+      const [inside] = (made.getOption() as { dataZoom: { startValue: number; endValue: number }[] }).dataZoom;
+      if (inside) zoomed.current = { from: inside.startValue, until: inside.endValue };
     });
   };
   const bars = timeline?.lanes.reduce((sum, lane) => sum + lane.bars.length + lane.forecast.length, 0) ?? 0;
@@ -72,28 +74,49 @@ export function TimelineView(): JSX.Element {
       <div class="filters">
         <div class="chips" role="group" aria-label="period">
           {PERIODS.map((period) => (
-            <button key={period} type="button" class="chip" aria-pressed={period === since} onClick={() => choose(period)}>{period}</button>
+            <button
+              key={period}
+              type="button"
+              class="chip"
+              aria-pressed={period === since}
+              onClick={() => choose(period)}
+            >
+              {period}
+            </button>
           ))}
         </div>
         <div class="chips" role="group" aria-label="zoom">
-          <button type="button" class="chip" onClick={() => zoom(0.6, 0)} aria-label="zoom in">+</button>
-          <button type="button" class="chip" onClick={() => zoom(1 / 0.6, 0)} aria-label="zoom out">−</button>
+          <button type="button" class="chip" onClick={() => zoom(0.6, 0)} aria-label="zoom in">
+            +
+          </button>
+          <button type="button" class="chip" onClick={() => zoom(1 / 0.6, 0)} aria-label="zoom out">
+            −
+          </button>
         </div>
         <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
       </div>
       {loaded.error ? <Problem error={loaded.error} /> : null}
       {loaded.loading ? <Loading lines={10} /> : null}
-      {timeline && !timeline.lanes.length ? <Empty title="No GPU is known."><p>Start the engine: <code>stoker engine start</code></p></Empty> : null}
+      {timeline && !timeline.lanes.length ? (
+        <Empty title="No GPU is known.">
+          <p>
+            Start the engine: <code>stoker engine start</code>
+          </p>
+        </Empty>
+      ) : null}
       {timeline?.lanes.length ? (
         <section class="card timeline">
           <Chart
             label={`timeline of ${count(timeline.lanes.length, "GPU")} with ${count(bars, "bar")}`}
-            height={timelineHeight(timeline.lanes.length)}
+            height={timelineHeight(timeline.lanes.length, innerHeight)}
             version={timeline}
             ready={ready}
             build={(palette, width) =>
               timelineOption({
-                timeline, palette, narrow: width < NARROW, window: zoomed.current,
+                timeline,
+                palette,
+                narrow: width < NARROW,
+                window: zoomed.current ?? firstWindow(timeline),
                 colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.others),
               })
             }
@@ -108,22 +131,53 @@ export function TimelineView(): JSX.Element {
 
 const MOST_KEYS = 12;
 
-function Legend({ timeline, keyOf, colours }: { timeline: Timeline; keyOf: (bar: Bar) => string; colours: Colouring }): JSX.Element {
+function Legend({
+  timeline,
+  keyOf,
+  colours,
+}: {
+  timeline: Timeline;
+  keyOf: (bar: Bar) => string;
+  colours: Colouring;
+}): JSX.Element {
   const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
   return (
     <div class="legend">
       {keys.slice(0, MOST_KEYS).map((key) => (
-        <span key={key} class="entry"><i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />{key || "no group"}</span>
+        <span key={key} class="entry">
+          <i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />
+          {key || "no group"}
+        </span>
       ))}
       {keys.length > MOST_KEYS ? <span class="entry faint">and {keys.length - MOST_KEYS} more</span> : null}
-      <span class="entry"><i class="swatch filled" />peak in use</span>
-      <span class="entry"><i class="swatch reserved" />reserved</span>
-      <span class="entry"><i class="swatch failed" />failed</span>
-      <span class="entry"><i class="swatch forecast" />forecast</span>
-      <span class="entry"><i class="swatch line" />memory in use, all processes</span>
-      <span class="entry"><i class="swatch heat" />utilisation 0–100%</span>
+      <span class="entry">
+        <i class="swatch filled" />
+        peak in use
+      </span>
+      <span class="entry">
+        <i class="swatch reserved" />
+        reserved
+      </span>
+      <span class="entry">
+        <i class="swatch failed" />
+        failed
+      </span>
+      <span class="entry">
+        <i class="swatch forecast" />
+        forecast
+      </span>
+      <span class="entry">
+        <i class="swatch line" />
+        memory in use, all processes
+      </span>
+      <span class="entry">
+        <i class="swatch heat" />
+        utilisation 0–100%
+      </span>
       {timeline.left_out ? <span class="entry faint">{count(timeline.left_out, "older job")} left out</span> : null}
-      {timeline.without_gpu ? <span class="entry faint">{count(timeline.without_gpu, "attempt")} without GPU</span> : null}
+      {timeline.without_gpu ? (
+        <span class="entry faint">{count(timeline.without_gpu, "attempt")} without GPU</span>
+      ) : null}
     </div>
   );
 }
@@ -134,7 +188,14 @@ function Rows({ timeline }: { timeline: Timeline }): JSX.Element | null {
   const rows = timeline.lanes
     .flatMap((lane) => [...lane.bars, ...lane.forecast].map((bar) => ({ lane, bar })))
     .sort((one, other) => moment(other.bar.start) - moment(one.bar.start));
-  if (!rows.length) return <Empty title="No job ran on a GPU in this period."><p><a href={hashOf("jobs")}>Jobs</a></p></Empty>;
+  if (!rows.length)
+    return (
+      <Empty title="No job ran on a GPU in this period.">
+        <p>
+          <a href={hashOf("jobs")}>Jobs</a>
+        </p>
+      </Empty>
+    );
   return (
     <details class="card rows" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>The same as a list: {count(rows.length, "bar")}</summary>
@@ -142,9 +203,15 @@ function Rows({ timeline }: { timeline: Timeline }): JSX.Element | null {
         <ul class="lines">
           {rows.slice(0, MOST_ROWS).map(({ lane, bar }) => (
             <li key={`${lane.id} ${bar.label} ${bar.attempt}`} class={isFailure(bar) ? "bad" : ""}>
-              <a href={jobHash(bar.label)}><span class="id">{bar.label}</span> {bar.title}</a>
-              <span class="middle"><StateMark state={bar.state} /></span>
-              <span class="right">GPU {lane.label} · {clock(moment(bar.start), now.value)}</span>
+              <a href={jobHash(bar.label)}>
+                <span class="id">{bar.label}</span> {bar.title}
+              </a>
+              <span class="middle">
+                <StateMark state={bar.state} />
+              </span>
+              <span class="right">
+                GPU {lane.label} · {clock(moment(bar.start), now.value)}
+              </span>
             </li>
           ))}
         </ul>

@@ -65,7 +65,9 @@ def trial_jobs(sweep: Sweep, spec: JobSpec, start: int = 0, stop: int | None = N
     """The jobs of the trials from one number up to another, for a method that needs no results. They are tasks."""
     end = sweep.trials if stop is None else stop
     first = start // sweep.repeat
-    for place, point in enumerate(visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first):
+    for place, point in enumerate(
+        visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first
+    ):
         for number in range(max(place * sweep.repeat, start), min((place + 1) * sweep.repeat, end)):
             yield msgspec.structs.replace(trial_job(sweep, spec, number, point), task=number)
 

@@ -76,6 +76,7 @@ THIRD_PARTY = {
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
     "tqdm": "stoker.python.api",
+    "yaml": "stoker.queue.sweep_files",
 }
 """Libraries, and the one part that may import each."""
 

@@ -350,7 +350,7 @@ def submit_sweep(
         skipped = len(trials) - len(left)
         if skipped and not left:
             return SubmittedSweep(0, 0, skipped, notes=tuple(submission.notes))
-        folders = planned_folders(submission.sweep, spec, left, reuse=resume or force)
+        folders = planned_folders(submission.sweep, left, reuse=resume or force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
                 sweep_id, adviser = submission.enter(store, spec, left, held)

@@ -29,7 +29,7 @@ from stoker.core.learning import Use
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob
 
-VERSION = 5
+VERSION = 6
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
 
@@ -59,11 +59,11 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_job ON events(job);
 """
-# Not with IN: for every row written, SQLite would build a table of the words first, which takes longer than the row.
-OPEN = (
+_NOT_OVER = (
     "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
     " AND state != 'skipped' AND state != 'lost')"
 )
+OPEN = "ended IS NULL"
 ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
@@ -74,7 +74,7 @@ OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 _QUEUE = f"""
 DROP INDEX jobs_open;
 DROP INDEX jobs_held;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {_NOT_OVER};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
 ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
@@ -151,7 +151,11 @@ CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT 
   STRICT, WITHOUT ROWID;
 CREATE INDEX keys_job ON keys(job);
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS)
+_STOPPED = f"""
+DROP INDEX jobs_open;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _STOPPED)
 """Statements that lead from each version to the next."""
 
 JOB = (

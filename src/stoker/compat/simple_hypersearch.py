@@ -13,7 +13,7 @@ from string import Formatter
 
 from stoker.compat.tool import STANDARD_OUTPUT, Parser, report_errors, say, whole_number
 from stoker.core.errors import UsageError
-from stoker.core.sweep import Grid, ParameterSet, drawn, ordered, shuffled
+from stoker.core.sweep.grid import Grid, ParameterSet, drawn, ordered, shuffled
 
 PROGRAM = "simple_hypersearch"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.core.sweep import MOST_SHUFFLED, Grid, ParameterSet, drawn, ordered, shuffled
+from stoker.core.sweep.grid import MOST_SHUFFLED, Grid, ParameterSet, drawn, ordered, shuffled
 
 SMALL = Grid({"lr": ["0.1", "0.2"], "size": ["32", "64", "128"]})
 HUGE = Grid({f"bit{number}": ["0", "1"] for number in range(200)})

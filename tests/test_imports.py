@@ -39,6 +39,7 @@ PURE = {
     "array",
     "bisect",
     "collections",
+    "csv",
     "dataclasses",
     "difflib",
     *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar

@@ -17,7 +17,7 @@ from stoker.core.sweep.pruning import (
     Patience,
     Pruner,
     Threshold,
-    Trial,
+    TrialCurve,
     bracket_of,
     brackets_of,
     parse_pruner,
@@ -50,9 +50,9 @@ REFUSED = {
 }
 
 
-def trial(number: int, *values: float, step: float = 1) -> Trial:
+def trial(number: int, *values: float, step: float = 1) -> TrialCurve:
     """A trial with values at step, 2 step, 3 step ..."""
-    return Trial(number, tuple((step * place, value) for place, value in enumerate(values, 1)))
+    return TrialCurve(number, tuple((step * place, value) for place, value in enumerate(values, 1)))
 
 
 @pytest.mark.parametrize("text", TYPED)
@@ -156,7 +156,7 @@ def test_neither_the_order_of_trials_nor_the_sign_matters(rule: Pruner, curves: 
     own, *others = [trial(number, *curve) for number, curve in enumerate(curves)]
     reason = stop_reason([rule], "min", own, others)
     assert stop_reason([rule], "min", own, others[::-1]) == reason
-    mirrored = [Trial(one.number, tuple((step, -value) for step, value in one.curve)) for one in (own, *others)]
+    mirrored = [TrialCurve(one.number, tuple((step, -value) for step, value in one.curve)) for one in (own, *others)]
     assert bool(stop_reason([rule], "max", mirrored[0], mirrored[1:])) == bool(reason)
 
 
@@ -164,7 +164,7 @@ def test_neither_the_order_of_trials_nor_the_sign_matters(rule: Pruner, curves: 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=9, max_size=40, unique=True), st.sampled_from([2, 3]))
 def test_asha_lets_about_one_of_eta_go_on(values: list[float], eta: int) -> None:
     """Of trials that reach a rung one after another, those in the best 1/eta at that moment go on, at least one."""
-    arrived: list[Trial] = []
+    arrived: list[TrialCurve] = []
     for number, value in enumerate(values):
         own = trial(number, value)
         rank = sum(one.curve[0][1] < value for one in arrived)

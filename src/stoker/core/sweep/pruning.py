@@ -18,7 +18,7 @@ from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.sweep.objective import Curve, Goal, score
 
 
-class Trial(Struct, frozen=True):
+class TrialCurve(Struct, frozen=True):
     """What a rule sees of a trial."""
 
     number: int
@@ -68,7 +68,9 @@ class Threshold(Struct, frozen=True, tag="threshold"):
 Pruner = Median | Asha | Hyperband | Patience | Threshold
 
 
-def stop_reason(rules: Sequence[Pruner], goal: Goal, own: Trial, others: Sequence[Trial], judged: float = -inf) -> str:
+def stop_reason(
+    rules: Sequence[Pruner], goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float = -inf
+) -> str:
     """Why a trial should end now; empty where it should go on. Steps up to `judged` were judged before."""
     if not own.curve or own.curve[-1][0] <= judged:
         return ""
@@ -78,7 +80,7 @@ def stop_reason(rules: Sequence[Pruner], goal: Goal, own: Trial, others: Sequenc
     return next((reason for rule in rules if (reason := _reason(rule, goal, own, others, judged))), "")
 
 
-def _reason(rule: Pruner, goal: Goal, own: Trial, others: Sequence[Trial], judged: float) -> str:
+def _reason(rule: Pruner, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float) -> str:
     match rule:
         case Median():
             return _behind_median(rule, goal, own, others)
@@ -100,7 +102,7 @@ def best_until(goal: Goal, curve: Curve, step: float) -> float | None:
     return min(score(goal, value) for _, value in curve[:end])
 
 
-def _behind_median(rule: Median, goal: Goal, own: Trial, others: Sequence[Trial]) -> str:
+def _behind_median(rule: Median, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve]) -> str:
     step = own.curve[-1][0]
     found = [best for one in others if (best := best_until(goal, one.curve, step)) is not None]
     mine = best_until(goal, own.curve, step)
@@ -110,7 +112,7 @@ def _behind_median(rule: Median, goal: Goal, own: Trial, others: Sequence[Trial]
     return f"worse than the median of {len(found)} trials at step {step:g}" if mine > middle else ""
 
 
-def _behind_at_rung(rule: Asha, goal: Goal, own: Trial, others: Sequence[Trial], judged: float) -> str:
+def _behind_at_rung(rule: Asha, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float) -> str:
     rung = _newest_rung(rule, judged, own.curve[-1][0])
     mine = None if rung is None else best_until(goal, own.curve, rung)
     if rung is None or mine is None:
@@ -150,13 +152,15 @@ def bracket_of(rule: Hyperband, number: int) -> int:
     raise AssertionError("the place is below the sum of the shares")
 
 
-def _behind_in_bracket(rule: Hyperband, goal: Goal, own: Trial, others: Sequence[Trial], judged: float) -> str:
+def _behind_in_bracket(
+    rule: Hyperband, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float
+) -> str:
     bracket = bracket_of(rule, own.number)
     same = [one for one in others if bracket_of(rule, one.number) == bracket]
     return _behind_at_rung(brackets_of(rule)[bracket][0], goal, own, same, judged)
 
 
-def _without_progress(rule: Patience, goal: Goal, own: Trial) -> str:
+def _without_progress(rule: Patience, goal: Goal, own: TrialCurve) -> str:
     scores = [score(goal, value) for _, value in own.curve]
     if own.curve[-1][0] <= rule.warmup or len(scores) <= rule.values:
         return ""
@@ -164,7 +168,7 @@ def _without_progress(rule: Patience, goal: Goal, own: Trial) -> str:
     return "" if lately < before - rule.delta else f"no progress for {rule.values} values"
 
 
-def _beyond(rule: Threshold, own: Trial, judged: float) -> str:
+def _beyond(rule: Threshold, own: TrialCurve, judged: float) -> str:
     for step, value in own.curve:
         if step > max(rule.warmup, judged) and not rule.lower <= value <= rule.upper:
             limit = f"above {rule.upper:g}" if value > rule.upper else f"below {rule.lower:g}"

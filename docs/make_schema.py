@@ -11,6 +11,7 @@ import msgspec
 FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
+    "changes-1": "stoker.queue.changes:Changes",
     "change-1": "stoker.cli.views.changes:Report",
     "cluster-check-1": "stoker.cli.doctor:Check",
     "cluster-status-1": "stoker.queue.cluster_status:Clusters",
@@ -18,6 +19,7 @@ TYPES = {
     "engine-check-1": "stoker.cli.doctor:Check",
     "engine-config-1": "stoker.cli.views.engine:ConfigShown",
     "engine-status-1": "stoker.queue.engine_status:EngineStatus",
+    "gpu-samples-1": "stoker.queue.samples:GpuSamples",
     "gpus-1": "stoker.queue.gpu_view:Gpus",
     "history-1": "stoker.queue.history_view:History",
     "jobs-1": "stoker.queue.job_view:SelectedJobs",
@@ -27,6 +29,8 @@ TYPES = {
     "status-1": "stoker.queue.view_model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",
+    "timeline-1": "stoker.queue.timeline:Timeline",
+    "usage-1": "stoker.queue.usage:Usage",
     "wait-1": "stoker.cli.commands.wait:Waited",
 }
 """Names of the schemas and the types of the printed values."""

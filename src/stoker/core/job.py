@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, with_fields
+from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, Trial, with_fields
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its worker and still be requeued."""
@@ -227,6 +227,8 @@ class Job(Struct, frozen=True):
     """Attempts that failed because of co-tenants since it was submitted or retried last."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 where unknown."""
+    trial: Trial | None = None
+    """Set for a job of a sweep."""
 
 
 def limit_of(job: Job) -> float | None:
@@ -375,7 +377,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 def _edited(job: Job, event: Edited) -> Job:
     """The edited job; its memory floor is void where it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
-    kind = kind_of(job.command, event.spec)
+    kind = kind_of(job.command, event.spec, job.trial)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.spec import Command, JobSpec, Resources
+from stoker.core.spec import Command, JobSpec, Resources, Trial
 
 KEPT = 9
 """Newest runs that are kept."""
@@ -112,7 +112,7 @@ def rounded_up(size: int) -> int:
     return -(-size // GRAIN) * GRAIN
 
 
-def kind_of(command: Command, spec: JobSpec) -> str:
+def kind_of(command: Command, spec: JobSpec, trial: Trial | None = None) -> str:
     """The signature of a job with GPUs: their memory and time are learnt. Empty for jobs without."""
     return signature_of(command, spec.cwd) if spec.resources.gpus else ""
 

@@ -16,6 +16,7 @@ from stoker.core.settings import Policy
 from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
+from stoker.engine.sampler import Sampler
 from stoker.sites.interface import RETRY_INTERVAL, Site
 
 ACCEPT_LIMIT = 2000
@@ -141,6 +142,10 @@ class Engine:
     def uses(self) -> Mapping[int, Live]:
         """GPU memory and load of the running jobs, by job."""
         return self.site.status().uses
+
+    def take_sample(self, sampler: Sampler, snapshot: Snapshot) -> None:
+        """Let a sampler see the devices; what it returns is written with the next transaction."""
+        self._jobs.recorder.sample(sampler.note(snapshot, self._table.all_active, self.now))
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits."""

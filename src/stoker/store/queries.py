@@ -161,7 +161,7 @@ def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
 
 def past(reader: Reader, period: Period, limit: int) -> list[Past]:
     """The jobs that ended last, newest first."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
     return [_past(reader, row) for row in reader.rows(query, *values, limit)]
 
@@ -190,7 +190,7 @@ class PastTasks(NamedTuple):
 
 def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | PastTasks]:
     """The jobs and arrays that ended last, newest first; an array counts as one, whose end is that of its last task."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     key = "CASE WHEN array != 0 THEN array ELSE id END"
     query = (
         f"SELECT {key}, count(*), max(id) FROM jobs WHERE {where} GROUP BY 1 ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
@@ -206,7 +206,7 @@ def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
 
 
 def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     where, values = f"jobs.array = ? AND {IN_ARRAY} AND {where}", [array, *values]
     rows = reader.rows(
         f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
@@ -228,13 +228,13 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
     """How many jobs ended, by result."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     return dict(reader.rows(f"SELECT state, count(*) FROM jobs WHERE {where} GROUP BY state", *values))
 
 
 def past_gpu_seconds(reader: Reader, period: Period) -> float:
     """GPU-seconds of all attempts of ended jobs."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     query = f"SELECT sum({_GPU_SECONDS}) FROM jobs JOIN attempts ON attempts.job = jobs.id WHERE {where}"
     return float(reader.rows(query, *values)[0][0] or 0.0)
 
@@ -268,7 +268,7 @@ def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int])
     return Tasks(count, reader.job_of(first), reader.job_of(last))
 
 
-def _within(reader: Reader, period: Period) -> tuple[str, list[Any]]:
+def in_period(reader: Reader, period: Period) -> tuple[str, list[Any]]:
     matching, values = condition(period.chosen)
     where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)

@@ -29,7 +29,7 @@ from stoker.core.learning import Use
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob
 
-VERSION = 6
+VERSION = 7
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
 
@@ -151,11 +151,17 @@ CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT 
   STRICT, WITHOUT ROWID;
 CREATE INDEX keys_job ON keys(job);
 """
+_SAMPLES = """
+CREATE TABLE samples (
+  minute INTEGER NOT NULL, device TEXT NOT NULL, utilisation INTEGER, used INTEGER, reserved INTEGER NOT NULL,
+  temperature INTEGER, power REAL, PRIMARY KEY (minute, device)
+) STRICT, WITHOUT ROWID;
+"""
 _STOPPED = f"""
 DROP INDEX jobs_open;
 CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _STOPPED)
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _SAMPLES, _STOPPED)
 """Statements that lead from each version to the next."""
 
 JOB = (

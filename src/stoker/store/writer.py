@@ -24,6 +24,7 @@ from stoker.store.database import Database
 from stoker.store.engine_lock import end_older_engine
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
+from stoker.store.samples import Sample, write_samples
 from stoker.store.schema import (
     EDIT_JOB,
     JOBS_AT_ONCE,
@@ -159,11 +160,13 @@ class Store(Reader):
         learnt: Mapping[str, Learnt] = NOTHING,
         follow_ups: FollowUps | None = None,
         measured: Iterable[Measured] = (),
+        *,
+        samples: Iterable[Sample] = (),
     ) -> None:
         """Write jobs with their attempts and events in one transaction.
 
-        Answered requests are deleted in the same transaction, so that none is handled twice. Measurements, what was
-        learnt, and follow-up jobs are written in it, too.
+        Answered requests are deleted in the same transaction, so that none is handled twice. Measurements, samples of
+        GPUs, what was learnt, and follow-up jobs are written in it, too.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -193,6 +196,7 @@ class Store(Reader):
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
+            write_samples(connection, samples)
             if follow_ups is not None:
                 self._follow(follow_ups)
 

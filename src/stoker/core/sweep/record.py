@@ -1,0 +1,91 @@
+"""A sweep as the user asked for it, and the job of each of its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.spec import Command, JobSpec, NewJob, Trial
+from stoker.core.sweep.points import count_of, visited
+from stoker.core.sweep.space import Params, Scalar, Space, texts_of
+from stoker.core.sweep.template import render, render_path, render_text, with_variables
+
+REPEAT = "repeat"
+"""Name of the parameter that --repeat adds."""
+LONGEST_NAME = 200
+_encode = msgspec.json.Encoder().encode
+
+
+class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a user asked for. It is stored as JSON, so new fields need a default."""
+
+    space: Space
+    command: Command
+    """The command of a trial, with a placeholder where a value goes."""
+    method: str = "grid"
+    count: int | None = None
+    """How many points to visit (-N); None is all points of a grid."""
+    seed: int = 0
+    repeat: int = 1
+    """Trials of each point."""
+    max_parallel: int | None = None
+    name: str = ""
+    env: dict[str, str] = {}
+    """Variables whose values have placeholders."""
+    results: str = ""
+    """Path of the folder of a trial, with placeholders; empty where there is none."""
+    objectives: tuple[str, ...] = ()
+    """As typed, like the next two."""
+    goal: str = ""
+    pruners: tuple[str, ...] = ()
+
+    @property
+    def trials(self) -> int:
+        """How many trials the sweep has in all."""
+        return count_of(self.space, self.method, self.count) * self.repeat
+
+
+def trial_job(sweep: Sweep, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:
+    """The job of one trial: number `number`, at a point of the space. The spec is that of all trials."""
+    params: Params = {**point, REPEAT: number % sweep.repeat} if sweep.repeat > 1 else dict(point)
+    texts = texts_of(sweep.space, params)
+    name = trial_name(sweep.name, texts)
+    values = {"trial": str(number), "i": str(number), "name": name, REPEAT: "0", **texts}
+    if sweep.results:
+        values = {"results": results_of(sweep, number, texts), **values}
+    variables = {key: render_text(value, values) for key, value in sweep.env.items()}
+    command = with_variables(render(sweep.command, values), variables)
+    return NewJob(command, spec, name, trial=Trial(number, _encode(params).decode(), sweep_id))
+
+
+def trial_jobs(sweep: Sweep, spec: JobSpec, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
+    """The jobs of the trials from one number up to another, for a method that needs no results. They are tasks."""
+    end = sweep.trials if stop is None else stop
+    first = start // sweep.repeat
+    for place, point in enumerate(visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first):
+        for number in range(max(place * sweep.repeat, start), min((place + 1) * sweep.repeat, end)):
+            yield msgspec.structs.replace(trial_job(sweep, spec, number, point), task=number)
+
+
+def trial_name(name: str, texts: Mapping[str, str]) -> str:
+    """The name of a trial on screens: `vit lr=0.1 depth=2`."""
+    words = " ".join([*([name] if name else []), *(f"{key}={value}" for key, value in texts.items())])
+    return words if len(words) <= LONGEST_NAME else words[: LONGEST_NAME - 1] + "…"
+
+
+def results_of(sweep: Sweep, number: int, texts: Mapping[str, str]) -> str:
+    """The folder of a trial."""
+    return render_path(sweep.results, {"trial": str(number), "i": str(number), "name": sweep.name, **texts})
+
+
+def read_params(text: str) -> Params:
+    """The parameters of a trial."""
+    return _decoder().decode(text)
+
+
+@lru_cache(maxsize=1)
+def _decoder() -> msgspec.json.Decoder[Params]:
+    return msgspec.json.Decoder(dict[str, bool | int | float | str | None])

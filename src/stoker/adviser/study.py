@@ -5,8 +5,8 @@ The queue is the truth and the study a copy of it, so the file is not synced to 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +19,25 @@ from msgspec import Struct
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.sweep.objective import Curve, Objective, thinned
-from stoker.core.sweep.space import Choices, Domain, Parameter, Params, Range, Scalar, Space, is_active, rounded, same
-from stoker.core.sweep.space import space_text
+from stoker.core.sweep.record import Sweep
+from stoker.core.sweep.space import (
+    Choices,
+    Domain,
+    Parameter,
+    Params,
+    Range,
+    Scalar,
+    Space,
+    is_active,
+    parameter_text,
+    rounded,
+    same,
+)
 
 SPACE = "stoker_space"
 OBJECTIVES = "stoker_objectives"
@@ -34,8 +47,11 @@ PRODUCT = "product"
 SHOWN_POINTS = 20
 """Points of a learning curve in the study."""
 SEED_STRIDE = 1_000_003
-NEEDED = {"tpe": (), "gp": ("torch", "scipy"), "cmaes": ("cmaes",)}
+NEEDED: dict[str, tuple[str, ...]] = {"tpe": (), "gp": ("torch", "scipy"), "cmaes": ("cmaes",)}
 """Packages that a method needs besides Optuna."""
+
+
+_DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 
 class Told(Struct, frozen=True):
@@ -63,23 +79,30 @@ class _Backend(JournalFileBackend):  # type: ignore[misc,unused-ignore]
         self._path = path
         with open(path, "ab"):
             pass
-        os.chmod(path, 0o600)
+        path.chmod(0o600)
         _cut_unfinished_line(path)
         super().__init__(str(path))
 
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        import json
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override,unused-ignore]
+        try:
+            yield from super().read_logs(log_number_from)
+        except OSError as error:
+            raise self._lost(error) from error
 
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
         data = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise StudyLost(f"the study {self._path} is gone: {error.strerror}") from error
+            raise self._lost(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
+
+    def _lost(self, error: OSError) -> StudyLost:
+        return StudyLost(f"the study {self._path} is gone: {error.strerror}", "it is made again from the queue")
 
 
 def _cut_unfinished_line(path: Path) -> None:
@@ -92,13 +115,14 @@ def _cut_unfinished_line(path: Path) -> None:
 class Study:
     """Asks for points and tells results. Numbers of points are those of Optuna's trials."""
 
-    def __init__(self, path: Path, name: str, space: Space, objectives: Sequence[Objective], sampler: str, seed: int):
+    def __init__(self, path: Path, name: str, sweep: Sweep, objectives: Sequence[Objective]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
-        self._space = space
+        self._space = sweep.space
         self._study = _opened(path, name, objectives)
         self._check_space(path, objectives)
-        self._study.sampler = made_sampler(sampler, seed + SEED_STRIDE * len(self.trials()), len(objectives))
+        seed = sweep.seed + SEED_STRIDE * len(self.trials())  # a restarted process must not choose the same points
+        self._study.sampler = made_sampler(sweep.method, seed, len(objectives))
 
     def trials(self) -> list[FrozenTrial]:
         """All trials by number."""
@@ -144,9 +168,7 @@ class Study:
             return optuna.trial.create_trial(state=TrialState.FAIL)
         distributions, params = self._distributions(told.params)
         state = _state(told)
-        values = {"values": list(told.values)} if state == TrialState.COMPLETE else {}
-        if state == TrialState.PRUNED and told.values and len(told.values) == 1:
-            values = {"values": list(told.values)}
+        has_values = state == TrialState.COMPLETE or (state == TrialState.PRUNED and len(told.values) == 1)
         curve = {int(step): value for step, value in _shown(told, self._study.directions)}
         attributes = {"message": told.message} if told.message else {}
         return optuna.trial.create_trial(
@@ -155,19 +177,21 @@ class Study:
             distributions=distributions,
             intermediate_values=curve,
             user_attrs=attributes,
-            **values,
+            values=list(told.values) if has_values else None,
         )
 
     def _check_space(self, path: Path, objectives: Sequence[Objective]) -> None:
         """Refuse the study of another space; a new one gets this space."""
-        attributes = self._study.user_attrs
-        goals = [f"{one.name}:{one.goal}" for one in objectives]
-        now = {SPACE: space_text(self._space), OBJECTIVES: ", ".join(goals)}
-        if not any(key in attributes for key in now) and not self.trials():
-            for key, value in now.items():
-                self._study.set_user_attr(key, value)
+        now = {SPACE: _space_lines(self._space), OBJECTIVES: [f"{one.name}:{one.goal}" for one in objectives]}
+        known = self._study.user_attrs
+        if not any(key in known for key in now) and not self.trials():
+            for key, lines in now.items():
+                self._study.set_user_attr(key, lines)
             return
-        changed = [f"- {attributes.get(key)}\n+ {value}" for key, value in now.items() if attributes.get(key) != value]
+        before = [line for key in now for line in known.get(key, ())]
+        after = [line for lines in now.values() for line in lines]
+        changed = [f"- {line}" for line in before if line not in after]
+        changed += [f"+ {line}" for line in after if line not in before]
         if changed:
             raise UsageError(
                 f"the study {path} is of another sweep:\n" + "\n".join(changed),
@@ -211,6 +235,14 @@ class Study:
         return all(
             one.name not in params or _contains(one.domain, params[one.name]) for one in parameters
         ) and names >= set(params)
+
+
+def _space_lines(space: Space) -> list[str]:
+    return [
+        f"{place}: {parameter_text(one)}" if place else parameter_text(one)
+        for place, product in enumerate(space.products)
+        for one in product.parameters
+    ]
 
 
 def _suggest(trial: optuna.trial.Trial, key: str, domain: Domain) -> Scalar:
@@ -266,9 +298,17 @@ def _shown(told: Told, directions: Sequence[Any]) -> Iterator[tuple[int, float]]
 
 
 def _opened(path: Path, name: str, objectives: Sequence[Objective]) -> optuna.Study:
-    storage = JournalStorage(_Backend(path))
-    directions = ["maximize" if one.goal == "max" else "minimize" for one in objectives]
-    return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+    """The study in a file; a damaged file is kept beside it, and the study begins anew."""
+    directions = [_DIRECTIONS[one.goal] for one in objectives]
+    for again in (True, False):
+        try:
+            storage = JournalStorage(_Backend(path))
+            return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
+        except (ValueError, KeyError, TypeError, AttributeError):  # what Optuna raises for lines that it did not write
+            if not again:
+                raise
+            path.replace(path.with_suffix(".damaged"))
+    raise AssertionError("the second try returns or raises")
 
 
 def made_sampler(method: str, seed: int, objectives: int) -> BaseSampler:
@@ -281,12 +321,11 @@ def made_sampler(method: str, seed: int, objectives: int) -> BaseSampler:
         )
     if method == "cmaes" and objectives > 1:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
-    seed %= 2**32
-    with contextlib.suppress(KeyError), warnings.catch_warnings():
+    samplers: dict[str, type[BaseSampler]] = {
+        "tpe": optuna.samplers.TPESampler,
+        "gp": optuna.samplers.GPSampler,
+        "cmaes": optuna.samplers.CmaEsSampler,
+    }
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return {
-            "tpe": lambda: optuna.samplers.TPESampler(seed=seed),
-            "gp": lambda: optuna.samplers.GPSampler(seed=seed),
-            "cmaes": lambda: optuna.samplers.CmaEsSampler(seed=seed),
-        }[method]()
-    return optuna.samplers.RandomSampler(seed=seed)
+        return samplers[method](seed=seed % 2**32)  # type: ignore[call-arg]

@@ -149,15 +149,13 @@ class Series:
 
     def __init__(self, points: Iterable[Point] = ()) -> None:
         self._values: dict[float, float] = dict(points)
-        self._count = len(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+        self.arrived = len(self._values)
+        """How many values came, also those that were replaced."""
 
     def add(self, value: float, step: float | None = None) -> None:
         """Add a value; without a step it is the next one."""
-        self._count += 1
-        self._values[float(self._count) if step is None or not isfinite(step) else float(step)] = value
+        self.arrived += 1
+        self._values[float(self.arrived) if step is None or not isfinite(step) else float(step)] = value
         if len(self._values) > MOST_POINTS:
             self._values = dict(thinned(self.curve, MOST_POINTS // 2))
 

@@ -1,0 +1,62 @@
+"""Trials of a sweep that changed lately, found without reading the others: a sweep may have a million."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.sweep.space import Params
+from stoker.store.reader import Reader
+from stoker.store.schema import ACTIVE, ENDED, IN_SWEEP, OPEN
+
+_COLUMNS = "SELECT trial, id, state, params, attempts, ended FROM jobs"
+
+
+class TrialJob(Struct, frozen=True):
+    """A trial and the state of its job."""
+
+    number: int
+    job: int
+    state: str
+    params: Params
+    attempt: int
+    """Number of its newest attempt."""
+    ended: float | None
+
+
+def active_trials(reader: Reader, sweep_id: int) -> list[TrialJob]:
+    """Trials that a worker has."""
+    return _read(reader, f"INDEXED BY jobs_active WHERE {ACTIVE} AND sweep = ?", sweep_id)
+
+
+def ended_trials(reader: Reader, sweep_id: int, since: float) -> list[TrialJob]:
+    """Trials that ended at or after a moment, the oldest first."""
+    where = f"INDEXED BY jobs_ended WHERE {ENDED} AND ended >= ? AND sweep = ? ORDER BY ended, id"
+    return _read(reader, where, since, sweep_id)
+
+
+def trials_numbered(reader: Reader, sweep_id: int, numbers: Sequence[int]) -> list[TrialJob]:
+    """The trials with these numbers that are in the queue."""
+    where = f"WHERE sweep = ? AND {IN_SWEEP} AND trial = ?"
+    return [row for number in numbers for row in _read(reader, where, sweep_id, number)]
+
+
+def all_trials(reader: Reader, sweep_id: int) -> list[TrialJob]:
+    """The trials that are in the queue, by number."""
+    return _read(reader, f"WHERE sweep = ? AND {IN_SWEEP} ORDER BY trial", sweep_id)
+
+
+def count_queued_trials(reader: Reader, sweep_id: int) -> int:
+    """How many trials no worker has, and are not over."""
+    query = f"SELECT count(*) FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND sweep = ? AND NOT {ACTIVE}"
+    return int(reader.rows(query, sweep_id)[0][0])
+
+
+def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
+    decoder = msgspec.json.Decoder(Params)
+    return [
+        TrialJob(number, job, state, decoder.decode(params), attempt, ended)
+        for number, job, state, params, attempt, ended in reader.rows(f"{_COLUMNS} {where}", *values)
+    ]

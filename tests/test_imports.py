@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
+    "adviser": {"core", "store", "queue"},
     "python": {"core", "store", "queue"},
     "cli": {"core", "store", "ledger", "devices", "queue", "simulation"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
@@ -76,6 +77,8 @@ THIRD_PARTY = {
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
+    "optuna": "stoker.adviser.study",
+    "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
 }
 """Libraries, and the one part that may import each."""

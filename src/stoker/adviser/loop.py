@@ -428,4 +428,3 @@ def only_adviser(paths: Paths, sweep_id: int) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-

@@ -69,7 +69,8 @@ def _new_directory(parent: Path, name: str) -> Path:
 OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
-        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT", "STOKER_PARAMS"),
+        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
+        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS", "STOKER_RESULTS"),
         "STOKER_ALLOCATION",
         VARIABLE,
     )
@@ -135,7 +136,8 @@ def entered_before(store: Store, key: Key) -> list[Entered]:
 
 def _entered(store: Store, ids: range, array: str) -> Entered:
     jobs = [job for job_id in ids if (job := store.job(job_id))]
-    return Entered(Part([NewJob(job.command, job.spec, job.name, job.task) for job in jobs], array), ids, repeated=True)
+    new = [NewJob(job.command, job.spec, job.name, job.task, trial=job.trial) for job in jobs]
+    return Entered(Part(new, array), ids, repeated=True)
 
 
 class JobBuilder:

@@ -41,11 +41,11 @@ _FORMS = "write a list (lr=0.1,0.01), a range (lr=1e-5..1e-1:log, depth=2..8), c
 def parse_space(words: Sequence[str]) -> Space:
     """The space of `P=SPEC` words; a `+` between words starts another product of the union."""
     products: list[list[str]] = [[]]
-    for word in (part for word in words for part in _split_word(word)):
+    for word in words:
         if word == UNION:
             products.append([])
         else:
-            products[-1].append(word)
+            products[-1] += _split_word(word)
     if len(products) > 1 and not all(products):
         raise UsageError("there are no parameters on one side of a +", "write parameters before and after it")
     return check_space(Space(tuple(Product(tuple(_parameters(product))) for product in products)))
@@ -67,19 +67,16 @@ def check_space(space: Space) -> Space:
     return space
 
 
-def _split_word(word: str) -> Iterator[str]:
+def _split_word(word: str) -> list[str]:
     """A quoted word with a condition as its parts: `momentum=0.8 if optimizer=sgd`."""
-    if re.search(r"\s(?:if|and)\s", word) and "'" not in word and '"' not in word:
-        yield from re.split(r"\s+(?=(?:if|and)\s)|(?<=\sif)\s+|(?<=\sand)\s+", f" {word.strip()}".replace("  ", " ").strip())
-    else:
-        yield word
+    return word.split() if re.search(r"\s(?:if|and)\s", word) and not re.search("['\"]", word) else [word]
 
 
 def _parameters(words: Sequence[str]) -> Iterator[Parameter]:
     rest = list(words)
     while rest:
         name, domain = parse_parameter(rest.pop(0))
-        conditions = []
+        conditions: list[Condition] = []
         while rest and rest[0] == (AND if conditions else IF):
             conditions.append(_parse_condition(rest[1:2], name))
             del rest[:2]
@@ -216,7 +213,9 @@ def _parse_range(low: str, rest: str, text: str) -> Range | Choices:
     known = [sign for sign in signs if sign in ("log", "int", "float")]
     if len(steps) + len(counts) + len(known) < len(signs) or len(steps) + len(counts) > 1:
         odd = next((sign for sign in signs if sign not in known), "")
-        hint = did_you_mean(odd, ("log", "int", "float"), "write :log, :int, :float, a step (:0.5), or :x5 for five values")
+        hint = did_you_mean(
+            odd, ("log", "int", "float"), "write :log, :int, :float, a step (:0.5), or :x5 for five values"
+        )
         raise UsageError(f"{text!r} cannot be read: {odd!r} is not known", hint)
     whole = isinstance(start, int) and isinstance(end, int) and "float" not in known
     integer = "int" in known or (whole and all(step.is_integer() for step in steps))
@@ -309,7 +308,9 @@ def _python_range(items: Sequence[str], text: str) -> Domain:
     start, stop, *step = [0, *numbers] if len(numbers) == 1 else numbers
     distance = step[0] if step else 1
     if distance <= 0 or start >= stop:
-        raise UsageError(f"{text} is empty", "the end must be above the start, and the step above 0; the end is excluded")
+        raise UsageError(
+            f"{text} is empty", "the end must be above the start, and the step above 0; the end is excluded"
+        )
     count = math.ceil((stop - start) / distance * (1 - 1e-12))
     last = start + (count - 1) * distance
     integer = all(isinstance(number, int) for number in (start, stop, distance))

@@ -19,16 +19,16 @@ MOST_SHUFFLED = 100_000_000
 MOST_CASES = 10_000
 """Most values of a parameter on which others depend: each is a case of its own."""
 Value = TypeVar("Value")
-Point = TypeVar("Point", covariant=True)
+Point_co = TypeVar("Point_co", covariant=True)
 ParameterSet = dict[str, str]
 
 
-class Points(Protocol[Point]):
+class Points(Protocol[Point_co]):
     """Combinations by number; none of them is made before it is asked for."""
 
     @property
     def size(self) -> int: ...
-    def at(self, number: int) -> Point:
+    def at(self, number: int) -> Point_co:
         """The combination with this number, counted from 0."""
 
 
@@ -85,9 +85,7 @@ class Tree(Generic[Value]):
                 chosen[name] = value
         return chosen
 
-    def _pick(
-        self, place: int, values: Sequence[Value], chosen: dict[str, Value], number: int
-    ) -> tuple[Value, int]:
+    def _pick(self, place: int, values: Sequence[Value], chosen: dict[str, Value], number: int) -> tuple[Value, int]:
         """The value of a parameter, and the number of the combination among those that have it."""
         name = self._parameters[place][0]
         if name not in self._decides:
@@ -124,10 +122,10 @@ class Tree(Generic[Value]):
         return sum(self._count(place + 1, {**chosen, name: value}) for value in values)
 
 
-class Chain(Generic[Point]):
+class Chain(Generic[Point_co]):
     """The combinations of several grids, one after another."""
 
-    def __init__(self, parts: Sequence[Points[Point]]) -> None:
+    def __init__(self, parts: Sequence[Points[Point_co]]) -> None:
         self._parts = parts
         self._ends = list(accumulate(part.size for part in parts))
 
@@ -135,16 +133,16 @@ class Chain(Generic[Point]):
     def size(self) -> int:
         return self._ends[-1]
 
-    def at(self, number: int) -> Point:
+    def at(self, number: int) -> Point_co:
         place = bisect_right(self._ends, number)
         return self._parts[place].at(number - (self._ends[place - 1] if place else 0))
 
 
-def ordered(grid: Points[Point]) -> Iterator[Point]:
+def ordered(grid: Points[Point_co]) -> Iterator[Point_co]:
     return map(grid.at, range(grid.size))
 
 
-def shuffled(grid: Points[Point], source: Random) -> Iterator[Point]:
+def shuffled(grid: Points[Point_co], source: Random) -> Iterator[Point_co]:
     """All combinations in the order of `Random.shuffle`, so that old seeds give the same order."""
     if grid.size > MOST_SHUFFLED:
         raise UsageError(
@@ -156,7 +154,7 @@ def shuffled(grid: Points[Point], source: Random) -> Iterator[Point]:
     return map(grid.at, numbers)
 
 
-def drawn(grid: Points[Point], source: Random) -> Iterator[Point]:
+def drawn(grid: Points[Point_co], source: Random) -> Iterator[Point_co]:
     """Combinations drawn at random, none twice; the cost does not depend on the size of the grid."""
     return map(grid.at, _drawn_numbers(grid.size, source))
 

@@ -11,7 +11,18 @@ from stoker.core.errors import UsageError
 from stoker.core.sweep.grammar import at_fraction
 from stoker.core.sweep.grid import MOST_SHUFFLED, drawn, shuffled
 from stoker.core.sweep.sobol import MOST_DIMENSIONS, sobol_points
-from stoker.core.sweep.space import Choices, Params, Product, Range, Scalar, Space, continuous, is_active, points_of, values_of
+from stoker.core.sweep.space import (
+    Choices,
+    Params,
+    Product,
+    Range,
+    Scalar,
+    Space,
+    continuous,
+    is_active,
+    points_of,
+    values_of,
+)
 
 FIXED = ("grid", "shuffled", "random", "sobol")
 """Methods that need no results of earlier trials."""
@@ -40,7 +51,7 @@ def visited(space: Space, method: str, seed: int, start: int, stop: int) -> Iter
 
 
 def _all(space: Space, method: str, seed: int, stop: int) -> Iterator[Params]:
-    source = Random(seed)
+    source = Random(seed)  # noqa: S311 - a search order is no secret
     if method == "grid":
         points = points_of(space)
         return map(points.at, range(min(stop, points.size)))

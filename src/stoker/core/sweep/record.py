@@ -65,7 +65,9 @@ def trial_jobs(sweep: Sweep, spec: JobSpec, start: int = 0, stop: int | None = N
     """The jobs of the trials from one number up to another, for a method that needs no results. They are tasks."""
     end = sweep.trials if stop is None else stop
     first = start // sweep.repeat
-    for place, point in enumerate(visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first):
+    for place, point in enumerate(
+        visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first
+    ):
         for number in range(max(place * sweep.repeat, start), min((place + 1) * sweep.repeat, end)):
             yield msgspec.structs.replace(trial_job(sweep, spec, number, point), task=number)
 
@@ -79,6 +81,14 @@ def trial_name(name: str, texts: Mapping[str, str]) -> str:
 def results_of(sweep: Sweep, number: int, texts: Mapping[str, str]) -> str:
     """The folder of a trial."""
     return render_path(sweep.results, {"trial": str(number), "i": str(number), "name": sweep.name, **texts})
+
+
+def file_of_trial(sweep: Sweep, number: int, params: Mapping[str, Scalar], path: str) -> str:
+    """The path of a file that a trial writes, from a path with placeholders."""
+    texts = texts_of(sweep.space, params)
+    own = {"trial": str(number), "i": str(number), "name": trial_name(sweep.name, texts)}
+    folder = {"results": results_of(sweep, number, texts)} if sweep.results else {}
+    return render_text(path, {**own, **folder, **texts})
 
 
 def read_params(text: str) -> Params:

@@ -39,8 +39,8 @@ def _is_primitive(polynomial: int, degree: int) -> bool:
         value <<= 1
         value ^= polynomial if value >> degree else 0
         period += 1
-        if value == 1 or period == 2**degree:
-            return period == 2**degree - 1
+        if value == 1 or period >> degree:
+            return period == (1 << degree) - 1
 
 
 def _directions(polynomial: int) -> list[int]:
@@ -48,7 +48,7 @@ def _directions(polynomial: int) -> list[int]:
     degree = polynomial.bit_length() - 1
     if not degree:
         return [1 << (BITS - 1 - place) for place in range(BITS)]
-    source = Random(polynomial * _INITIAL_SEED)
+    source = Random(polynomial * _INITIAL_SEED)  # noqa: S311 - no secret
     numbers = [source.randrange(1, 2 ** (place + 1), 2) for place in range(degree)]
     for place in range(degree, BITS):
         number = numbers[place - degree] ^ (numbers[place - degree] << degree)

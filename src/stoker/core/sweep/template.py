@@ -30,7 +30,9 @@ LATER = ("id", "gpu")
 ENV = "/usr/bin/env"
 _PLACEHOLDER = re.compile(r"\{\{(" + NAME + r")\}\}|(?<!\$)\{(" + NAME + r")\}")
 _SAFE = re.compile(r"(?a)[\w@%+:,./-][\w@%+=:,./-]*")
-_READ_AGAIN = re.compile(r"\[\[|\(\(|<<(?!<)|(?:^|[\s;&|(])(?:eval|let|trap|declare|typeset|ssh|su|xargs|watch)\s|\s-\w*c\s")
+_READ_AGAIN = re.compile(
+    r"\[\[|\(\(|<<(?!<)|(?:^|[\s;&|(])(?:eval|let|trap|declare|typeset|ssh|su|xargs|watch)\s|\s-\w*c\s"
+)
 """Signs of a line of which a shell reads some words as commands or as arithmetic, however they are quoted."""
 
 
@@ -172,7 +174,7 @@ def _word_pieces(word: str) -> Iterator[str | Slot]:
 
 def _shell_pieces(line: str, shell: str) -> Iterator[str | Slot]:
     uncertain = _READ_AGAIN.search(line) or not _is_shell(shell)
-    yield from _split(line, ["other"] * len(line) if uncertain else _contexts(line))
+    yield from _split(line, _others(len(line)) if uncertain else _contexts(line))
 
 
 def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Slot]:
@@ -198,14 +200,18 @@ def _contexts(line: str) -> list[Context]:
         elif sign == "\\":
             escaped = True
         elif sign == "`" or (sign == "$" and line[place + 1 : place + 2] in ("(", "{", "'", "[")):
-            return [*found, *(["other"] * (len(line) - len(found)))]
+            return [*found, *_others(len(line) - len(found))]
         elif context == "double":
             context = "plain" if sign == '"' else context
         elif sign in "'\"":
             context = "single" if sign == "'" else "double"
         elif sign == "#" and (not place or line[place - 1] in " \t\n;&|()"):
-            return [*found, *(["other"] * (len(line) - len(found)))]
+            return [*found, *_others(len(line) - len(found))]
     return found
+
+
+def _others(count: int) -> list[Context]:
+    return ["other"] * count
 
 
 def _filled(pieces: Pieces, values: Mapping[str, str], command: Command) -> str:

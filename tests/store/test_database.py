@@ -219,7 +219,7 @@ class TestTroubles:
         page = 4096
         path.write_bytes(good[:page] + b"\xa5" * (len(good) - page))
         before = path.read_bytes()
-        with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged") as caught:
+        with pytest.raises(StokerError, match="damaged") as caught, closing(Store(path)) as store:
             use(store)
         assert "away together" in caught.value.hint
         assert path.read_bytes() == before

@@ -26,7 +26,9 @@ MOST_SCALARS = 100_000
 class ValueSource(Protocol):
     """Adds new values to a series."""
 
-    notice: str
+    @property
+    def notice(self) -> str:
+        """What the user should know about the text; empty where nothing."""
 
     def read(self, series: Series, *, last: bool) -> None:
         """Read what is new; `last` also takes a line that has no end yet."""

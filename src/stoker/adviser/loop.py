@@ -29,6 +29,7 @@ from stoker.core.sweep.record import REPEAT, Sweep, file_of_trial
 from stoker.core.sweep.result import TrialResult, ended_result, made_result, read_result
 from stoker.core.sweep.space import Params
 from stoker.core.text import outcome
+from stoker.queue.adviser_job import TRY_AGAIN
 from stoker.queue.control import ask
 from stoker.queue.failure import failure_text
 from stoker.store.engine_lock import QUEUE, engine_lives, engine_of, wake
@@ -56,8 +57,7 @@ KEPT_CURVES = 5000
 SAVE_SECONDS = 2.0
 """How often the values of running trials are written to the store, for screens."""
 NO_ENGINE_SECONDS = 3.0
-TRY_AGAIN = 75
-"""Exit code for an engine that was killed: its worker can only start one after this process has ended."""
+"""How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
 
 class Adviser:
@@ -185,7 +185,7 @@ class Adviser:
         result = ended_result(self._last_values(row), self._objectives, job.state.result, self._why(job))
         set_trial_result(self._store, self._stored.id, row.number, msgspec.to_builtins(result))
         self._results[row.number] = result
-        if result.message:
+        if result.message and not result.stopped:
             say(f"trial {row.number}: {result.message}")
 
     def _last_values(self, row: TrialJob) -> TrialResult:
@@ -199,6 +199,8 @@ class Adviser:
 
     def _why(self, job: Job) -> str:
         assert isinstance(job.state, Ended)
+        if job.state.result == "stopped":
+            return job.state.note
         return ": ".join(filter(None, (outcome(job.state), failure_text(self._store, job))))
 
     def _save(self) -> None:
@@ -258,7 +260,7 @@ class Adviser:
         return self._study
 
     def _compared_study(self) -> Study:
-        from stoker.adviser.study import Study  # loads Optuna, which a grid does not need
+        from stoker.adviser.study import Study, Told  # loads Optuna, which a grid does not need
 
         sweep = self._sweep
         path = self._paths.study(self._stored.id)
@@ -270,8 +272,13 @@ class Adviser:
         self._untold = set(unfinished)
         known = self._points()
         for point, params in unfinished.items():
-            if point not in known or len(known[point]) < sweep.repeat:
+            if len(known.get(point, ())) == sweep.repeat:
+                continue
+            if self._stored.stopped is None:
                 self._add_point(point, params)
+            else:
+                study.tell(Told(point, params, message="the sweep was stopped before it was queued"))
+                self._untold.discard(point)
         return study
 
     def _points(self) -> dict[int, list[TrialJob]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -60,3 +61,29 @@ def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
         TrialJob(number, job, state, decoder.decode(params), attempt, ended)
         for number, job, state, params, attempt, ended in reader.rows(f"{_COLUMNS} {where}", *values)
     ]
+
+
+class TrialTime(NamedTuple):
+    """When the attempts of a trial ran, and for how long they had GPUs."""
+
+    started: float | None
+    """Of its last attempt."""
+    ended: float | None
+    gpu_seconds: float
+    """Of all attempts that have ended."""
+    devices: int
+    """GPUs of its last attempt."""
+
+
+def trial_times(reader: Reader, sweep_id: int) -> dict[int, TrialTime]:
+    """Times of all trials that have started, by number."""
+    query = (
+        "SELECT trial, started, attempts.ended, json_array_length(devices) FROM jobs JOIN attempts ON job = jobs.id"
+        f" WHERE sweep = ? AND {IN_SWEEP} AND started IS NOT NULL ORDER BY trial, number"
+    )
+    found: dict[int, TrialTime] = {}
+    for trial, started, ended, devices in reader.rows(query, sweep_id):
+        before = found[trial].gpu_seconds if trial in found else 0.0
+        spent = max(0.0, ended - started) * devices if ended is not None else 0.0
+        found[trial] = TrialTime(started, ended, before + spent, devices)
+    return found

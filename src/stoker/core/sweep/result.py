@@ -28,7 +28,7 @@ class TrialResult(Struct, frozen=True, omit_defaults=True):
     stopped: bool = False
     """Whether the trial was stopped early; its values are then those of its last step."""
     message: str = ""
-    """Why the trial has no usable values; empty where it has."""
+    """Why the trial was stopped, or has no usable values; empty where it has."""
     notice: str = ""
     """What the user should know about the text that was read."""
 
@@ -61,8 +61,7 @@ def ended_result(result: TrialResult, objectives: Sequence[Objective], state: st
         problems = [problem for one in objectives if (problem := problem_of(one, _read(result, one.name)))]
         message = "; ".join(filter(None, [*problems[:1], result.notice if problems else ""]))
         return msgspec.structs.replace(result, over=True, stopped=False, message=message)
-    stopped = state == "stopped"
-    return msgspec.structs.replace(result, over=True, stopped=stopped, message="" if stopped else why or state)
+    return msgspec.structs.replace(result, over=True, stopped=state == "stopped", message=why or state)
 
 
 def read_result(body: Mapping[str, Any]) -> TrialResult:

@@ -25,8 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
     "adviser": {"core", "store", "queue"},
+    "charts": {"core"},
     "python": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "charts"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }
@@ -78,6 +79,7 @@ THIRD_PARTY = {
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
     "optuna": "stoker.adviser.study",
+    "resvg_py": "stoker.charts.svg",
     "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
 }

@@ -89,7 +89,7 @@ class NotServed(StokerError):
 class Part(Struct, frozen=True):
     """Jobs added together: all tasks of one array, or any number of jobs that are none."""
 
-    jobs: list[NewJob]
+    jobs: Sequence[NewJob]
     array: str = ""
     """The indices as typed; empty where it is no array."""
 
@@ -289,6 +289,19 @@ class QueueSubmission:
 
     def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
         """The jobs; refuses dependencies on unknown jobs, and needs that the devices can never meet."""
+        self._know(items, store, machine)
+        parts = list(self._parts(items))
+        self._note([(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)])
+        return parts
+
+    def settle_spec(self, item: Listed, store: Store, machine: Machine | None) -> JobSpec:
+        """The spec that many jobs share, whose commands come later; refuses the same as `settle`."""
+        self._know([item], store, machine)
+        job = self._builder.make(item)
+        self._note([(job.command, job.spec)])
+        return job.spec
+
+    def _know(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> None:
         snapshot = machine.snapshot if machine else None
         self._builder.know(
             snapshot,
@@ -297,13 +310,13 @@ class QueueSubmission:
             resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
         )
         self._builder.check(items)
-        parts = list(self._parts(items))
-        first = [(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)]
+
+    def _note(self, first: Sequence[tuple[Command, JobSpec]]) -> None:
+        """Warn about what the jobs would meet at their start."""
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
         around = self._builder.around
         self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
-        return parts
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

@@ -76,6 +76,10 @@ def find_sweep(reader: Reader, sweep_id: int) -> StoredSweep | None:
     return _stored(reader, rows[0]) if rows else None
 
 
+def has_sweeps(reader: Reader) -> bool:
+    return bool(reader.rows("SELECT 1 FROM sweeps LIMIT 1"))
+
+
 def all_sweeps(reader: Reader) -> list[StoredSweep]:
     """Every sweep, the newest first."""
     return [_stored(reader, row) for row in reader.rows(_SWEEP + "ORDER BY created DESC, id DESC")]

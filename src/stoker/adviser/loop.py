@@ -25,13 +25,14 @@ from stoker.core.requests import Cancel
 from stoker.core.sweep.objective import Objective, parse_objectives
 from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.pruning import TrialCurve, parse_pruner, stop_reason
-from stoker.core.sweep.record import REPEAT, Sweep, file_of_trial
+from stoker.core.sweep.record import REPEAT, Sweep, file_of_trial, trial_job
 from stoker.core.sweep.result import TrialResult, ended_result, made_result, read_result
 from stoker.core.sweep.space import Params
 from stoker.core.text import outcome
 from stoker.queue.adviser_job import TRY_AGAIN
 from stoker.queue.control import ask
 from stoker.queue.failure import failure_text
+from stoker.queue.sweep_folders import make_folder
 from stoker.store.engine_lock import QUEUE, engine_lives, engine_of, wake
 from stoker.store.paths import Paths, try_lock
 from stoker.store.status_file import read_machine
@@ -336,8 +337,10 @@ class Adviser:
 
     def _add_point(self, point: int, params: Params) -> None:
         """Add the trials of a point to the queue; those that are there are not added again."""
+        spec = self._stored.spec
         with self._store.writing():
             for number in self._numbers(point):
+                make_folder(self._sweep, spec, trial_job(self._sweep, spec, number, params))
                 add_trial(self._store, self._stored, number, params, self._clock())
         wake(self._paths, engine_of(self._stored.spec.cluster))
 

@@ -40,6 +40,11 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
         )
     for one in objectives:
         _check_file(sweep, one)
+    if sweep.method in ADAPTIVE and sweep.results and not {"trial", "i"} & set(placeholders([sweep.results])):
+        raise UsageError(
+            f"with --method {sweep.method} two trials may have the same parameters and share a folder",
+            f"put {{trial}} into it: --results {sweep.results}-{{trial}}",
+        )
     if sweep.method in ADAPTIVE:
         _check_packages(sweep.method, len(objectives))
     if any(one.source == "tensorboard" for one in objectives) and find_spec("tensorboard") is None:
@@ -49,7 +54,7 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
 
 def _check_file(sweep: Sweep, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
-    names = {name for one in sweep.space.parameters for name in [one.name]}
+    names = {one.name for one in sweep.space.parameters}
     used = set(placeholders([objective.where])) if objective.source in ("jsonl", "csv", "tensorboard") else set()
     if objective.source in ("report", "regex") or used & set(OF_ONE_TRIAL) or (names <= used and sweep.repeat == 1):
         return
@@ -75,8 +80,8 @@ def _check_packages(method: str, objectives: int) -> None:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
 
 
-def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec, sweep_id: int | None = None) -> NewJob:
-    """The job; without an id, the sweep has the id of this job."""
+def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
+    """The job; it finds its sweep by its own id."""
     spec = replace(
         trial_spec,
         resources=Resources(gpus=0),
@@ -93,8 +98,9 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec, sweep_id: int |
         cluster="",
         nodes=1,
         cap=False,
-        fill=True,
+        mps_optional=False,
+        fill=False,
         notify=(),
     )
-    words = (sys.executable, "-P", "-m", "stoker.adviser", str(paths.state), str(sweep_id or "{id}"))
+    words = (sys.executable, "-P", "-m", "stoker.adviser", str(paths.state))
     return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} adviser")

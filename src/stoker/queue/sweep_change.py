@@ -99,7 +99,7 @@ def _adviser_requests(control: Control, stored: StoredSweep, sweep: Sweep, now: 
         return []
     job: Job | None = control.store.job(stored.adviser) if stored.adviser is not None else None
     if job is None:
-        made = adviser_job(control.paths, sweep, stored.spec, stored.id)
+        made = adviser_job(control.paths, sweep, stored.spec)
         (adviser,) = control.store.add_jobs(stored.batch, engine_of(""), [made], now)
         set_adviser(control.store, stored.id, adviser)
         return []

@@ -28,7 +28,7 @@ from stoker.store.sweeps import StoredSweep, all_sweeps, find_sweep, trial_resul
 from stoker.store.trials import TrialJob, TrialTime, all_trials, trial_times
 from stoker.store.writer import open_store
 
-SCHEMA = "stoker.sweep/1"
+SCHEMA = "stoker.sweep-status/1"
 LIST_SCHEMA = "stoker.sweeps/1"
 _WORDS = {"waiting": "queued"}
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from stoker.core.errors import StokerError
 from stoker.core.sweep.space import Params
 from stoker.store.reader import Reader
 from stoker.store.schema import ACTIVE, ENDED, IN_SWEEP, OPEN
@@ -25,6 +26,14 @@ class TrialJob(Struct, frozen=True):
     attempt: int
     """Number of its newest attempt."""
     ended: float | None
+
+
+def sweep_of_adviser(reader: Reader, job: int) -> int:
+    """The sweep that a job advises."""
+    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", job)
+    if not rows:
+        raise StokerError(f"job {job} advises no sweep", "see stoker sweep status --all")
+    return int(rows[0][0])
 
 
 def active_trials(reader: Reader, sweep_id: int) -> list[TrialJob]:

@@ -24,8 +24,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
+    "adviser": {"core", "store", "queue"},
+    "charts": {"core"},
     "python": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "charts"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }
@@ -39,6 +41,7 @@ PURE = {
     "array",
     "bisect",
     "collections",
+    "csv",
     "dataclasses",
     "difflib",
     *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar
@@ -75,6 +78,9 @@ THIRD_PARTY = {
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
+    "optuna": "stoker.adviser.study",
+    "resvg_py": "stoker.charts.svg",
+    "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
     "yaml": "stoker.queue.sweep_files",
 }

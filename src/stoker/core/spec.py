@@ -96,6 +96,8 @@ class JobSpec(Struct, frozen=True):
     retries: int = 0
     requeue: bool = True
     """Whether the job is requeued after its worker died."""
+    always_requeue: bool = False
+    """Whether that has no limit, as for the process that chooses the trials of a sweep."""
     out: str = ""
     """Path pattern of standard output; "-" is the caller's, empty the log file of the attempt."""
     err: str = ""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -14,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, Resources, content_of
+from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
 from stoker.core.sweep.grammar import check_space
 from stoker.core.sweep.points import ADAPTIVE, METHODS
 from stoker.core.sweep.record import REPEAT, Sweep, trial_jobs
@@ -27,6 +26,7 @@ from stoker.core.sweep.template import (
     placeholders,
     variable_of,
 )
+from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser
 from stoker.queue.config import Config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
@@ -143,6 +143,7 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         goal=asked.goal or "",
         pruners=asked.pruners,
     )
+    check_advice(sweep)
     rest = {name: value for name, value in options.env.items() if name not in env}
     notes = tuple(_unused_note(asked.space, left)) if style == "none" and asked.style is None else ()
     return Prepared(sweep, msgspec.structs.replace(options, env=rest), notes)
@@ -191,11 +192,6 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
             f"warning: the command has no {', '.join(f'{{{name}}}' for name in varied)}; it finds "
             f"{'these parameters' if plural else 'this parameter'} only in STOKER_PARAMS (stoker.params())"
         )
-
-
-def needs_adviser(sweep: Sweep) -> bool:
-    """Whether a job has to watch the trials: to choose them, to read their results, or to stop some early."""
-    return sweep.method in ADAPTIVE or bool(sweep.objectives or sweep.pruners)
 
 
 # -- submit --------------------------------------------------------------------------------------
@@ -259,7 +255,7 @@ class SweepSubmission:
 
     def enter(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
         """Add the record, the trials and the adviser; returns the ids of the sweep and of its adviser."""
-        adviser = [Part([adviser_job(self.sweep, spec, self._paths)])] if needs_adviser(self.sweep) else []
+        adviser = [Part([adviser_job(self._paths, self.sweep, spec)])] if needs_adviser(self.sweep) else []
         parts = [*([] if self.adaptive else [Part(trials, self._array)]), *adviser]
         with store.writing():
             entered = self._queue.enter(store, parts, LABEL, held=held)
@@ -275,32 +271,6 @@ def _batch(store: Store, job_id: int) -> int:
     job = store.job(job_id)
     assert job is not None
     return job.batch
-
-
-def adviser_job(sweep: Sweep, spec: JobSpec, paths: Paths) -> NewJob:
-    """The job that watches the trials. It finds its sweep by its own id."""
-    from stoker.core.launch import log_pattern
-
-    own = msgspec.structs.replace(
-        spec,
-        resources=Resources(gpus=0),
-        out=log_pattern(paths.logs),
-        err="",
-        limit=None,
-        signal=None,
-        retries=0,
-        retry_on=(),
-        at_once=None,
-        array_tasks=None,
-        cap=False,
-        mps_optional=False,
-        fill=False,
-        cluster="",
-        nodes=1,
-    )
-    sim = ("--sim",) if paths.is_simulated else ()
-    command = Command((sys.executable, "-P", "-m", "stoker", "sweep", "advise", *sim))
-    return NewJob(command, own, f"{sweep.name or 'sweep'} adviser")
 
 
 def remaining(store: Store, jobs: Sequence[NewJob], *, resume: bool, force: bool) -> Sequence[NewJob]:

@@ -59,11 +59,11 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_job ON events(job);
 """
-# Not with IN: for every row written, SQLite would build a table of the words first, which takes longer than the row.
-OPEN = (
+_NOT_OVER = (
     "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
     " AND state != 'skipped' AND state != 'lost')"
 )
+OPEN = "ended IS NULL"
 ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
@@ -75,7 +75,7 @@ OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 _QUEUE = f"""
 DROP INDEX jobs_open;
 DROP INDEX jobs_held;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {_NOT_OVER};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
 ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
@@ -158,7 +158,9 @@ CREATE TABLE samples (
   temperature INTEGER, power REAL, PRIMARY KEY (minute, device)
 ) STRICT, WITHOUT ROWID;
 """
-_SWEEPS = """
+_SWEEPS = f"""
+DROP INDEX jobs_open;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
 ALTER TABLE jobs ADD COLUMN sweep INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN trial INTEGER;
 ALTER TABLE jobs ADD COLUMN params TEXT;

@@ -24,8 +24,16 @@ if TYPE_CHECKING:
     from stoker.queue.sweep import Asked, Prepared
     from stoker.queue.sweep import SubmittedSweep as Done
 
-SUBCOMMANDS: dict[str, str] = {}
+SUBCOMMANDS: dict[str, str] = {
+    "status": "Show a sweep: best trials, what runs, which parameters matter.",
+    "best": "Show the best trial and its parameters.",
+    "table": "Show all trials, also as CSV.",
+    "plot": "Plot a sweep in the terminal, as SVG or as PNG.",
+    "stop": "Start no further trials.",
+    "extend": "Let a sweep visit more points.",
+}
 """Names and sentences of the commands about sweeps that exist."""
+FILES = {"status": "views", "best": "views", "table": "views", "plot": "plot", "stop": "changes", "extend": "changes"}
 START = "start"
 """The command that the first word is not: `stoker sweep lr=1,2 -- train`."""
 COMMAND = "stoker.command"
@@ -93,7 +101,7 @@ class Request(Struct, frozen=True):
     as_json: bool = False
 
 
-@click.group(name="sweep", cls=SweepGroup, sentences=SUBCOMMANDS, modules="stoker.cli.commands.sweep_")
+@click.group(name="sweep", cls=SweepGroup, sentences=SUBCOMMANDS, modules="stoker.cli.commands.sweep_", files=FILES)
 def command() -> None:
     """Submit many jobs from a parameter space, and follow them."""
 

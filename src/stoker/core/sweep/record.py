@@ -106,6 +106,14 @@ def results_of(sweep: Sweep, number: int, texts: Mapping[str, str]) -> str:
     return render_path(sweep.results, {"trial": str(number), "i": str(number), "name": sweep.name, **texts})
 
 
+def file_of_trial(sweep: Sweep, number: int, params: Mapping[str, Scalar], path: str) -> str:
+    """The path of a file that a trial writes, from a path with placeholders."""
+    texts = texts_of(sweep.space, params)
+    own = {"trial": str(number), "i": str(number), "name": trial_name(sweep.name, texts)}
+    folder = {"results": results_of(sweep, number, texts)} if sweep.results else {}
+    return render_text(path, {**own, **folder, **texts})
+
+
 def read_params(text: str) -> Params:
     """The parameters of a trial."""
     return _decoder().decode(text)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.spec import Command, JobSpec, NewJob, Trial
 from stoker.core.sweep.points import count_of, visited
-from stoker.core.sweep.space import Params, Scalar, Space, Texts
+from stoker.core.sweep.space import Params, Scalar, Space, Texts, texts_of
 from stoker.core.sweep.template import Template, render_path, render_text, with_variables
 
 REPEAT = "repeat"

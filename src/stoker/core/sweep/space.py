@@ -185,6 +185,11 @@ class Texts:
         }
 
 
+def texts_of(space: Space, point: Mapping[str, Scalar]) -> dict[str, str]:
+    """The values of one point as text."""
+    return Texts(space).of(point)
+
+
 def domain_text(domain: Domain) -> str:
     """A domain as it can be typed."""
     if isinstance(domain, Choices):

@@ -82,6 +82,7 @@ THIRD_PARTY = {
     "resvg_py": "stoker.charts.svg",
     "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
+    "yaml": "stoker.queue.sweep_files",
 }
 """Libraries, and the one part that may import each."""
 

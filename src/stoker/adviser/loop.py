@@ -340,7 +340,7 @@ class Adviser:
         spec = self._stored.spec
         with self._store.writing():
             for number in self._numbers(point):
-                make_folder(self._sweep, spec, trial_job(self._sweep, spec, number, params))
+                make_folder(self._sweep, trial_job(self._sweep, spec, number, params))
                 add_trial(self._store, self._stored, number, params, self._clock())
         wake(self._paths, engine_of(self._stored.spec.cluster))
 

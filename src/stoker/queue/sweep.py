@@ -35,7 +35,7 @@ from stoker.queue.submit import Part, QueueSubmission
 from stoker.queue.sweep_folders import make_folders, planned_folders
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
-from stoker.store.sweeps import StoredSweep, add_sweep, has_sweeps
+from stoker.store.sweeps import StoredSweep, add_sweep, has_sweeps, sweep_of_content
 from stoker.store.writer import Store
 
 MANY = 10_000
@@ -70,11 +70,20 @@ class Prepared(Struct, frozen=True):
     """Warnings for the user."""
 
 
+class Again(Struct, frozen=True, kw_only=True):
+    """What to do with trials that were submitted before."""
+
+    resume: bool = False
+    """Submit only the others."""
+    force: bool = False
+    """Submit all of them again."""
+
+
 class SubmittedSweep(Struct, frozen=True):
     """A sweep that is in the queue."""
 
     id: int
-    """0 where nothing was left to submit."""
+    """Where nothing was left to submit, the sweep that has its first trial."""
     trials: int
     """How many were submitted now."""
     skipped: int
@@ -273,25 +282,29 @@ def _batch(store: Store, job_id: int) -> int:
     return job.batch
 
 
-def remaining(store: Store, jobs: Sequence[NewJob], *, resume: bool, force: bool) -> Sequence[NewJob]:
-    """The trials that were not done before and are not in the queue; all of them with `force`.
+def remaining(store: Store, jobs: Sequence[NewJob], again: Again) -> Sequence[NewJob]:
+    """The trials that were not done before and are not in the queue; all of them where that is wanted.
 
-    Without `resume` and `force`, refuses a sweep of which a part was done.
+    Refuses a sweep of which a part was submitted before, if nothing is said about it.
     """
-    if force or not has_sweeps(store):
+    if again.force or not has_sweeps(store):
         return jobs
-    left = [job for job in jobs if not _is_known(store, job)]
-    known = len(jobs) - len(left)
-    if known and not resume:
+    known = {job.task for job in jobs if _is_known(store, job)}
+    if known and not again.resume:
         raise UsageError(
-            f"{known:,} of {len(jobs):,} trials are already done or in the queue, with the same command and parameters",
+            f"{len(known):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
+            " parameters",
             "--resume submits only the others, --force submits all of them again",
         )
-    return left if known else jobs
+    return [job for job in jobs if job.task not in known] if known else jobs
 
 
 def _is_known(store: Store, job: NewJob) -> bool:
-    return store.is_done_or_open(content_of(job.command, job.spec, job.task, job.trial))
+    return sweep_of_content(store, _content(job)) is not None
+
+
+def _content(job: NewJob) -> bytes:
+    return content_of(job.command, job.spec, job.task, job.trial)
 
 
 def submit_sweep(
@@ -299,9 +312,8 @@ def submit_sweep(
     sim: str | None,
     config: Config,
     prepared: Prepared,
+    again: Again,
     *,
-    resume: bool = False,
-    force: bool = False,
     held: str = "",
     opened: Callable[[], contextlib.AbstractContextManager[Store]],
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
@@ -316,11 +328,12 @@ def submit_sweep(
         with engine.not_for_nothing():
             spec = submission.settle(store, engine.machine() if submission.needs_devices else None)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
-        left = remaining(store, trials, resume=resume, force=force)
+        left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
         if skipped and not left:
-            return SubmittedSweep(0, 0, skipped, notes=tuple(submission.notes))
-        folders = planned_folders(submission.sweep, spec, left, reuse=resume or force)
+            before = sweep_of_content(store, _content(trials[0])) or 0
+            return SubmittedSweep(before, 0, skipped, notes=tuple(submission.notes))
+        folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
                 sweep_id, adviser = submission.enter(store, spec, left, held)

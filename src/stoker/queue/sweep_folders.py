@@ -8,27 +8,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stoker.core.errors import UsageError
-from stoker.core.spec import JobSpec, NewJob
+from stoker.core.spec import NewJob
 from stoker.core.sweep.record import Sweep, read_params, results_of
-from stoker.core.sweep.space import texts_of
+from stoker.core.sweep.space import Texts
 
 PARAMS = "params.json"
 """File in each folder with the parameters of the trial."""
 
 
-def folder_of(sweep: Sweep, spec: JobSpec, job: NewJob) -> Path:
+def _folder(sweep: Sweep, texts: Texts, job: NewJob) -> Path:
     assert job.trial is not None
-    texts = texts_of(sweep.space, read_params(job.trial.params))
-    return Path(spec.cwd, results_of(sweep, job.trial.number, texts))
+    names = texts.of(read_params(job.trial.params))
+    return Path(job.spec.cwd, results_of(sweep, job.trial.number, names))
 
 
-def planned_folders(sweep: Sweep, spec: JobSpec, jobs: Sequence[NewJob], *, reuse: bool) -> dict[Path, str]:
+def planned_folders(sweep: Sweep, jobs: Sequence[NewJob], *, reuse: bool) -> dict[Path, str]:
     """The folder of each trial, and its parameters as JSON; refuses one that two trials share, or that exists."""
     if not sweep.results:
         return {}
     found: dict[Path, str] = {}
+    texts = Texts(sweep.space)
     for job in jobs:
-        path = folder_of(sweep, spec, job)
+        path = _folder(sweep, texts, job)
         assert job.trial is not None
         if path in found:
             raise UsageError(
@@ -66,8 +67,8 @@ def make_folders(folders: dict[Path, str]) -> Callable[[], None]:
     return undo
 
 
-def make_folder(sweep: Sweep, spec: JobSpec, job: NewJob) -> None:
+def make_folder(sweep: Sweep, job: NewJob) -> None:
     """Make the folder of a trial that was chosen after the submit; it may exist from an interrupted attempt."""
     if sweep.results:
         assert job.trial is not None
-        make_folders({folder_of(sweep, spec, job): job.trial.params})
+        make_folders({_folder(sweep, Texts(sweep.space), job): job.trial.params})

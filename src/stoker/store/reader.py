@@ -104,11 +104,6 @@ class Reader:
         """How many jobs with this content have succeeded."""
         return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])
 
-    def is_done_or_open(self, content: bytes) -> bool:
-        """Whether a job with this content has succeeded, or has not ended."""
-        query = f"SELECT 1 FROM jobs WHERE content = ? AND (state = 'done' OR {OPEN}) LIMIT 1"
-        return bool(self.rows(query, content))
-
     def times_open(self, content: bytes, engine: str) -> int:
         """How many open jobs with this content other engines own."""
         query = "SELECT count(*) FROM jobs WHERE content = ? AND engine != ? AND " + OPEN

@@ -14,7 +14,7 @@ from stoker.core.sweep.record import Sweep, trial_job
 from stoker.core.sweep.space import Params, Scalar
 from stoker.store.engine_lock import engine_of
 from stoker.store.reader import Reader
-from stoker.store.schema import IN_SWEEP, decode, encode
+from stoker.store.schema import IN_SWEEP, OPEN, decode, encode
 from stoker.store.writer import Store
 
 _SWEEP = "SELECT id, batch, created, adviser, stopped, spec, body FROM sweeps "
@@ -78,6 +78,13 @@ def find_sweep(reader: Reader, sweep_id: int) -> StoredSweep | None:
 
 def has_sweeps(reader: Reader) -> bool:
     return bool(reader.rows("SELECT 1 FROM sweeps LIMIT 1"))
+
+
+def sweep_of_content(reader: Reader, content: bytes) -> int | None:
+    """The newest sweep with a trial that does this work, and succeeded or has not ended."""
+    query = f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
+    ((found,),) = reader.rows(query, content)
+    return None if found is None else int(found)
 
 
 def all_sweeps(reader: Reader) -> list[StoredSweep]:

@@ -74,8 +74,8 @@ class SubmittedSweep(Struct, frozen=True):
     """A sweep that was submitted: `stoker sweep --json`."""
 
     schema: str
-    id: int | None
-    """Id of the sweep and of the array of its trials; null where nothing was left to submit."""
+    id: int
+    """Where nothing was left to submit, the sweep that has its first trial."""
     trials: int
     skipped: int
     """Trials that were done or in the queue before."""
@@ -255,7 +255,7 @@ def _confirm(prepared: Prepared, request: Request) -> None:
 def _submit(prepared: Prepared, request: Request) -> int:
     from stoker.queue.config import config_here
     from stoker.queue.engine_process import simulated_gpus
-    from stoker.queue.sweep import submit_sweep
+    from stoker.queue.sweep import Again, submit_sweep
     from stoker.store.paths import find_paths
     from stoker.store.writer import open_store
 
@@ -267,8 +267,7 @@ def _submit(prepared: Prepared, request: Request) -> int:
         simulated_gpus(request.sim, paths),
         config_here(say),
         prepared,
-        resume=request.resume,
-        force=request.force,
+        Again(resume=request.resume, force=request.force),
         held=HELD if request.hold else "",
         opened=lambda: closing(open_store(paths)),
     )
@@ -291,12 +290,13 @@ def _submit(prepared: Prepared, request: Request) -> int:
 def _show(done: Done, request: Request) -> None:
     if request.as_json:
         problem = done.failure.message if done.failure else None
-        result = (done.id or None, done.trials, done.skipped, done.adviser, request.hold, problem)
+        result = (done.id, done.trials, done.skipped, done.adviser, request.hold, problem)
         write_json(SubmittedSweep("stoker.sweep/1", *result))
     elif request.parsable:
-        sys.stdout.write(f"{done.id}\n" if done.id else "")
-    elif not done.id:
+        sys.stdout.write(f"{done.id}\n")
+    elif not done.trials:
         say(f"all {done.skipped:,} trials are done or in the queue; nothing was submitted")
+        print(f"sweep {done.id}")
     else:
         before = f"; {done.skipped:,} others are done or in the queue" if done.skipped else ""
         what = "1 trial" if done.trials == 1 else f"{done.trials:,} trials"

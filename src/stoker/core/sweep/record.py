@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from stoker.core.spec import Command, JobSpec, NewJob, Trial
 from stoker.core.sweep.points import count_of, visited
-from stoker.core.sweep.space import Params, Scalar, Space, texts_of
-from stoker.core.sweep.template import render, render_path, render_text, with_variables
+from stoker.core.sweep.space import Params, Scalar, Space, Texts, texts_of
+from stoker.core.sweep.template import Template, render_path, render_text, with_variables
 
 REPEAT = "repeat"
 """Name of the parameter that --repeat adds."""
@@ -48,33 +48,56 @@ class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return count_of(self.space, self.method, self.count) * self.repeat
 
 
+class TrialMaker:
+    """Makes the jobs of the trials of one sweep: the one way from a point of the space to a job."""
+
+    def __init__(self, sweep: Sweep, spec: JobSpec, sweep_id: int = 0) -> None:
+        """`spec` is that of all trials; `sweep_id` is 0 for trials that are tasks of a new array."""
+        self._sweep = sweep
+        self._spec = spec
+        self._id = sweep_id
+        self._template = Template(sweep.command)
+        self._texts = Texts(sweep.space)
+
+    def job(self, number: int, point: Mapping[str, Scalar], task: int | None = None) -> NewJob:
+        """The trial with this number, at a point of the space."""
+        sweep = self._sweep
+        params: Params = {**point, REPEAT: number % sweep.repeat} if sweep.repeat > 1 else dict(point)
+        texts = self._texts.of(params)
+        name = trial_name(sweep.name, texts)
+        values = {"trial": str(number), "i": str(number), "name": name, REPEAT: "0", **texts}
+        if sweep.results:
+            values = {"results": results_of(sweep, number, texts), **values}
+        command = self._template.render(values)
+        if sweep.env:
+            command = with_variables(command, {key: render_text(text, values) for key, text in sweep.env.items()})
+        return NewJob(command, self._spec, name, task, trial=Trial(number, _encode(params).decode(), self._id))
+
+    def jobs(self, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
+        """The trials from one number up to another, for a method that needs no results. They are tasks of an array."""
+        sweep, repeat = self._sweep, self._sweep.repeat
+        end = sweep.trials if stop is None else stop
+        first = start // repeat
+        points = visited(sweep.space, sweep.method, sweep.seed, first, -(-end // repeat))
+        for place, point in enumerate(points, first):
+            for number in range(max(place * repeat, start), min((place + 1) * repeat, end)):
+                yield self.job(number, point, number)
+
+
 def trial_job(sweep: Sweep, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:
-    """The job of one trial: number `number`, at a point of the space. The spec is that of all trials."""
-    params: Params = {**point, REPEAT: number % sweep.repeat} if sweep.repeat > 1 else dict(point)
-    texts = texts_of(sweep.space, params)
-    name = trial_name(sweep.name, texts)
-    values = {"trial": str(number), "i": str(number), "name": name, REPEAT: "0", **texts}
-    if sweep.results:
-        values = {"results": results_of(sweep, number, texts), **values}
-    variables = {key: render_text(value, values) for key, value in sweep.env.items()}
-    command = with_variables(render(sweep.command, values), variables)
-    return NewJob(command, spec, name, trial=Trial(number, _encode(params).decode(), sweep_id))
+    """One trial of a sweep."""
+    return TrialMaker(sweep, spec, sweep_id).job(number, point)
 
 
 def trial_jobs(sweep: Sweep, spec: JobSpec, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
-    """The jobs of the trials from one number up to another, for a method that needs no results. They are tasks."""
-    end = sweep.trials if stop is None else stop
-    first = start // sweep.repeat
-    for place, point in enumerate(
-        visited(sweep.space, sweep.method, sweep.seed, first, -(-end // sweep.repeat)), first
-    ):
-        for number in range(max(place * sweep.repeat, start), min((place + 1) * sweep.repeat, end)):
-            yield msgspec.structs.replace(trial_job(sweep, spec, number, point), task=number)
+    """The trials from one number up to another, for a method that needs no results."""
+    return TrialMaker(sweep, spec).jobs(start, stop)
 
 
 def trial_name(name: str, texts: Mapping[str, str]) -> str:
     """The name of a trial on screens: `vit lr=0.1 depth=2`."""
-    words = " ".join([*([name] if name else []), *(f"{key}={value}" for key, value in texts.items())])
+    words = " ".join([f"{key}={value}" for key, value in texts.items()])
+    words = f"{name} {words}" if name else words
     return words if len(words) <= LONGEST_NAME else words[: LONGEST_NAME - 1] + "…"
 
 

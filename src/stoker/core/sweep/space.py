@@ -159,23 +159,35 @@ def rounded(number: float) -> float:
 
 def value_text(value: Scalar) -> str:
     """A value in a command line."""
-    if isinstance(value, bool):
+    if value is True or value is False:
         return "true" if value else "false"
     return "null" if value is None else str(value)
 
 
+class Texts:
+    """The texts of values: those of a list as they were typed."""
+
+    def __init__(self, space: Space) -> None:
+        self._typed: dict[str, dict[tuple[type, Scalar], str]] = {}
+        for parameter in space.parameters:
+            if isinstance(parameter.domain, Choices) and parameter.domain.texts:
+                typed = zip(parameter.domain.values, parameter.domain.texts, strict=True)
+                known = {(type(value), value): text for value, text in typed}
+                self._typed[parameter.name] = {**known, **self._typed.get(parameter.name, {})}
+
+    def of(self, point: Mapping[str, Scalar]) -> dict[str, str]:
+        typed = self._typed
+        if not typed:
+            return {name: value_text(value) for name, value in point.items()}
+        return {
+            name: (typed[name].get((type(value), value)) if name in typed else None) or value_text(value)
+            for name, value in point.items()
+        }
+
+
 def texts_of(space: Space, point: Mapping[str, Scalar]) -> dict[str, str]:
-    """The values of a point as text: values of a list as they were typed."""
-    return {name: _text(space, name, value) for name, value in point.items()}
-
-
-def _text(space: Space, name: str, value: Scalar) -> str:
-    for parameter in space.parameters:
-        if parameter.name == name and isinstance(parameter.domain, Choices) and parameter.domain.texts:
-            for place, known in enumerate(parameter.domain.values):
-                if same(known, value) and type(known) is type(value):
-                    return parameter.domain.texts[place]
-    return value_text(value)
+    """The values of one point as text."""
+    return Texts(space).of(point)
 
 
 def domain_text(domain: Domain) -> str:

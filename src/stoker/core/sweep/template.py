@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from stoker.core.errors import UsageError, did_you_mean
@@ -72,12 +71,25 @@ def appended(command: Command, names: Sequence[str], style: Style) -> Command:
     return Command((*command.words, *added))
 
 
-def render(command: Command, values: Mapping[str, str]) -> Command:
-    """The command of a trial."""
-    pieces = _pieces(command)
-    missing = [name for name in _names(command) if name not in values and name not in LATER]
-    kept = _without(pieces, missing, command) if missing else pieces
-    return Command(tuple([_filled(word, values, command) for word in kept]), command.shell)
+class Template:
+    """A command with placeholders, prepared once for many trials."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._names = list(dict.fromkeys(placeholders(command.words)))
+        self._forms: dict[tuple[str, ...], _Form] = {}
+        """By the parameters that a trial does not have."""
+
+    def render(self, values: Mapping[str, str]) -> Command:
+        """The command of a trial."""
+        missing = tuple([name for name in self._names if name not in values])
+        form = self._forms.get(missing)
+        if form is None:
+            form = self._forms[missing] = _form(self._command, missing)
+        if form.quoted:
+            quoted = {key: _in_shell(slot, values, self._command) for key, slot in form.quoted.items()}
+            values = {**values, **quoted}
+        return Command(tuple((form.text % values).split("\0")), self._command.shell)
 
 
 def render_text(text: str, values: Mapping[str, str]) -> str:
@@ -114,13 +126,36 @@ def _plain(match: re.Match[str], values: Mapping[str, str]) -> str:
     return values.get(match[2], match[0])
 
 
-@lru_cache(maxsize=64)
-def _names(command: Command) -> tuple[str, ...]:
-    return tuple(placeholders(command.words))
+class _Form(NamedTuple):
+    """The words of a command with a NUL between them, as one format of Python: the fastest way to fill it."""
+
+    text: str
+    quoted: dict[str, Slot]
+    """Values that a shell reads, by their names in the format."""
+
+
+def _form(command: Command, missing: Sequence[str]) -> _Form:
+    pieces = _pieces(command)
+    quoted: dict[str, Slot] = {}
+
+    def piece_text(piece: str | Slot) -> str:
+        if isinstance(piece, str):
+            return piece.replace("%", "%%")
+        if piece.name in LATER and piece.name in missing:
+            return f"{{{piece.name}}}"
+        key = piece.name if piece.context == "word" else f"{piece.name} {piece.context}"
+        if key != piece.name:
+            quoted[key] = piece
+        return f"%({key})s"
+
+    kept = _without(pieces, [name for name in missing if name not in LATER], command)
+    return _Form("\0".join("".join(map(piece_text, word)) for word in kept), quoted)
 
 
 def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Command) -> tuple[Pieces, ...]:
     """The words without those of parameters that the trial does not have; `--momentum {momentum}` is left out whole."""
+    if not missing:
+        return pieces
     kept: list[Pieces] = []
     for place, word in enumerate(pieces):
         absent = [piece.name for piece in word if isinstance(piece, Slot) and piece.name in missing]
@@ -143,7 +178,6 @@ def _is_option(word: Pieces) -> bool:
 # -- places of values ----------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=64)
 def _pieces(command: Command) -> tuple[Pieces, ...]:
     """The words of a command as text and slots."""
     line = _line_of(command)
@@ -214,17 +248,10 @@ def _others(count: int) -> list[Context]:
     return ["other"] * count
 
 
-def _filled(pieces: Pieces, values: Mapping[str, str], command: Command) -> str:
-    if len(pieces) == 1:
-        return str(pieces[0])
-    return "".join([piece if isinstance(piece, str) else _value(piece, values, command) for piece in pieces])
-
-
-def _value(slot: Slot, values: Mapping[str, str], command: Command) -> str:
-    if slot.name not in values:
-        return f"{{{slot.name}}}"
+def _in_shell(slot: Slot, values: Mapping[str, str], command: Command) -> str:
+    """A value quoted for its place in the line of a shell."""
     value = values[slot.name]
-    if slot.context == "word" or _SAFE.fullmatch(value):
+    if _SAFE.fullmatch(value):
         return value
     if slot.context == "other":
         raise UsageError(

@@ -16,6 +16,8 @@ TONES = {"main": "#1668a8", "good": "#c2410c", "bad": "#8b95a1", "faint": "#9db4
 TEXT, GRID, PAPER = "#24292f", "#d9dee3", "#ffffff"
 WORST, BEST = (0xB8, 0xC4, 0xD0), (0xC2, 0x41, 0x0C)
 PNG_SCALE = 2.0
+FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
+"""Named, since the PNG renderer does not know which font of the machine is its sans-serif."""
 
 
 def chart_svg(chart: Chart | Parallel) -> str:
@@ -25,7 +27,7 @@ def chart_svg(chart: Chart | Parallel) -> str:
     return "\n".join(
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-            ' font-family="system-ui, sans-serif" font-size="12" role="img">',
+            f' font-family="{FONTS}" font-size="12" role="img">',
             f"<title>{title}</title>",
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>',
             _text(LEFT, 24, chart.title, size=15),

@@ -74,7 +74,7 @@ def axis_over(title: str, values: Iterable[float], *, log: bool = False, margin:
     if log and low > 0:
         factor = (high / low) ** margin if high > low else 1.5
         return Axis(title, low / factor, high * factor, log=True)
-    room = (high - low) * margin or abs(high) * 0.1 or 1.0
+    room = (high - low) * margin if high > low else abs(high) * 0.1 or 1.0
     return Axis(title, low - room, high + room)
 
 

@@ -17,9 +17,11 @@ from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.template import placeholders
 from stoker.store.paths import Paths
 
-ENDLESS = 1_000_000
+RESTARTS = 1000
 TRY_AGAIN = 75
 """Exit code of an adviser that has to be started again."""
+KILLED = ("129", "137", "143")
+"""Exit codes of an adviser that was killed by HUP, KILL or TERM, and not cancelled: the next one continues."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
@@ -89,8 +91,8 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
         err="",
         limit=None,
         signal=None,
-        retries=ENDLESS,
-        retry_on=(str(TRY_AGAIN),),
+        retries=RESTARTS,
+        retry_on=(str(TRY_AGAIN), *KILLED),
         requeue=True,
         always_requeue=True,
         at_once=None,

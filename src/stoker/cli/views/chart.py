@@ -33,7 +33,7 @@ class Canvas:
 
     def line(self, begin: tuple[float, float], end: tuple[float, float], look: Look) -> None:
         """Set the dots between two places."""
-        steps = max(1, int(max(abs(end[0] - begin[0]) * 2 * self.columns, abs(end[1] - begin[1]) * 2 * self.rows)))
+        steps = 1 + int(2 * max(abs(end[0] - begin[0]) * self.columns, abs(end[1] - begin[1]) * self.rows))
         for step in range(steps + 1):
             share = step / steps
             self.dot(begin[0] + (end[0] - begin[0]) * share, begin[1] + (end[1] - begin[1]) * share, look)

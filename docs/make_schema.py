@@ -35,6 +35,8 @@ TYPES = {
     "status-1": "stoker.queue.view_model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",
+    "sweep-1": "stoker.cli.commands.sweep:SubmittedSweep",
+    "sweep-estimate-1": "stoker.queue.sweep_estimate:Estimate",
     "timeline-1": "stoker.queue.timeline:Timeline",
     "usage-1": "stoker.queue.usage:Usage",
     "wait-1": "stoker.cli.commands.wait:Waited",

@@ -78,8 +78,9 @@ def stoker_seconds(lab: ClusterQueue, line: str, count: int, *options: str) -> f
 
 @contextlib.contextmanager
 def queue(slurm: Slurm, *, sim: str = "", **settings: object) -> Iterator[ClusterQueue]:
+    """A queue that asks Slurm as seldom as it does by default."""
     with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir="/var/tmp") as home:
-        lab = ClusterQueue(Path(home), slurm, sim=sim, **settings)
+        lab = ClusterQueue(Path(home), slurm, sim=sim, **{"poll": "30s", **settings})
         with contextlib.closing(lab):
             yield lab
     slurm.wait_idle()

@@ -134,6 +134,7 @@ def main() -> None:
     except Exception as error:
         folder.fail(index, f"{node_name(os.environ)}: {type(error).__name__}: {error}")
         raise
+    os._exit(0)  # all is written; to take the interpreter down would cost as much as to start it
 
 
 if __name__ == "__main__":

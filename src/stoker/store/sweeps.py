@@ -82,9 +82,8 @@ def has_sweeps(reader: Reader) -> bool:
 
 def sweep_of_content(reader: Reader, content: bytes) -> int | None:
     """The newest sweep with a trial that does this work, and succeeded or has not ended."""
-    work = f"content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
-    query = f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {work}"
-    ((found,),) = reader.rows(query, content)
+    where = f"content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
+    ((found,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
     return None if found is None else int(found)
 
 

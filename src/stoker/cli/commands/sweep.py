@@ -17,7 +17,7 @@ from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import job_options, options_from
 from stoker.cli.main import LazyGroup
 from stoker.cli.output_options import wants_json, write_json
-from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -37,16 +37,23 @@ FILES = {"status": "views", "best": "views", "table": "views", "plot": "plot", "
 START = "start"
 """The command that the first word is not: `stoker sweep lr=1,2 -- train`."""
 COMMAND = "stoker.command"
+PLACES = "P=SPEC... [+ P=SPEC...] [@FILE] -- COMMAND..."
 NOT_SERVED = 3
 HELD = "held at submit"
 
 
 class SweepGroup(LazyGroup):
-    """A group whose first word may also be a parameter or an option; then it is a new sweep."""
+    """A group whose first word may also be a parameter or an option; then it is a new sweep.
+
+    It has the options of a new sweep for help, completion and the manual.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        first = args[0] if args else ""
-        return super().parse_args(ctx, args if first in self.sentences else [START, *args])
+        sim = sim_words(args)  # may precede the name
+        name = "".join(args[sim : sim + 1])
+        return super().parse_args(
+            ctx, [name, *args[:sim], *args[sim + 1 :]] if name in self.sentences else [START, *args]
+        )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return start if cmd_name == START else super().get_command(ctx, cmd_name)
@@ -101,13 +108,8 @@ class Request(Struct, frozen=True):
     as_json: bool = False
 
 
-@click.group(name="sweep", cls=SweepGroup, sentences=SUBCOMMANDS, modules="stoker.cli.commands.sweep_", files=FILES)
-def command() -> None:
-    """Submit many jobs from a parameter space, and follow them."""
-
-
 @click.command(name="sweep", cls=SweepCommand)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="P=SPEC... [+ P=SPEC...] [@FILE] -- COMMAND...")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar=PLACES)
 @click.option("--method", metavar="NAME", help="grid (default), shuffled, random, sobol, tpe, gp or cmaes.")
 @click.option("-N", "--count", type=int, metavar="N", help="Number of points to try; default: all points of a grid.")
 @click.option("--seed", type=int, metavar="N", help="Seed of the order and of random points, default 0.")
@@ -176,6 +178,20 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
         return show_estimate(prepared, request.sim, as_json=request.as_json)
     _confirm(prepared, request)
     return _submit(prepared, request)
+
+
+@click.group(
+    name="sweep",
+    cls=SweepGroup,
+    sentences=SUBCOMMANDS,
+    modules="stoker.cli.commands.sweep_",
+    files=FILES,
+    params=[one for one in start.params if isinstance(one, click.Option)],
+    help=start.help,
+    subcommand_metavar=PLACES,
+)
+def command(**_: Any) -> None:
+    """All is done by `start` and the subcommands."""
 
 
 def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values: dict[str, Any]) -> Asked:

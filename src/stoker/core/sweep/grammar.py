@@ -17,6 +17,7 @@ from stoker.core.sweep.space import (
     Range,
     Scalar,
     Space,
+    Steps,
     rounded,
     same,
     value_text,
@@ -275,8 +276,8 @@ def at_fraction(domain: Range, fraction: float) -> int | float:
         whole = int(domain.low) + round((number - low) / step) * step
         return whole if whole <= domain.high else whole - step
     if domain.step is not None:
-        steps = math.floor((high - low) / domain.step * (1 + 1e-12) + 1e-9)
-        return rounded(low + min(round((number - low) / domain.step), steps) * domain.step)
+        values = Steps(domain)
+        return values[min(round((number - low) / domain.step), len(values) - 1)]
     return min(max(rounded(number), low), high)
 
 

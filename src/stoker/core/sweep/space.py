@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import overload
 
@@ -17,6 +18,10 @@ Params = dict[str, Scalar]
 """One point of a space; a parameter whose condition does not hold is missing."""
 DIGITS = 6
 """Significant digits of a value that is drawn from a range."""
+STEP_DIGITS = 14
+"""Significant digits of a value of a range with steps: 0.1 + 0.2 is 0.3."""
+_PLAIN = re.compile(r"(?a)[A-Za-z_./][\w./:@%+=-]*")
+_WORDS = ("true", "false", "null", "nan", "inf", "infinity", ".nan", ".inf")
 
 
 class Choices(Struct, frozen=True, tag="choices", omit_defaults=True):
@@ -101,7 +106,8 @@ class Steps(Sequence[float]):
     def __getitem__(self, place: int | slice) -> float | list[float]:
         if isinstance(place, slice):
             return [self[each] for each in range(self._size)[place]]
-        return rounded(self._domain.low + range(self._size)[place] * self._step)
+        number = rounded(self._domain.low + range(self._size)[place] * self._step, STEP_DIGITS)
+        return min(max(number, self._domain.low), self._domain.high)
 
 
 def values_of(domain: Domain) -> Sequence[Scalar] | None:
@@ -149,9 +155,9 @@ def same(one: Scalar, other: Scalar) -> bool:
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
-def rounded(number: float) -> float:
+def rounded(number: float, digits: int = DIGITS) -> float:
     """A number with as many digits as a user would type."""
-    return float(f"{number:.{DIGITS}g}")
+    return float(f"{number:.{digits}g}")
 
 
 # -- text ----------------------------------------------------------------------------------------
@@ -193,15 +199,27 @@ def texts_of(space: Space, point: Mapping[str, Scalar]) -> dict[str, str]:
 def domain_text(domain: Domain) -> str:
     """A domain as it can be typed."""
     if isinstance(domain, Choices):
-        return ",".join(domain.texts or map(value_text, domain.values))
+        texts = domain.texts or tuple(map(value_text, domain.values))
+        return ",".join(map(_item_text, domain.values, texts))
     signs = [":log"] * domain.log + [f":{domain.step}"] * (domain.step is not None)
     signs += [":float"] * (not domain.integer and isinstance(domain.low, int) and isinstance(domain.high, int))
     return f"{domain.low}..{domain.high}{''.join(signs)}"
 
 
+def _item_text(value: Scalar, text: str) -> str:
+    """A value in a list; quoted where it would be read as something else."""
+    if not isinstance(value, str) or (_PLAIN.fullmatch(text) and text.lower() not in _WORDS):
+        return text
+    quote = '"' if "'" in text else "'"
+    return f"{quote}{text}{quote}"
+
+
 def parameter_text(parameter: Parameter) -> str:
     """A parameter as it can be typed: `momentum=0.8,0.9 if optimizer=sgd`."""
-    conditions = " and ".join(f"{each.name}={','.join(map(value_text, each.values))}" for each in parameter.when)
+    conditions = " and ".join(
+        f"{each.name}={','.join(_item_text(value, value_text(value)) for value in each.values)}"
+        for each in parameter.when
+    )
     return f"{parameter.name}={domain_text(parameter.domain)}{f' if {conditions}' if conditions else ''}"
 
 

@@ -1,4 +1,4 @@
-"""GPU time until a sweep has a result among the best 5 % (or another share), on simulated learning curves in virtual time.
+"""GPU time until a sweep has a result among the best 5 %, on simulated learning curves in virtual time.
 
 The curves: four parameters (lr and wd logarithmic, depth, act). The final loss of a point is a smooth function of them
 with interactions; a curve falls from 2.3 to it like a power of the epoch. A large lr falls faster and ends higher, so
@@ -245,9 +245,8 @@ def main() -> int:
             for search in searches(seed, Path(folder)):
                 found.setdefault(search.name, []).append(gpu_seconds(search, target, seed) / 3600)
     print(f"target {target:.4f}, {GPUS} GPUs, {chosen.seeds} seeds, load {load()}\n")
-    print(
-        "| search | GPU-hours to the best {chosen.best:g} %, median | quartiles | ratio to Optuna by hand, tpe |\n|---|---|---|---|"
-    )
+    goal = f"GPU-hours to the best {chosen.best:g} %, median"
+    print(f"| search | {goal} | quartiles | ratio to Optuna by hand, tpe |\n|---|---|---|---|")
     reference = median(found["Optuna by hand, tpe"])
     for name, hours in found.items():
         low, middle, high = quantiles(hours, n=4, method="inclusive")

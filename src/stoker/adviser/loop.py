@@ -57,6 +57,8 @@ KEPT_CURVES = 5000
 """Ended trials that rules compare with; of more, the newest."""
 SAVE_SECONDS = 2.0
 """How often the values of running trials are written to the store, for screens."""
+AHEAD_SHARE = 8
+"""One trial more waits for each so many that run. A waiting trial was chosen without the results of those that run."""
 NO_ENGINE_SECONDS = 3.0
 """How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
@@ -361,7 +363,7 @@ class Adviser:
         running, waiting = len(self._running), count_queued_trials(self._store, self._stored.id)
         if (most := self._sweep.max_parallel) is not None:
             return running + waiting + self._sweep.repeat <= max(most, self._sweep.repeat)
-        ahead = 1 + running // 4
+        ahead = 1 + running // AHEAD_SHARE
         return waiting < (ahead if self._results or running else max(ahead, self._slots()))
 
     def _slots(self) -> int:

@@ -7,32 +7,32 @@ from datetime import datetime
 from math import ceil
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Waiting, is_handed_over
 from stoker.core.text import printable
-from stoker.queue.history_view import PastLine, read_past_page
+from stoker.queue.history_view import PastLine, past_line, read_past_page
 from stoker.queue.knowledge import Knowledge, waiting_word
 from stoker.queue.view_builder import active_lines, group_line, job_line, queued_lines, tasks_line
 from stoker.queue.view_model import JobLine, exactly
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
+from stoker.store.filters import NO_FILTER, WAITING, Filter, Scope, ids_matching
 from stoker.store.listing import SORTS, Listing, count_lines, page_of_lines, waiting_with_conditions
 from stoker.store.paths import Paths
-from stoker.store.queries import Owned, Period
+from stoker.store.queries import Owned, Past, Period
 
 SCHEMA = "stoker.jobs-page/1"
 HISTORY_SCHEMA = "stoker.history-page/1"
 LINES = 100
 """Lines of a page."""
-ORDER = "order"
-"""The jobs that run, then those that wait in the order in which they will start."""
+NEWEST: dict[Scope, str] = {"open": "-id", "ended": "-ended", "any": "-id"}
 MOST_CONDITIONS = 20_000
 """Jobs whose dependencies are looked at to tell blocked jobs from others."""
 
 
 class JobsPage(Struct, frozen=True):
-    """A part of the open jobs: `/api/v1/jobs`."""
+    """A part of the jobs: `/api/v1/jobs`."""
 
     schema: str
     at: datetime
@@ -62,47 +62,56 @@ class HistoryPage(Struct, frozen=True):
 
 
 def jobs_page(
-    knowledge: Knowledge, chosen: Filter = NO_FILTER, sort: str = ORDER, page: int = 1, *, each_task: bool = False
+    knowledge: Knowledge,
+    chosen: Filter = NO_FILTER,
+    scope: Scope = "open",
+    *,
+    sort: str = "",
+    page: int = 1,
+    each_task: bool = False,
 ) -> JobsPage:
-    """One page of the open jobs that a filter chooses."""
-    _check_sort(sort)
-    listing = _listing(knowledge, chosen, each_task=each_task)
+    """One page of the jobs that a filter chooses.
+
+    Without a sort, open jobs come as the screens list them, and others with the newest first.
+    """
+    listing = _listing(knowledge, Listing(scope, chosen, each_task))
     total = count_lines(knowledge.store, listing)
     offset = (page - 1) * LINES
-    if sort != ORDER:
-        lines = _sorted(knowledge, listing, sort, offset)
-    elif page == 1 and chosen == NO_FILTER and not each_task and len(knowledge.loads) < 2:
+    if sort or scope != "open":
+        lines = _sorted(knowledge, listing, _known_sort(sort or NEWEST[scope]), offset)
+    elif page == 1 and listing == Listing() and len(knowledge.loads) < 2:
         lines = _first(knowledge)
     else:
         lines = _in_order(knowledge, listing, offset)
     return JobsPage(SCHEMA, exactly(knowledge.now), lines, page, _pages(total), total)
 
 
-def _check_sort(sort: str) -> None:
-    known = [ORDER, *SORTS]
-    if sort.removeprefix("-") not in SORTS and sort != ORDER:
-        hint = did_you_mean(sort, known, f"known: {', '.join(known)}; a minus before it reverses the order")
+def _known_sort(sort: str) -> str:
+    if sort.removeprefix("-") not in SORTS:
+        hint = did_you_mean(sort, SORTS, f"known: {', '.join(SORTS)}; a minus before it reverses the order")
         raise UsageError(f"cannot sort by {printable(sort)!r}", hint)
+    return sort
 
 
 def _pages(total: int) -> int:
     return max(1, ceil(total / LINES))
 
 
-def _listing(knowledge: Knowledge, chosen: Filter, *, each_task: bool) -> Listing:
+def _listing(knowledge: Knowledge, listing: Listing) -> Listing:
     """The filter in terms of SQL, which does not tell why a job waits."""
-    wanted = set(WAITING) & set(chosen.states)
+    states = listing.chosen.states
+    wanted = set(WAITING) & set(states)
     if not wanted or len(wanted) == len(WAITING):
-        return Listing(chosen, each_task)
+        return listing
     store = knowledge.store
-    now, jobs = knowledge.now, queries.jobs_of(store, waiting_with_conditions(store, MOST_CONDITIONS))
-    words = {job.id: waiting_word(job, now, store.outcome) for job in jobs}
+    jobs = queries.jobs_of(store, waiting_with_conditions(store, MOST_CONDITIONS))
+    words = {job.id: waiting_word(job, knowledge.now, store.outcome) for job in jobs}
     if "queued" in wanted:
-        return Listing(chosen, each_task, without=[job_id for job_id, word in words.items() if word not in wanted])
-    others = tuple(set(chosen.states) - wanted)
+        return listing._replace(without=[job_id for job_id, word in words.items() if word not in wanted])
+    others = tuple(set(states) - wanted)
     ids = [job_id for job_id, word in words.items() if word in wanted]
-    ids += ids_matching(store, Filter(states=others), "open") if others else []
-    return Listing(chosen, each_task, only=ids)
+    ids += ids_matching(store, listing.chosen._replace(states=others), listing.scope) if others else []
+    return listing._replace(only=ids)
 
 
 def _first(knowledge: Knowledge) -> list[JobLine]:
@@ -150,7 +159,28 @@ def _waiting_line(one: Owned, knowledge: Knowledge) -> JobLine:
 
 def _sorted(knowledge: Knowledge, listing: Listing, sort: str, offset: int, limit: int = LINES) -> list[JobLine]:
     groups = page_of_lines(knowledge.store, listing, sort, offset, limit) if limit else []
-    return [group_line(group, knowledge) for group in groups]
+    past = {one.job.id: one for one in queries.past_of(knowledge.store, [group.first for group in groups])}
+    return [
+        _ended_line(past[group.first], group.engine, knowledge) if group.first in past else group_line(group, knowledge)
+        for group in groups
+    ]
+
+
+def _ended_line(past: Past, engine: str, knowledge: Knowledge) -> JobLine:
+    """The line of a job that is over, with values of its last attempt."""
+    line = past_line(past, knowledge.store, knowledge.devices)
+    return replace(
+        job_line(past.job, engine, knowledge),
+        devices=line.devices,
+        started=line.started,
+        ended=line.ended,
+        seconds=line.run_seconds,
+        why=line.note,
+        reserved_bytes=line.reserved_bytes,
+        peak_vram_bytes=line.peak_vram_bytes,
+        utilisation_percent=line.utilisation_percent,
+        interrupted=False,
+    )
 
 
 def history_page(paths: Paths, period: Period, page: int = 1) -> HistoryPage:

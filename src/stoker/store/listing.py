@@ -1,4 +1,4 @@
-"""Pages of open jobs in any order; SQLite sorts and counts, so that only the jobs of one page are read."""
+"""Pages of jobs in any order; SQLite sorts and counts, so that only the jobs of one page are read."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stoker.store.filters import NO_FILTER, Filter, Group, condition
+from stoker.store.filters import NO_FILTER, SCOPES, Filter, Group, Scope, condition
 from stoker.store.reader import Reader
 from stoker.store.schema import IN_ARRAY, OF_ON_FINISH_JOBS, OPEN
 
 _QUEUED = "(state = 'waiting' OR state = 'held')"
 _STATES = "instr('running stopping starting waiting held', state)"
 _OF_SPEC = "(SELECT json_extract(body, '$.{}') FROM specs WHERE specs.id = jobs.spec)"
+_STARTED = "(SELECT started FROM attempts WHERE attempts.job = jobs.id AND attempts.number = jobs.attempts)"
+_PEAK = "(SELECT peak FROM measures WHERE measures.job = jobs.id AND measures.number = jobs.attempts)"
 SORTS = {
     "id": "min(id)",
     "name": "name COLLATE NOCASE",
@@ -20,13 +22,23 @@ SORTS = {
     "priority": f"coalesce({_OF_SPEC.format('priority')}, 0)",
     "group": f"coalesce({_OF_SPEC.format('group')}, '')",
     "submitted": "submitted",
+    "started": _STARTED,
+    "ended": "ended",
+    "seconds": f"coalesce(ended, 86400.0 * (julianday('now') - 2440587.5)) - {_STARTED}",
+    "memory": _PEAK,
 }
 """Columns to sort by; a minus before the name reverses the order."""
+_FROM: dict[Scope, str] = {
+    "open": "jobs INDEXED BY jobs_open",
+    "ended": "jobs INDEXED BY jobs_ended",
+    "any": "jobs",
+}
 
 
 class Listing(NamedTuple):
-    """Which open jobs are wanted, as lines: a job, or the tasks of an array that wait alike."""
+    """Which jobs are wanted, as lines: a job, or the tasks of an array that wait alike."""
 
+    scope: Scope = "open"
     chosen: Filter = NO_FILTER
     each_task: bool = False
     """Whether every task has its own line."""
@@ -40,8 +52,8 @@ class Listing(NamedTuple):
 
 def count_lines(reader: Reader, listing: Listing) -> int:
     where, values = _where(reader, listing)
-    jobs = int(reader.rows(f"SELECT count(*) FROM jobs INDEXED BY jobs_open WHERE {where}", *values)[0][0])
-    if listing.each_task:
+    jobs = int(reader.rows(f"SELECT count(*) FROM {_FROM[listing.scope]} WHERE {where}", *values)[0][0])
+    if listing.each_task or listing.scope == "ended":
         return jobs
     # Tasks older than every open job are passed over in the index, without reading their rows.
     oldest = f"(SELECT min(id) FROM jobs INDEXED BY jobs_open WHERE {OPEN})"
@@ -59,7 +71,7 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
     together = "id" if listing.each_task else f"CASE WHEN array != 0 AND {_QUEUED} THEN -array ELSE id END"
     order = f"{SORTS[sort.removeprefix('-')]} {'DESC' if sort.startswith('-') else 'ASC'}"
     query = (
-        f"SELECT engine, count(*), min(id), max(id) FROM jobs INDEXED BY jobs_open WHERE {where}"
+        f"SELECT engine, count(*), min(id), max(id) FROM {_FROM[listing.scope]} WHERE {where}"
         f" GROUP BY {together}, state, engine ORDER BY {order}, min(id) LIMIT ? OFFSET ?"
     )
     return [Group(*row) for row in reader.rows(query, *values, limit, offset)]
@@ -77,7 +89,7 @@ def waiting_with_conditions(reader: Reader, limit: int) -> list[int]:
 
 def _where(reader: Reader, listing: Listing) -> tuple[str, list[Any]]:
     matching, values = condition(listing.chosen)
-    parts = [OPEN] if listing.chosen == NO_FILTER else [OPEN, matching]
+    parts = [SCOPES[listing.scope], *([] if listing.chosen == NO_FILTER else [matching])]
     if on_finish := [spec for (spec,) in reader.rows(f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}")]:
         parts.append("spec NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(on_finish))

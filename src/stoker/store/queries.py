@@ -203,7 +203,9 @@ def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | Pas
 
 
 def past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
-    return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
+    """Those of the jobs that are over."""
+    query = f"{_PAST} WHERE jobs.{_AMONG} AND jobs.{ENDED}"
+    return [_past(reader, row) for row in reader.rows(query, json.dumps(list(ids)))]
 
 
 def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
@@ -213,7 +215,7 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
         f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
         *values,
     )
-    failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
+    failed = [row for row in rows if row[0] not in ("done", "cancelled", "stopped", "skipped")]
     (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"

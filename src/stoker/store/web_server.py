@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 
 import msgspec
 from msgspec import Struct
@@ -61,6 +60,12 @@ def running_web_server(paths: Paths) -> WebServer | None:
         os.close(descriptor)
 
 
+def web_address(paths: Paths) -> str:
+    """The address of the running web server, without its token; empty where none runs."""
+    running = running_web_server(paths)
+    return "" if running is None else running.address
+
+
 def last_address(paths: Paths) -> str:
     """The address of the server that ran last; empty if unknown."""
     with contextlib.suppress(*UNREADABLE):
@@ -74,6 +79,6 @@ def web_token(paths: Paths, *, new: bool = False) -> str:
         with contextlib.suppress(OSError, ValueError):
             if len(known := paths.web_token.read_text(encoding="ascii").strip()) >= _LEAST:
                 return known
-    token = secrets.token_urlsafe(_TOKEN_BYTES)
+    token = os.urandom(_TOKEN_BYTES).hex()
     replace_file(paths.web_token, f"{token}\n".encode())
     return token

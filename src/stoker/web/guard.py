@@ -31,7 +31,7 @@ SAFE = ("GET", "HEAD")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _ENTRANCE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url=./">
-<title>Stoker</title><p><a href="./">Stoker</a></p>
+<link rel="icon" href="data:,"><title>Stoker</title><p><a href="./">Stoker</a></p>
 """
 """Leads to the page by a navigation of its own: after a redirect, a browser that came by a link of another site would
 not send a cookie with SameSite=Strict."""

@@ -25,6 +25,7 @@ from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
+from stoker.store.web_server import web_address
 
 MOST_LINES = 200
 """How many waiting jobs are read without --all."""
@@ -77,6 +78,7 @@ def command(
         status = status_of(
             knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
+        status = replace(status, web=web_address(paths))
         if by:
             status = _with_summary(status, knowledge, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)

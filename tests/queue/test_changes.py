@@ -47,13 +47,16 @@ def labels(changes: Changes) -> list[str]:
     return [line.label for line in changes.jobs]
 
 
-def test_nothing_happens(feed: Feed) -> None:
+def test_nothing_happens(feed: Feed, queue: PastQueue) -> None:
     """Then there is nothing to report, and nothing is read."""
-    before = feed.status
-    assert feed.changes() is None
-    assert feed.status is before
-    feed.expire()
-    assert (labels(seen(feed)), feed.status is before) == ([], False)
+    queue.paths.engines.mkdir(exist_ok=True)
+    with closing(EngineLock(queue.paths, QUEUE)):
+        seen(feed)
+        before = feed.status
+        assert feed.changes() is None
+        assert feed.status is before
+        feed.expire()
+        assert (labels(seen(feed)), feed.status is before) == ([], False)
 
 
 def test_a_job_goes_its_way(feed: Feed, queue: PastQueue) -> None:
@@ -92,6 +95,16 @@ def test_an_engine_comes_and_goes(feed: Feed, queue: PastQueue) -> None:
         assert seen(feed).devices == []
         assert feed.changes() is None
     assert not seen(feed).engine.running
+
+
+def test_without_an_engine_the_devices_are_read(feed: Feed, queue: PastQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The view shows what an engine would see now, not what the last one saw."""
+    queue.write_status(at=time.time() - 9999)
+    monkeypatch.setenv("STOKER_SIM", "3x24G")
+    assert [line.label for line in seen(feed).devices] == ["0", "1", "2"]
+    assert feed.status is not None
+    assert feed.status.engine.seen is not None
+    assert time.time() - feed.status.engine.seen.timestamp() < 60
 
 
 def test_the_state_directory_is_removed(feed: Feed, queue: PastQueue) -> None:

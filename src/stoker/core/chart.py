@@ -91,7 +91,7 @@ def _round_values(low: float, high: float, most: int) -> list[float]:
     power = 10.0 ** floor(log10(span / most))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10, 20, 50) if span / (power * factor) <= most)
     first = -(-low // step)
-    count = int((high - first * step) / step + 1e-9) + 1
+    count = floor((high - first * step) / step + 1e-9) + 1
     return [0.0 if abs(value := (first + place) * step) < step / 1e6 else value for place in range(max(0, count))]
 
 

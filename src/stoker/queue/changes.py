@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,12 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.errors import StokerError
-from stoker.queue.knowledge import Knowledge, read_statuses
+from stoker.queue.gpu_view import DeviceProbe
+from stoker.queue.knowledge import EngineStatuses, Knowledge, read_statuses
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Counts, DeviceLine, EngineLine, FailedJob, JobLine, Status, exactly
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name
+from stoker.store.queries import Load
 from stoker.store.recent import Cursor, cursor_now, jobs_changed_since
 from stoker.store.writer import Store, open_store
 
@@ -27,6 +29,10 @@ LINES = 100
 """Waiting jobs that a feed watches, those that start first; it watches all active jobs."""
 MOST_CHANGED = 1000
 """Changed jobs that are named at most."""
+PROBE_SECONDS = 2.0
+"""Seconds between two questions to the driver while no engine runs..."""
+PROBE_PAUSE = 60.0
+"""... and after it had no answer."""
 _GRAIN = 10
 """Seconds to which expected times are rounded before they are compared: estimates always move a little."""
 
@@ -83,16 +89,25 @@ class Feed:
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
         self._seen: Hashable = None
+        self._engine_lives = False
+        self._probe = DeviceProbe(paths, simulated=simulated)
+        self._probe_after = 0.0
+        self._loads: tuple[int, Mapping[str, Load]] | None = None
+        """Counts of open jobs, and the version of the data that they belong to."""
 
     def changes(self) -> Changes | None:
         """What changed since the last call, or all of it in the first; None if nothing did."""
         store = self._opened()
         # Taken before reading: what is written meanwhile counts as a change the next time.
-        mark = store.version_of_data(), tuple(self._engines()), self.lines, self.chosen, self.each_task
+        version = store.version_of_data()
+        engines = tuple(self._engines())
+        self._engine_lives = any(engine.lives for engine in engines)
+        probe = None if self._engine_lives else int(time.time() // PROBE_SECONDS)
+        mark = version, engines, probe, self.lines, self.chosen, self.each_task
         if mark == self._seen:
             return None
         before, cursor = self.status, self._cursor
-        statuses = read_statuses(self._paths, now := time.time())
+        statuses = self._statuses(now := time.time())
         with store.reading():
             knowledge = Knowledge(
                 store,
@@ -102,6 +117,9 @@ class Feed:
                 report_of=self._paths.report,
                 workers=self._paths.workers,
             )
+            if self._loads is not None and self._loads[0] == version:
+                knowledge.loads = self._loads[1]  # counting a hundred thousand jobs takes longer than all the rest
+            self._loads = version, knowledge.loads
             self.status = status_of(knowledge, host_name(), self.lines, each_task=self.each_task, chosen=self.chosen)
             self._cursor = cursor_now(store)
             moved = [] if cursor is None else jobs_changed_since(store, cursor, MOST_CHANGED + 1)
@@ -109,11 +127,26 @@ class Feed:
         self._seen = mark
         return differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
 
+    def _statuses(self, now: float) -> EngineStatuses:
+        """The status files; without an engine the driver is asked, but not before the first screen."""
+        found = read_statuses(self._paths, now)
+        if self._engine_lives or self.status is None or now < self._probe_after:
+            return found
+        try:
+            return replace(found, queue=self._probe.status(found.queue, now))
+        except StokerError:  # as on a machine without GPUs
+            self._probe_after = now + PROBE_PAUSE
+            return found
+
     def expire(self) -> None:
         """Read everything again at the next call, and report what differs."""
         self._seen = None
 
     def close(self) -> None:
+        self._probe.close()
+        self._close_store()
+
+    def _close_store(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -123,14 +156,14 @@ class Feed:
         there = _identity(self._paths)
         if self._store is not None and there == self._file:
             return self._store
-        self.close()
+        self._close_store()
         if self._file is not None and there is None and not self._paths.state.is_dir():
             raise StokerError(
-                f"the state directory {self._paths.state} is gone",
+                f"the state directory is gone: {self._paths.state}",
                 "the queue was removed; stoker submit creates a new one",
             )
         self._store = open_store(self._paths)
-        self._file, self._cursor, self._seen = _identity(self._paths), None, None
+        self._file, self._cursor, self._seen, self._loads = _identity(self._paths), None, None, None
         return self._store
 
     def _engines(self) -> Iterable[_EngineMark]:

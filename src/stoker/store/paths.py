@@ -160,6 +160,21 @@ class Paths(Struct, frozen=True):
         return self.state / "tasklists" / name
 
     @property
+    def web_token(self) -> Path:
+        """The secret of the web page's links."""
+        return self.state / "web.token"
+
+    @property
+    def web_server(self) -> Path:
+        """Locked by the running web server; tells its address."""
+        return self.state / "web.server"
+
+    @property
+    def web_entrance(self) -> Path:
+        """A file that leads a local browser to the web page."""
+        return self.state / "web.html"
+
+    @property
     def simulator(self) -> Path:
         """Files by which simulated jobs and devices communicate."""
         return self.state / "simulator"

@@ -159,11 +159,12 @@ def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
     return int(reader.rows(query, engine, first, end)[0][0])
 
 
-def past(reader: Reader, period: Period, limit: int) -> list[Past]:
-    """The jobs that ended last, newest first."""
+def past(reader: Reader, period: Period, limit: int, offset: int = 0) -> list[Past]:
+    """The jobs that ended last, newest first, after the first `offset` of them."""
     where, values = in_period(reader, period)
-    query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    return [_past(reader, row) for row in reader.rows(query, *values, limit)]
+    ids = f"SELECT jobs.id FROM jobs WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ? OFFSET ?"
+    query = f"{_PAST} WHERE jobs.id IN ({ids}) ORDER BY jobs.ended DESC, jobs.id DESC"
+    return [_past(reader, row) for row in reader.rows(query, *values, limit, offset)]
 
 
 def _past(reader: Reader, row: tuple[Any, ...]) -> Past:
@@ -197,12 +198,14 @@ def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | Pas
     )
     groups = reader.rows(query, *values, limit)
     single = [last for _, size, last in groups if size == 1]
-    alone = {one.job.id: one for one in _past_of(reader, single)}
+    alone = {one.job.id: one for one in past_of(reader, single)}
     return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
 
 
-def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
-    return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
+def past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
+    """Those of the jobs that are over."""
+    query = f"{_PAST} WHERE jobs.{_AMONG} AND jobs.{ENDED}"
+    return [_past(reader, row) for row in reader.rows(query, json.dumps(list(ids)))]
 
 
 def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
@@ -213,7 +216,7 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
         *values,
     )
     failed = [row for row in rows if row[0] not in ("done", "cancelled", "stopped", "skipped")]
-    (telling,) = _past_of(reader, [max(row[4] for row in failed or rows)])
+    (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"
         " FROM jobs JOIN attempts ON attempts.job = jobs.id LEFT JOIN measures"

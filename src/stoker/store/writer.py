@@ -59,9 +59,16 @@ NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 class Store(Reader):
     """One user's queue on one host. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float = 30.0, before_migration: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        patience: float = 30.0,
+        before_migration: Callable[[], None] = lambda: None,
+        *,
+        durable: bool = True,
+    ) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        super().__init__(Database(path, patience, before_migration))
+        super().__init__(Database(path, patience, before_migration, durable=durable))
 
     def close(self) -> None:
         self._database.close()
@@ -243,10 +250,10 @@ class Store(Reader):
         return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
 
 
-def open_store(paths: Paths) -> Store:
+def open_store(paths: Paths, *, durable: bool = True) -> Store:
     """The queue of this user on this host, created where it is missing."""
     try:
-        return Store(paths.database, before_migration=partial(end_older_engine, paths))
+        return Store(paths.database, before_migration=partial(end_older_engine, paths), durable=durable)
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",

@@ -81,7 +81,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
     "optuna": "stoker.adviser.study",
-    "resvg_py": "stoker.charts.svg",
+    "resvg_py": "stoker.charts.sweep",
     "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
     **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"], "stoker.web"),

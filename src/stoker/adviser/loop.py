@@ -434,7 +434,7 @@ def only_adviser(paths: Paths, sweep_id: int) -> Iterator[None]:
     descriptor = os.open(folder / f"{sweep_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(descriptor):
-            raise StokerError(f"another process advises sweep {sweep_id}", "see stoker sweep status")
+            raise StokerError(f"another process advises sweep {sweep_id}", "it may be the last one of this job")
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Draw charts as SVG: one file without scripts, fonts or links, readable on light and dark backgrounds."""
+"""Draw charts of sweeps as SVG and PNG: one file without scripts, fonts or links."""
 
 from __future__ import annotations
 

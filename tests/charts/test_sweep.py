@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stoker.charts.svg import chart_svg, write_chart
+from stoker.charts.sweep import chart_svg, write_chart
 from stoker.core.chart import Axis, Chart, Parallel, Series
 from stoker.core.errors import StokerError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -221,11 +222,13 @@ def test_a_hundred_thousand_jobs(queue: PastQueue) -> None:
 
     async def steps(pilot: Pilot[Any]) -> None:
         await wait_for_text(pilot, "100004 waiting")
-        await pilot.press("end")
-        await wait_for_text(pilot, "102 of 100006")
-        while "202 of 100006" not in screen_text(pilot.app):
+        for _ in range(100):  # each time the end is reached, more are listed
             await pilot.press("end")
             await pilot.pause(0.1)
+            place = re.search(r"(\d+) of 100006", screen_text(pilot.app))
+            if place and int(place[1]) > 150:
+                return
+        pytest.fail(screen_text(pilot.app))
 
     follow(queue, steps)
 

@@ -1,163 +1,196 @@
-"""Draw charts as SVG: one file without scripts, fonts or links, readable on light and dark backgrounds."""
+"""Draw SVG: scales, axes and shapes. All text is escaped, so that no name of a job can become markup."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from html import escape
-from pathlib import Path
+import time
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import NamedTuple
 
-from stoker.core.chart import Axis, Chart, Parallel, Series
-from stoker.core.errors import StokerError
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+FONT_SIZE = 11.0
+CHARACTER = 0.58
+"""Width of a character, as a part of the font size."""
+INK = "#1f2328"
+FAINT = "#6e7781"
+GRID = "#d8dee4"
+PAPER = "#ffffff"
+RED = "#cf222e"
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b61c9")
+"""Colours that people with colour blindness can tell apart."""
 
-WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 76, 24, 44, 56
-TONES = {"main": "#1668a8", "good": "#c2410c", "bad": "#8b95a1", "faint": "#9db4c8"}
-"""Colours that differ in lightness, too, so that they can be told apart without colour."""
-TEXT, GRID, PAPER = "#24292f", "#d9dee3", "#ffffff"
-WORST, BEST = (0xB8, 0xC4, 0xD0), (0xC2, 0x41, 0x0C)
-PNG_SCALE = 2.0
-FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', 'Noto Sans', sans-serif"
-"""Named, since the PNG renderer does not know which font of the machine is its sans-serif."""
+
+def escape(text: str) -> str:
+    """The text for an element or an attribute; characters that XML forbids become a replacement character."""
+    shown = "".join(one if one in "\t\n" or one.isprintable() or one == " " else "\ufffd" for one in text)
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        shown = shown.replace(character, entity)
+    return shown
 
 
-def chart_svg(chart: Chart | Parallel) -> str:
-    """The chart as a file."""
-    body = _parallel(chart) if isinstance(chart, Parallel) else _chart(chart)
-    title = escape(chart.title)
-    return "\n".join(
-        (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
-            f' font-family="{FONTS}" font-size="12" role="img">',
-            f"<title>{title}</title>",
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="{PAPER}"/>',
-            _text(LEFT, 24, chart.title, size=15),
-            *body,
-            "</svg>",
-            "",
+def colour_of(name: str, names: Sequence[str]) -> str:
+    """The colour of one of some names, by its place."""
+    return PALETTE[names.index(name) % len(PALETTE)] if name in names else FAINT
+
+
+def fitted(text: str, width: float, size: float = FONT_SIZE) -> str:
+    """As much of a text as fits about so many pixels; empty if that is less than three characters."""
+    most = int(width / (size * CHARACTER))
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…" if most >= 4 else ""
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
+
+
+class Clock(NamedTuple):
+    """Seconds since the epoch from one pixel to another, with local times as ticks."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, moment: float) -> float:
+        return self.start + (moment - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
+
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        """Even moments, at most about so many, and their texts."""
+        minutes = (self.high - self.low) / 60
+        step = next((one for one in _MINUTES if minutes / one <= max(1, most)), _MINUTES[-1]) * 60
+        shift = time.localtime(self.low).tm_gmtoff
+        first = ceil((self.low + shift) / step) * step - shift
+        moments = [first + place * step for place in range(int((self.high - first) // step) + 1)]
+        form = "%H:%M" if step < 86400 else "%b %d"
+        return [(at, _clock(at, form)) for at in moments]
+
+
+def _clock(at: float, form: str) -> str:
+    local = time.localtime(at)
+    midnight = form == "%H:%M" and local[3:5] == (0, 0)
+    return time.strftime("%b %d" if midnight else form, local)
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Collects shapes. Colours are attributes, which all programs know; classes let a page replace them."""
+
+    def __init__(self, width: float, height: float, title: str) -> None:
+        """`title` says what the chart shows, for those who cannot see it."""
+        self.width = width
+        self.height = height
+        self._title = title
+        self._parts: list[str] = []
+
+    def svg(self, *, background: bool = True) -> str:
+        """The whole document; without a background it takes that of a page."""
+        size = f'width="{self.width:g}" height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"'
+        paper = f'<rect class="paper" width="100%" height="100%" fill="{PAPER}"/>' if background else ""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="{FONT}" font-size="{FONT_SIZE:g}">'
+            f"<title>{escape(self._title)}</title>{paper}"
         )
-    )
+        return "\n".join([head, *self._parts, "</svg>"]) + "\n"
 
+    def rect(
+        self,
+        box: tuple[float, float, float, float],
+        fill: str,
+        *,
+        opacity: float = 1.0,
+        stroke: str = "",
+        dashed: bool = False,
+        rounded: float = 0.0,
+        tip: str = "",
+    ) -> None:
+        """A rectangle by its left, top, width and height; `tip` is shown when the mouse is above it."""
+        x, y, width, height = box
+        line = f' stroke="{stroke}"' + (' stroke-dasharray="3 2"' if dashed else "") if stroke else ""
+        shape = (
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{max(0.0, height):.1f}"'
+            f' fill="{fill}" fill-opacity="{opacity:g}"{line}' + (f' rx="{rounded:g}"' if rounded else "")
+        )
+        self._parts.append(f"{shape}><title>{escape(tip)}</title></rect>" if tip else f"{shape}/>")
 
-def write_chart(chart: Chart | Parallel, path: Path) -> None:
-    """Write an SVG, or a PNG where the name ends so."""
-    text = chart_svg(chart)
-    data = _png(text) if path.suffix.lower() == ".png" else text.encode()
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise StokerError(f"cannot write {path}: {error.strerror}", "name another file") from error
+    def line(
+        self,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        stroke: str = GRID,
+        width: float = 1.0,
+        kind: str = "grid",
+    ) -> None:
+        self._parts.append(
+            f'<line class="{kind}" x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"'
+            f' stroke="{stroke}" stroke-width="{width:g}"/>'
+        )
 
+    def path(self, steps: str, stroke: str, width: float = 1.5) -> None:
+        """A line by SVG's path commands, such as M0 0L10 5."""
+        self._parts.append(f'<path d="{steps}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>')
 
-def _png(text: str) -> bytes:
-    try:
-        import resvg_py
-    except ImportError:
-        raise StokerError(
-            "a PNG needs resvg-py, which is not installed", "pip install 'stoker[plot]', or write an SVG: -o FILE.svg"
-        ) from None
-    return bytes(resvg_py.svg_to_bytes(svg_string=text, width=int(WIDTH * PNG_SCALE)))
+    def circle(
+        self, centre: tuple[float, float], radius: float, fill: str, *, opacity: float = 0.7, tip: str = ""
+    ) -> None:
+        shape = (
+            f'<circle cx="{centre[0]:.1f}" cy="{centre[1]:.1f}" r="{radius:g}" fill="{fill}" fill-opacity="{opacity:g}"'
+        )
+        self._parts.append(f"{shape}><title>{escape(tip)}</title></circle>" if tip else f"{shape}/>")
 
+    def text(
+        self,
+        at: tuple[float, float],
+        words: str,
+        *,
+        anchor: str = "start",
+        fill: str = INK,
+        size: float = FONT_SIZE,
+        bold: bool = False,
+        kind: str = "ink",
+        turned: bool = False,
+        halo: bool = False,
+    ) -> None:
+        """Words at the base line; `anchor` is start, middle or end. A halo keeps them readable on lines."""
+        more = ' font-weight="600"' if bold else ""
+        more += f' transform="rotate(-90 {at[0]:.1f} {at[1]:.1f})"' if turned else ""
+        more += f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if halo else ""
+        self._parts.append(
+            f'<text class="{kind}" x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" font-size="{size:g}"'
+            f' fill="{fill}"{more}>{escape(words)}</text>'
+        )
 
-def _chart(chart: Chart) -> Iterator[str]:
-    yield from _grid(chart.x, chart.y)
-    for series in chart.series:
-        yield from _series(series, chart)
-    yield from _legend([series for series in chart.series if series.name])
+    # -- axes -------------------------------------------------------------------------------------
 
+    def axis_below(self, ticks: Iterable[tuple[float, str]], top: float, bottom: float, name: str = "") -> None:
+        """Vertical lines from top to bottom at pixels, and their texts below."""
+        for x, words in ticks:
+            self.line((x, top), (x, bottom))
+            self.text((x, bottom + 14), words, anchor="middle", fill=FAINT, size=10, kind="faint")
+        if name:
+            self.text((self.width / 2, bottom + 32), name, anchor="middle", fill=FAINT, kind="faint")
 
-def _x(axis: Axis, value: float) -> float:
-    return LEFT + axis.place(value) * (WIDTH - LEFT - RIGHT)
+    def axis_left(self, ticks: Iterable[tuple[float, str]], left: float, right: float, name: str = "") -> None:
+        """Horizontal lines from left to right at pixels, and their texts on the left."""
+        for y, words in ticks:
+            self.line((left, y), (right, y))
+            self.text((left - 6, y + 4), words, anchor="end", fill=FAINT, size=10, kind="faint")
+        if name:
+            self.text((14, self.height / 2), name, anchor="middle", fill=FAINT, kind="faint", turned=True)
 
+    @staticmethod
+    def legend_width(names: Sequence[tuple[str, str]]) -> float:
+        return sum(26 + len(name) * FONT_SIZE * CHARACTER for name, _ in names)
 
-def _y(axis: Axis, value: float) -> float:
-    return HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM)
-
-
-def _grid(x: Axis, y: Axis) -> Iterator[str]:
-    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    for value, text in x.ticks(8):
-        at = _x(x, value)
-        yield f'<path d="M{at:.1f} {TOP}V{bottom}" stroke="{GRID}"/>'
-        yield _text(at, bottom + 18, text, anchor="middle")
-    for value, text in y.ticks(6):
-        at = _y(y, value)
-        yield f'<path d="M{LEFT} {at:.1f}H{right}" stroke="{GRID}"/>'
-        yield _text(LEFT - 8, at + 4, text, anchor="end")
-    yield f'<path d="M{LEFT} {TOP}V{bottom}H{right}" fill="none" stroke="{TEXT}"/>'
-    yield _text((LEFT + right) / 2, HEIGHT - 14, x.title, anchor="middle")
-    yield _text(16, (TOP + bottom) / 2, y.title, anchor="middle", turned=True)
-
-
-def _series(series: Series, chart: Chart) -> Iterator[str]:
-    colour = TONES[series.tone]
-    places = [(_x(chart.x, x), _y(chart.y, y)) for x, y in series.points]
-    if series.kind == "points":
-        for x, y in places:
-            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" fill="{colour}" fill-opacity="0.75"/>'
-        return
-    if places:
-        width = 1 if series.tone == "faint" else 2
-        path = _path(places, steps=series.kind == "steps")
-        yield f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
-
-
-def _path(places: Sequence[tuple[float, float]], *, steps: bool) -> str:
-    (x, y), *rest = places
-    words = [f"M{x:.1f} {y:.1f}"]
-    for x, y in rest:
-        words.append(f"H{x:.1f}V{y:.1f}" if steps else f"L{x:.1f} {y:.1f}")
-    return "".join(words)
-
-
-def _legend(series: Sequence[Series]) -> Iterator[str]:
-    right = WIDTH - RIGHT
-    for one in reversed(series):
-        yield _text(right, 24, one.name, anchor="end")
-        right -= 7 * len(one.name) + 14
-        yield f'<rect x="{right:.0f}" y="15" width="10" height="10" fill="{TONES[one.tone]}"/>'
-        right -= 14
-
-
-def _parallel(chart: Parallel) -> Iterator[str]:
-    count = max(1, len(chart.axes) - 1)
-    places = [LEFT + number * (WIDTH - LEFT - RIGHT - 40) / count for number in range(len(chart.axes))]
-    order = sorted(range(len(chart.lines)), key=lambda number: chart.goodness[number])
-    for number in order:  # the best on top
-        yield _parallel_line(chart, number, places)
-    for axis, x in zip(chart.axes, places, strict=True):
-        yield f'<path d="M{x:.1f} {TOP + 16}V{HEIGHT - BOTTOM}" stroke="{TEXT}"/>'
-        yield _text(x, HEIGHT - BOTTOM + 22, axis.title, anchor="middle")
-        for value, text in axis.ticks(6):
-            yield _text(x + 5, _parallel_y(axis, value) + 4, text, halo=True)
-
-
-def _parallel_y(axis: Axis, value: float) -> float:
-    return HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM - 16)
-
-
-def _parallel_line(chart: Parallel, number: int, places: Sequence[float]) -> str:
-    values = chart.lines[number]
-    known = [
-        (x, _parallel_y(axis, value))
-        for axis, x, value in zip(chart.axes, places, values, strict=True)
-        if value is not None
-    ]
-    share = chart.goodness[number]
-    colour = "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in zip(WORST, BEST, strict=True))
-    width = 1 + 1.5 * share
-    return (
-        f'<path d="{_path(known, steps=False)}" fill="none" stroke="{colour}" stroke-width="{width:.1f}"/>'
-        if known
-        else ""
-    )
-
-
-def _text(
-    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", turned: bool = False, halo: bool = False
-) -> str:
-    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
-    around = f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if halo else ""
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{TEXT}"{turn}{around}>'
-        f"{escape(text)}</text>"
-    )
+    def legend(self, names: Sequence[tuple[str, str]], at: tuple[float, float]) -> None:
+        """Names with their colours, in one row from a point."""
+        x, y = at
+        for name, colour in names:
+            self.rect((x, y - 9, 10, 10), colour, rounded=2)
+            self.text((x + 14, y), name, fill=FAINT, kind="faint")
+            x += 26 + len(name) * FONT_SIZE * CHARACTER

@@ -19,7 +19,7 @@ help:
 	@echo "make bench   measure Stoker side by side with other programs"
 	@echo "make schema  write docs/schema from the code"
 	@echo "make reference  write docs/reference.md from the code"
-	@echo "make picture  draw docs/picture.svg and docs/status.svg from real runs"
+	@echo "make picture  draw the pictures of the documents from real runs (about 6 minutes)"
 	@echo "make clean   remove .venv and all build products"
 
 # The product alone; the demonstration needs no development tools.
@@ -82,8 +82,9 @@ schema: $(STAMP)
 reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py
 
-picture: $(STAMP)
+picture: $(PAGE)
 	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_screenshots.py
 
 clean:
 	rm -rf $(VENV) build dist web/node_modules src/stoker/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -25,16 +25,18 @@ from stoker.ledger import ledger_path, prepare_ledger
 from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.node import TERM_SECONDS, gpus_of, node_name
+from stoker.sites.slurm.node import FULL, FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
+    Ask,
     Hand,
+    Here,
     Left,
     News,
-    Order,
     PilotFolder,
     PilotPlan,
     Ready,
+    Recall,
     Report,
     Stop,
 )
@@ -118,10 +120,15 @@ class Pilot:
         self._runtime.close()
 
     def flush(self) -> None:
-        """Tell the head what has happened so far."""
-        news, self._news = self._news, []
-        if news:
-            self._folder.tell(news)
+        """Tell the head what has happened so far, and wait while the shared directory is full: jobs go on."""
+        while self._news:
+            try:
+                self._folder.tell(self._news)
+                self._news = []
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                time.sleep(FULL_PAUSE)
 
     def _is_over(self) -> bool:
         if self._ended_by_slurm or self._leaving:
@@ -139,7 +146,9 @@ class Pilot:
         if hands:
             self._take(hands)
         for order in orders:
-            if not isinstance(order, Hand) and order.job in self._taken:
+            if isinstance(order, Ask):
+                self._news.append(Here())
+            elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
 
     def _take(self, hands: list[Hand]) -> None:
@@ -156,8 +165,7 @@ class Pilot:
             self._taken[hand.job.id] = _key(hand.job)
             self._runtime.engine.adopt(hand.job, adopted=False)
 
-    def _obey(self, order: Order) -> None:
-        assert not isinstance(order, Hand)
+    def _obey(self, order: Recall | Stop) -> None:
         engine = self._runtime.engine
         if isinstance(order, Stop):
             engine.cancel(order.job, order.grace, order.note, order.signal)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -12,13 +14,17 @@ from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
 from stoker.runner import journal
 from stoker.sites.interface import EngineJobs
-from stoker.sites.slurm.shared import BundleFolder
+from stoker.sites.slurm.shared import ALIVE, BundleFolder
 from stoker.store.logs import read_tail
 
 RETURNS_ALLOWED = 3
 """How often in a row a job may come back from Slurm without a start; then it is held."""
 SHORT_SECONDS = 60.0
 """Seconds before a job is handed over again that a node was too short of something to start."""
+SILENT_SECONDS = 20.0
+"""A node that works on an attempt answers sooner: it looks for messages every 10 s, and each way may take seconds."""
+UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
+"""States in which Slurm has lost sight of a node, whose processes may go on."""
 
 
 def ref_of(bundle: str, index: int) -> str:
@@ -45,6 +51,8 @@ class Attempt:
         self.node = ""
         self.gpus: tuple[str, ...] = ()
         self.end: journal.AttemptExited | journal.AttemptReturned | None = None
+        self.asked_at: float | None = None
+        """When its node was asked whether it goes on (monotonic); None where it answered, or there was no need."""
 
     @property
     def key(self) -> str:
@@ -65,6 +73,9 @@ class Attempt:
         return bool(data)
 
     def _take(self, line: bytes) -> None:
+        if line.startswith(f"{ALIVE} {self.key} ".encode()):
+            self.asked_at, self.answers = None, Answers()
+            return
         try:
             record = journal.record_of(line)
         except journal.Unreadable:
@@ -134,6 +145,8 @@ class Judgement:
             return False
         if verdict in ("take back", "called off"):
             return self._take_back(bundle, attempt, job, called_off=verdict == "called off")
+        if verdict == "lost" and not self._is_dead(bundle, attempt):
+            return False
         self._jobs.apply(job, self._end(job, attempt, verdict))
         self._jobs.plan_due = True
         return True
@@ -162,13 +175,30 @@ class Judgement:
         for _, job_id in due:
             self._jobs.resume(job_id)
 
+    def _is_dead(self, bundle: Bundle, attempt: Attempt) -> bool:
+        """Whether no process of an attempt can be left. Where Slurm does not know, its node is asked, and is silent.
+
+        A controller that forgot a task, or lost sight of its node, says nothing about the processes there.
+        """
+        fact, now = attempt.answers.fact, time.monotonic()
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return True
+        if attempt.asked_at is None:
+            bundle.folder.ask(attempt.index)
+            attempt.asked_at = now
+        if now - attempt.asked_at < SILENT_SECONDS:
+            return False
+        bundle.folder.stop(attempt.index, 0.0, signal.SIGKILL)  # a node that comes back must not go on
+        return True
+
     def _take_back(self, bundle: Bundle, attempt: Attempt, job: Job, *, called_off: bool) -> bool:
         """Slurm does no more for an attempt that has no start in its journal: its claim tells whether it began."""
         now = self._jobs.clock()
         if not bundle.folder.claim(attempt.index):
-            if is_settled(attempt.answers):  # else the journal may only be late
+            gone = is_settled(attempt.answers) and self._is_dead(bundle, attempt)  # else the journal may only be late
+            if gone:
                 self._jobs.apply(job, Lost(attempt.number, now, loss_text(attempt.answers)))
-            return is_settled(attempt.answers)
+            return gone
         fact = attempt.answers.fact
         if called_off:
             job = self._jobs.apply(job, Cancelled(now, "cancelled in Slurm"))

@@ -61,6 +61,10 @@ class Stop(Struct, frozen=True, tag="stop"):
     signal: int
 
 
+class Ask(Struct, frozen=True, tag="ask"):
+    """Answer: Slurm does not say whether the pilot lives."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
     """The pilot works."""
 
@@ -75,12 +79,16 @@ class Report(Struct, frozen=True, tag="report"):
     event: Event
 
 
+class Here(Struct, frozen=True, tag="here"):
+    """The pilot lives."""
+
+
 class Left(Struct, frozen=True, tag="left"):
     """The pilot takes nothing more."""
 
 
-Order = Hand | Recall | Stop
-News = Ready | Report | Left
+Order = Hand | Recall | Stop | Ask
+News = Ready | Report | Here | Left
 Message = TypeVar("Message")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import ceil
 from pathlib import Path
@@ -26,12 +27,15 @@ from stoker.core.job import (
 from stoker.core.launch import attempt_key, output_paths
 from stoker.core.settings import ClusterSettings
 from stoker.sites.interface import EngineJobs
-from stoker.sites.slurm.attempts import Bundle, ref_of
+from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, Bundle, ref_of
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
+    Ask,
     Hand,
+    Here,
     Left,
+    News,
     Order,
     PilotFolder,
     PilotPlan,
@@ -82,6 +86,8 @@ class Pilot(Bundle):
         self.count = 0
         self.until: float | None = None
         """When Slurm ends it."""
+        self.asked_at: float | None = None
+        """When it was asked whether it lives (monotonic); None where it answered, or there was no need."""
         self._offset = 0
         self._environments: set[str] = set()
 
@@ -93,7 +99,7 @@ class Pilot(Bundle):
     def waiting(self) -> int:
         return sum(each.began is None for each in self.handed.values())
 
-    def news(self) -> list[Ready | Report | Left]:
+    def news(self) -> list[News]:
         """What it wrote since the last look; nothing where its folder is out of sight."""
         with contextlib.suppress(OSError):
             found, self._offset = self.files.read_news(self._offset)
@@ -233,6 +239,8 @@ class Pilots:
                     case Ready():
                         pilot.ready = one
                         self.failures.clear()
+                    case Here():
+                        pilot.asked_at, pilot.answers = None, Answers()
                     case Left():
                         pilot.leaving = True
                     case Report():
@@ -270,6 +278,8 @@ class Pilots:
         if not is_settled(pilot.answers):
             return
         never_began = pilot.files.claim_as(OWN_CLAIM)
+        if not never_began and not self._is_dead(pilot):
+            return
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
             if job is not None:
@@ -280,6 +290,16 @@ class Pilots:
         del self.all[pilot.name]
         self.over.append(pilot)
         self._jobs.plan_due = True
+
+    def _is_dead(self, pilot: Pilot) -> bool:
+        """As for an attempt: a pilot that Slurm lost sight of is asked, and must be silent."""
+        fact, now = pilot.answers.fact, time.monotonic()
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return True
+        if pilot.asked_at is None:
+            self._orders.setdefault(pilot.name, []).append(Ask())
+            pilot.asked_at = now
+        return now - pilot.asked_at >= SILENT_SECONDS
 
     def _lose(self, pilot: Pilot, job: Job, key: str, handed: Handed, *, safe: bool) -> None:
         """`safe`: the pilot is dead and had not begun with the attempt."""

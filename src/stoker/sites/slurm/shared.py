@@ -18,10 +18,14 @@ from typing import Any
 
 JOURNALS = "journals"
 CLAIMS = "claims"
-STOPS = "stops"
+MESSAGES = "messages"
 ERRORS = "errors"
 ORDERS = "orders"
 SUBMITTED = "submitted"
+MARKER = "stoker-queue"
+"""File by which the shared directory is recognised: what is missing from another one has not vanished."""
+ALIVE = "A"
+"""Begins the line of a journal by which a node answers that it still works on the attempt."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -36,8 +40,9 @@ class BundleFolder:
 
     def make(self, orders: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, str]]) -> None:
         """Make all files; the orders get their name last, so that one look tells whether all is there."""
-        for name in (JOURNALS, CLAIMS, STOPS, ERRORS):
+        for name in (JOURNALS, CLAIMS, ERRORS):
             (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.path / MESSAGES).touch(0o600)
         for index in range(len(orders)):
             os.close(os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         lines = [json.dumps(environments), *map(json.dumps, orders)]
@@ -57,7 +62,14 @@ class BundleFolder:
 
     def stop(self, index: int, grace: float, number: int) -> None:
         """Order the node to stop an attempt; a signal tells it to look."""
-        _write(self.path / STOPS / str(index), f"{json.dumps({'grace': grace, 'signal': number})}\n".encode(), _APPEND)
+        self._tell(index, {"grace": grace, "signal": number})
+
+    def ask(self, index: int) -> None:
+        """Ask the node whether it still works on an attempt; it answers in the journal."""
+        self._tell(index, {"ask": True})
+
+    def _tell(self, index: int, message: Mapping[str, Any]) -> None:
+        append(self.path / MESSAGES, f"{json.dumps({'index': index, **message})}\n".encode())
 
     def remove(self) -> None:
         """Remove all. A task of Slurm's that comes late finds no orders, and does nothing."""
@@ -102,6 +114,11 @@ class BundleFolder:
             return lines[-1] if lines else ""
         return ""
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the head has removed it; a shared directory that is out of sight says nothing."""
+        return not (self.path / ORDERS).exists() and (self.path.parent / MARKER).exists()
+
     # -- nodes read and write --------------------------------------------------------------------
 
     def order(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -116,13 +133,11 @@ class BundleFolder:
     def open_journal(self, index: int) -> int:
         return os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CLOEXEC)
 
-    def stops(self, index: int) -> list[dict[str, Any]]:
-        """All orders to stop an attempt, oldest first."""
-        try:
-            data = (self.path / STOPS / str(index)).read_bytes()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    def messages(self, index: int) -> list[dict[str, Any]]:
+        """All that the head told the node about an attempt, oldest first."""
+        data = (self.path / MESSAGES).read_bytes()
+        found = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [message for message in found if message["index"] == index]
 
 
 def sync(folder: Path) -> None:
@@ -140,10 +155,16 @@ def append(path: Path, data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes, flags: int) -> None:
+    """Write all or nothing: a full disk may take the first half of a line."""
     descriptor = os.open(path, flags, 0o600)
     try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)

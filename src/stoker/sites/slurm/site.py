@@ -26,7 +26,7 @@ from stoker.sites.slurm.commands import TAG, SlurmCommands
 from stoker.sites.slurm.controller import Controller
 from stoker.sites.slurm.node import ARRAY, GPUS
 from stoker.sites.slurm.pilots import MARK, Pilot, Pilots, is_pilot, pilot_plan, pilot_words
-from stoker.sites.slurm.shared import BundleFolder
+from stoker.sites.slurm.shared import MARKER, BundleFolder
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
@@ -38,8 +38,6 @@ PILOT_INTERVAL = 0.1
 """Seconds between two looks while jobs are in pilots."""
 DISK_PAUSE = 10.0
 """Seconds before files are written again after the shared directory refused them."""
-MARKER = "stoker-queue"
-"""File by which the shared directory is recognised: what is missing from another one has not vanished."""
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.sites.slurm.node import main; main()"
 
@@ -158,7 +156,12 @@ class SlurmSite:
         if not bundle.made:
             return
         for attempt in list(bundle.attempts.values()):
-            if self._judgement.decide(bundle, attempt):
+            try:
+                is_over = self._judgement.decide(bundle, attempt)
+            except OSError as error:  # decided again at the next answer
+                self._disk_failed(error)
+                return
+            if is_over:
                 self._leave(bundle, attempt)
 
     def _leave(self, bundle: Bundle, attempt: Attempt) -> None:
@@ -390,8 +393,8 @@ class SlurmSite:
             if self._withdraw(bundle, attempt):
                 return
             bundle.folder.stop(attempt.index, job.spec.grace if grace is None else grace, number)
-        except OSError as error:
-            self._disk_trouble = f"cannot stop job {job.id} through {self._files.state}: {error.strerror}"
+        except OSError:  # Slurm ends it, with its own grace
+            self._controller.forget(bundle.tag, attempt.index)
             return
         self._controller.signal(bundle.tag, attempt.index)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from stoker.core.job import Ended
 from support.cli import until
-from support.cluster import ClusterQueue
+from support.cluster import NAME, ClusterQueue
 from support.faults.table import fault
 from support.shared_directory import killed_at
 from support.slurm import Slurm, running_slurm
@@ -21,6 +22,8 @@ from support.wait import wait_until
 
 STEPS_A_ROUND = 6
 TASKS = 4
+NO_ENGINE = 3
+"""Exit code of a submit whose engine could not be started; its jobs are in the queue."""
 END_SECONDS = 150.0
 WITNESS = (
     "exec 9>>lock.$STOKER_JOB_ID; flock -n 9 || echo $STOKER_JOB_ID >> doubles; echo $STOKER_JOB_ID >> began; "
@@ -68,6 +71,13 @@ PILOT_STEPS = SUBMIT_STEPS | {
 """The steps of handing jobs over (ARCHITECTURE.md, Clusters), by what the engine does there."""
 
 
+NEW_PILOT_STEPS = {
+    *("before sbatch", "while sbatch runs", "after sbatch", "before the submit is noted", "after the submit is noted"),
+    *("before the first file of a pilot", "after the plan has its name"),
+}
+"""Steps that only a new pilot takes."""
+
+
 def replace_program(lab: ClusterQueue, name: str, text: str, once: Path) -> dict[str, str]:
     """Variables with a script before one of Slurm's programs, which it finds as $real."""
     real = shutil.which(name, path=lab.environment["PATH"])
@@ -90,6 +100,10 @@ class Heads:
     def kill_at(self, name: str, step: Step) -> None:
         """Let the next engine die at a step of its work."""
         once = self.lab.home / f"dead-{sum(self.kills.values())}-{len(self.jobs)}"
+        if name in NEW_PILOT_STEPS and self.lab.slurm.run("squeue", "-h", "-n", "stoker-pilot"):
+            self.wait()
+            self.lab.slurm.run("scancel", "-n", "stoker-pilot")  # else the jobs go into the one that runs
+            wait_until(lambda: not self.lab.slurm.run("squeue", "-h", "-n", "stoker-pilot"))
         with self._engine_that_dies(step, once):
             if step.part == "/claims/":
                 self._cancel_one_that_waits()
@@ -99,10 +113,13 @@ class Heads:
         self.kills[name] += 1
         self.lab("status")  # brings an engine back
 
-    def submit(self, work: str, *options: str) -> int:
-        job = self.lab.submit(*options, WITNESS.format(work=work), count=f"0-{TASKS - 1}")
-        self.jobs += range(job, job + TASKS)
-        return job
+    def submit(self, work: str, *options: str) -> None:
+        """Submit an array; the engine that starts for it may die before it works, which the submit tells."""
+        line = WITNESS.format(work=work)
+        words = ["submit", "-M", NAME, "--parsable", "-a", f"0-{TASKS - 1}", *options, "--", "sh", "-c", line]
+        done = self.lab(*words)
+        assert done.code in (0, NO_ENGINE), done
+        self.jobs += range(int(done.out), int(done.out) + TASKS)
 
     @contextlib.contextmanager
     def _engine_that_dies(self, step: Step, once: Path) -> Iterator[None]:
@@ -140,7 +157,8 @@ class Heads:
         for job in self.jobs:
             state = lab.job(job).state
             if not isinstance(state, Ended):
-                found.append(f"stuck: job {job} is {lab.word(job)}")
+                shown = lab.slurm.attempt("squeue", "-h", "-t", "all", "-o", "%i %T %r %N %k").stdout.splitlines()
+                found.append(f"stuck: job {job} is {lab.word(job)}; squeue: {shown[-20:]}")
             elif state.code != job % 7:
                 found.append(f"job {job} has {state.result} {state.code} instead of {job % 7}")
             allowed = 1 + (lab.job(job).losses if losses else 0)
@@ -151,10 +169,10 @@ class Heads:
         found += [f"job {job} ran {began[job]} times, cancelled before" for job in self.cancelled if began[job]]
         return found
 
-    def wait(self) -> None:
-        """Wait until all jobs are over; `findings` tells which are not."""
+    def wait(self, meanwhile: Callable[[], object] = bool) -> None:
+        """Wait until all jobs are over, and do something again and again; `findings` tells which are not."""
         with contextlib.suppress(AssertionError):
-            wait_until(lambda: self.lab("status") and self._all_over(), END_SECONDS)
+            wait_until(lambda: (meanwhile(), self.lab("status"), self._all_over())[-1], END_SECONDS)
 
     def _all_over(self) -> bool:
         return all(isinstance(self.lab.job(job).state, Ended) for job in [*self.jobs, *self.cancelled])
@@ -198,14 +216,21 @@ def kill_controller(trial: QueueStorm) -> None:
         running_slurm(nodes=2, kill_wait=1) as slurm,
         heads(trial.home / "cluster", slurm, pilots=False) as queue,
     ):
-        for _ in range(6):
-            queue.submit("sleep 0.5", "-G", "1")
-        for count in (4, 14):
-            queue.lab.wait_lines("began", count + trial.dice.randrange(4))
+        for seconds in (0.3, 0.3, 4, 0.3, 4, 0.3):
+            queue.submit(f"sleep {seconds}", "-G", "1")
+        for count in (4, 12):
+            number = count + trial.dice.randrange(4)
+            wait_until(lambda least=number: _resume(slurm) and len(queue.lab.lines("began")) >= least)  # type: ignore[misc]
             slurm.stop_controller(signal.SIGKILL)
             slurm.start_controller()
             trial.blows["controller"] += 1
-            slurm.attempt("scontrol", "update", "nodename=ALL", "state=resume")
-        queue.wait()
+        queue.wait(lambda: _resume(slurm))
         trial.broken += queue.findings(losses=True)
         trial.blows["cluster job"] += len(queue.jobs)
+
+
+def _resume(slurm: Slurm) -> bool:
+    """A person resumes nodes, which Slurm drains for "Duplicate jobid"."""
+    slurm.attempt("scontrol", "update", "nodename=ALL", "state=resume")
+    time.sleep(0.3)
+    return True

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from stoker.core.errors import Impossible
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.units import count_text
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
@@ -255,11 +257,22 @@ def serve_pilot(path: Path) -> None:
     try:
         (state / "reports").symlink_to(plan.reports)
         with contextlib.closing(_devices(plan, state)) as devices:
+            if (found := len(devices.snapshot(time.time()).devices)) < plan.gpus:
+                folder.fail(0, _too_few(plan, node, found))
+                sys.exit(1)
             pilot = Pilot(folder, plan, state, devices, node)
             with contextlib.closing(pilot):
                 pilot.run()
     finally:
         shutil.rmtree(state, ignore_errors=True)
+
+
+def _too_few(plan: PilotPlan, node: str, found: int) -> str:
+    """The head holds the jobs with these words when one pilot after another says so."""
+    return (
+        f"a pilot on {node} found {count_text(found, 'GPU')}, and a job needs {plan.gpus}; see nvidia-smi there; "
+        f'pilots = "never" under [cluster.{plan.cluster}] runs jobs without pilots'
+    )
 
 
 def _devices(plan: PilotPlan, state: Path) -> Devices:

@@ -36,6 +36,8 @@ class PilotPlan(Struct, frozen=True):
     """Directory with a ledger for each node; empty is the ledger of the node."""
     whole_node: bool = False
     """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
+    gpus: int = 1
+    """GPUs without which it is of no use."""
 
 
 class Hand(Struct, frozen=True, tag="hand"):

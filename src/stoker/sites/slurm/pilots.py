@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, loss_text, said
+from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, is_stalled, loss_text, said
 from stoker.core.job import (
     Active,
     Assigned,
@@ -83,6 +83,7 @@ class Pilot(Bundle):
         self.leaving = False
         self.ahead = FIRST_AHEAD
         self.gpus = 1
+        """GPUs that it must have, for the largest of the jobs for which it is started."""
         self.count = 0
         self.until: float | None = None
         """When Slurm ends it."""
@@ -125,6 +126,8 @@ class Pilots:
         self.all: dict[str, Pilot] = {}
         self.over: list[Pilot] = []
         """Pilots whose last events are not recorded yet."""
+        self.nodes: NodeSize | None = None
+        """The largest node, once Slurm told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
         self._jobs = jobs
@@ -135,16 +138,22 @@ class Pilots:
     # -- which jobs -------------------------------------------------------------------------------
 
     def choose(self, waiting: Sequence[Job]) -> list[Job]:
-        """Those of the waiting jobs that run in pilots. Slurm itself keeps the limit of an array, so those do not."""
+        """Those of the waiting jobs that run in pilots."""
         if self._settings.pilots == "never":
             return []
-        single = [job for job in waiting if job.spec.nodes == 1 and job.spec.at_once is None]
-        able = [job for job in single if job.spec.resources.gpus]
+        able = [job for job in waiting if self._is_able(job)]
         if self._settings.pilots == "always" or self._settings.private:
             return able
         short = [job for job in able if job.spec.limit is not None and job.spec.limit < SHORT_SECONDS]
         many = {job.id for job in short} if len(short) > MANY else set()
         return [job for job in able if job.spec.resources.shares or job.id in many]
+
+    def _is_able(self, job: Job) -> bool:
+        """Whether a pilot can run it. Slurm itself keeps the limit of an array, and finds GPUs of a model."""
+        spec, gpus = job.spec, job.spec.resources.gpus
+        single = spec.nodes == 1 and spec.at_once is None and (self._settings.private or not spec.resources.model)
+        fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
+        return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 
     def wanted(self, waiting: Sequence[Job], nodes: NodeSize) -> int:
         """How many more pilots to start for jobs that wait, and for those in pilots that have not started."""
@@ -191,15 +200,18 @@ class Pilots:
         pilot.handed[attempt_key(after.id, after.attempts)] = Handed(after)
         self._orders.setdefault(pilot.name, []).append(hand)
 
-    def send(self) -> None:
-        """Send all orders, once the assignments are recorded."""
-        orders, self._orders = self._orders, {}
+    def send(self) -> bool:
+        """Send all orders, once the assignments are recorded; whether there were any. What fails stays to be sent."""
+        orders, self._orders, failure = self._orders, {}, None
         for name, some in orders.items():
             if name in self.all:
                 try:
                     self.all[name].files.give(some)
-                except OSError:
-                    self._orders.setdefault(name, []).extend(some)
+                except OSError as error:
+                    self._orders[name], failure = some, error
+        if failure is not None:
+            raise failure
+        return bool(orders)
 
     # -- single jobs ------------------------------------------------------------------------------
 
@@ -275,10 +287,11 @@ class Pilots:
     def decide(self, pilot: Pilot) -> None:
         """Give up a pilot that Slurm does no more for; its news were read after that answer."""
         fact = pilot.answers.fact
-        if not is_settled(pilot.answers):
+        stalled = pilot.ready is None and is_stalled(pilot.answers)
+        if not is_settled(pilot.answers) and not stalled:
             return
         never_began = pilot.files.claim_as(OWN_CLAIM)
-        if not never_began and not self._is_dead(pilot):
+        if not never_began and (stalled or not self._is_dead(pilot)):
             return
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
@@ -338,7 +351,7 @@ def _translated(job: Job, handed: Handed, event: Event, now: float) -> Event:
     return Returned(handed.number, now, event.short)
 
 
-def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str]) -> PilotPlan:
+def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
     """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
     return PilotPlan(
         cluster,
@@ -347,11 +360,15 @@ def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapp
         own.get("STOKER_SIM", ""),
         own.get("STOKER_LEDGER", ""),
         whole_node=settings.private,
+        gpus=gpus,
     )
 
 
-def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterator[str]:
-    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot."""
+def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int, least: int) -> Iterator[str]:
+    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot.
+
+    `need` are the GPUs of all jobs that wait, `least` those of the largest.
+    """
     for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
         if value:
             yield f"--{name}={value}"
@@ -359,6 +376,7 @@ def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterat
     yield "--nodes=1"
     if settings.private:  # the ledger of the node shares its GPUs with other users
         yield "--exclusive"
+        yield f"--gres=gpu:{least}"
     else:
         yield f"--gres=gpu:{gpus}"
         yield f"--mem={nodes.memory * gpus // max(1, nodes.gpus) * 9 // 10}"

@@ -95,6 +95,8 @@ class SlurmSite:
         self._look_at = 0.0
         self._place_at = 0.0
         self._disk_trouble = ""
+        self._away = ""
+        """Why the shared directory is out of sight."""
         self._environments: dict[str, dict[str, str]] = {}
         self._marked = False
 
@@ -185,7 +187,7 @@ class SlurmSite:
         self._policy = policy
         if not self._jobs.plan_due or now < self._place_at or not self._controller.knows_limits:
             return
-        self._jobs.plan_due = False
+        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
         if not self._jobs.waiting and self._is_reachable():
             for pilot in self._pilots.dispensable():
                 self._controller.forget(pilot.tag, 0)
@@ -212,14 +214,17 @@ class SlurmSite:
             return
         self._pilots.feed(jobs, now, self._config.user)
         left = [job for job in jobs if job.id in self._jobs.waiting]
-        nodes, need = self._controller.nodes, sum(job.spec.resources.gpus for job in left)
+        nodes, gpus = self._controller.nodes, [job.spec.resources.gpus for job in left]
         assert nodes is not None
         for _ in range(self._pilots.wanted(left, nodes)):
             self._count += 1
             name = f"{MARK}{self._context.instance}-{self._count}"
             pilot = self._pilots.all[name] = Pilot(name, self._tag + name, self._files.state / name)
-            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._config.settings, nodes, need)]
-            pilot.since = now
+            pilot.options = [
+                "--job-name=stoker-pilot",
+                *pilot_words(self._config.settings, nodes, sum(gpus), max(gpus)),
+            ]
+            pilot.since, pilot.gpus = now, max(gpus)
             self._new_pilots.append(pilot)
 
     def _pending(self) -> Iterator[Attempt]:
@@ -261,7 +266,11 @@ class SlurmSite:
         for pilot in self._new_pilots:
             self._make_pilot(pilot)
         self._new_pilots.clear()
-        self._pilots.send()
+        try:
+            if self._pilots.send():
+                self._disk_trouble = ""
+        except OSError as error:
+            self._disk_failed(error)
         over, self._over, self._pilots.over = [*self._over, *self._pilots.over], [], []
         for bundle in over:
             bundle.folder.remove()
@@ -270,7 +279,7 @@ class SlurmSite:
         try:
             self._mark()
             pilot.files.make_pilot(
-                pilot_plan(self._config.name, self._config.settings, self._files.reports, os.environ)
+                pilot_plan(self._config.name, self._config.settings, self._files.reports, os.environ, pilot.gpus)
             )
             pilot.made = True
         except OSError as error:
@@ -331,10 +340,10 @@ class SlurmSite:
 
     def _is_reachable(self) -> bool:
         """Whether the shared directory is there; where it is not, nothing that is missing from it is gone."""
-        if not any(bundle.made for bundle in self._all.values()) or (self._files.state / MARKER).exists():
-            return True
-        self._disk_trouble = f"the shared directory {self._files.state} cannot be reached; jobs on the cluster go on"
-        return False
+        is_away = any(bundle.made for bundle in self._all.values()) and not (self._files.state / MARKER).exists()
+        words = f"the shared directory {self._files.state} cannot be reached; jobs on the cluster go on"
+        self._away = words if is_away else ""
+        return not is_away
 
     def _refuse(self, name: str, why: str) -> None:
         """Slurm will never take the bundle: its jobs are held with Slurm's words."""
@@ -442,7 +451,7 @@ class SlurmSite:
         """Why a job waits that was not handed over."""
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
-        if trouble := self._disk_trouble or self._controller.trouble:
+        if trouble := self._away or self._disk_trouble or self._controller.trouble:
             return Short(trouble)
         if self._pilots.choose([job]):
             return InCluster(None, "waits for a pilot with room for it")
@@ -459,7 +468,7 @@ class SlurmSite:
             Snapshot(now, ()),
             summary=note,
             waits=self._waits(),
-            trouble="; ".join(filter(None, (self._controller.trouble, self._disk_trouble))),
+            trouble="; ".join(filter(None, (self._controller.trouble, self._away, self._disk_trouble))),
             handed_over={
                 **{name: self._situation(bundle) for name, bundle in self._bundles.items()},
                 **{

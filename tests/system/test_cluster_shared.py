@@ -1,48 +1,48 @@
-"""A cluster whose shared directory is slow or full, and a Slurm that knows nothing of jobs that run."""
+"""A shared directory that is slow or full, Slurm's own time limit, and a Slurm that forgets what runs."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cli import until
-from support.cluster import RAN, ClusterQueue
+from support.cluster import RAN, ClusterQueue, once, two_queues
 from support.disk import fill, small_disk
 from support.shared_directory import delayed
 from support.slurm import Slurm, running_slurm
 from support.wait import wait_until
 
-DELAY_SECONDS = 3.0
+DELAY_SECONDS = 2.0
 MISSING_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    """One node, and a controller that forgets what is over after two seconds."""
-    with running_slurm(nodes=1, min_job_age=2) as cluster:
+    """A controller that forgets what is over after two seconds."""
+    with running_slurm(nodes=2, min_job_age=2) as cluster:
         yield cluster
 
 
-@contextlib.contextmanager
-def queues(home: Path, slurm: Slurm, **settings: object) -> Iterator[tuple[ClusterQueue, ClusterQueue]]:
-    """Two queues on one Slurm: one hands jobs to it directly, the other to pilots with simulated GPUs."""
-    with contextlib.ExitStack() as stack:
-        for name in ("direct", "pilots"):
-            (home / name).mkdir()
-        direct = ClusterQueue(home / "direct", slurm, **settings)
-        stack.enter_context(contextlib.closing(direct))
-        pilots = ClusterQueue(home / "pilots", slurm, sim="4x24G", pilots="always", pilots_max=1, **settings)  # type: ignore[arg-type]
-        stack.enter_context(contextlib.closing(pilots))
-        yield direct, pilots
+@pytest.fixture(scope="module")
+def limited(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[ClusterQueue, int]]:
+    """A job and a pilot whose time in Slurm is over; Slurm looks for such jobs every 30 s, while other tests run."""
+    with two_queues(tmp_path_factory.mktemp("limited"), slurm) as both:
+        jobs = {lab: lab.submit("-G", gpus, once("second")) for lab, gpus in zip(both, ("0", "1"), strict=True)}
+        for lab, job in jobs.items():
+            lab.wait_word("running", job)
+        for number in slurm.run("squeue", "-h", "-o", "%i").split():
+            slurm.run("scontrol", "update", f"jobid={number}", f"EndTime={time.strftime('%Y-%m-%dT%H:%M:%S')}")
+        yield jobs
 
 
+@pytest.mark.usefixtures("limited")
 def test_a_shared_directory_that_shows_everything_late(tmp_path: Path, slurm: Slurm) -> None:
     """Content is seconds old and missing names stay missing for long, on both sides: jobs run once, commands arrive."""
-    with queues(tmp_path, slurm) as both:
+    with two_queues(tmp_path, slurm) as both:
         jobs = []
         for lab in both:
             lab.environment |= delayed(lab.shared, DELAY_SECONDS, MISSING_SECONDS)
@@ -63,13 +63,13 @@ def test_a_shared_directory_that_shows_everything_late(tmp_path: Path, slurm: Sl
 
 def test_the_shared_disk_is_full(tmp_path: Path, slurm: Slurm) -> None:
     """What runs keeps its exit code, what Slurm starts waits on its node, and the rest waits here and says why."""
-    with small_disk(tmp_path / "shared", "size=1m") as disk, queues(tmp_path, slurm, shared=str(disk)) as both:
+    with small_disk(tmp_path / "shared", "size=1m") as disk, two_queues(tmp_path, slurm, shared=str(disk)) as both:
         direct, pilots = both
-        running = [direct.submit("-G", "3", f"{RAN} {until('gate')}; exit 6")]
+        running = [direct.submit("-G", "6", "--nodes", "2", f"{RAN} {until('gate')}; exit 6")]
         running.append(pilots.submit("-G", "1", "--vram", "4G", f"{RAN} {until('gate')}; exit 6"))
         for lab, job in zip(both, running, strict=True):
             lab.wait_word("running", job)
-        pending = direct.submit("-G", "3", f"{RAN} exit 5")
+        pending = direct.submit("-G", "6", "--nodes", "2", f"{RAN} exit 5")
         wait_until(lambda: slurm.run("squeue", "-h", "-t", "PD"))
         ballast = fill(disk)
         waiting = [lab.submit("-G", "1", "--vram", "4G", f"{RAN} exit 7") for lab in both]
@@ -89,7 +89,7 @@ def test_the_shared_disk_is_full(tmp_path: Path, slurm: Slurm) -> None:
 
 def test_slurm_forgets_jobs_that_go_on(tmp_path: Path) -> None:
     """Their nodes are asked: what answers is left alone, and its end counts; what is silent is lost and runs again."""
-    with running_slurm(nodes=1) as slurm, queues(tmp_path, slurm) as both:
+    with running_slurm(nodes=1) as slurm, two_queues(tmp_path, slurm) as both:
         jobs = [lab.submit("-G", "1", "--vram", "4G", f"{RAN} {until('gate')}; exit 8") for lab in both]
         for lab, job in zip(both, jobs, strict=True):
             lab.wait_word("running", job)
@@ -103,3 +103,13 @@ def test_slurm_forgets_jobs_that_go_on(tmp_path: Path) -> None:
             (lab.cwd / "gate").touch()
             assert lab.wait(job).code == 8
             assert (lab.ran(), lab.job(job).losses) == ([job], 0)
+
+
+def test_slurms_own_time_limit(limited: dict[ClusterQueue, int]) -> None:
+    """A job that Slurm ends is over; one whose pilot it ends runs again in the next, and has lost nothing."""
+    (direct, job), (pilots, inside) = limited.items()
+    direct.wait(job)
+    assert (direct.ended(job).result, direct.ended(job).note) == ("timeout", "Slurm's time limit was over")
+    assert pilots.wait(inside).code == 0
+    assert (pilots.job(inside).losses, pilots.job(inside).tries) == (0, 2)
+    assert (direct.ran(), pilots.ran()) == ([job], [inside, inside])

@@ -18,6 +18,7 @@ from support.faults.table import fault
 from support.shared_directory import killed_at
 from support.slurm import Slurm, running_slurm
 from support.storm.background import QueueStorm
+from support.storm.jobs import Work
 from support.wait import wait_until
 
 STEPS_A_ROUND = 6
@@ -192,7 +193,7 @@ def heads(home: Path, slurm: Slurm, *, pilots: bool) -> Iterator[Heads]:
 )
 def kill_cluster_engine(trial: QueueStorm) -> None:
     """Steps by chance, with and without pilots."""
-    trial.feed(1)
+    trial.submit([Work(trial.next_number)])
     pilots = trial.dice.random() < 0.5
     steps = PILOT_STEPS if pilots else DIRECT_STEPS
     with running_slurm(nodes=1) as slurm, heads(trial.home / "cluster", slurm, pilots=pilots) as queue:
@@ -211,7 +212,7 @@ def kill_cluster_engine(trial: QueueStorm) -> None:
 )
 def kill_controller(trial: QueueStorm) -> None:
     """Twice while tasks run, at a moment by chance."""
-    trial.feed(1)
+    trial.submit([Work(trial.next_number)])
     with (
         running_slurm(nodes=2, kill_wait=1) as slurm,
         heads(trial.home / "cluster", slurm, pilots=False) as queue,

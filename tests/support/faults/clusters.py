@@ -25,10 +25,10 @@ STEPS_A_ROUND = 6
 TASKS = 4
 NO_ENGINE = 3
 """Exit code of a submit whose engine could not be started; its jobs are in the queue."""
-END_SECONDS = 150.0
+END_SECONDS = 240.0
 WITNESS = (
     "exec 9>>lock.$STOKER_JOB_ID; flock -n 9 || echo $STOKER_JOB_ID >> doubles; echo $STOKER_JOB_ID >> began; "
-    "{work}; echo $STOKER_JOB_ID >> ended; exit $((STOKER_JOB_ID % 7))"
+    "{work}; echo $STOKER_JOB_ID >> ended; exit {code}"
 )
 """A job that notes its start and its end, and holds a lock meanwhile: the kernel sees a second run."""
 BEFORE = '[ -e $once ] || { touch $once; kill -9 $PPID; exit 1; }; exec $real "$@"'
@@ -90,11 +90,12 @@ def replace_program(lab: ClusterQueue, name: str, text: str, once: Path) -> dict
 
 
 class Heads:
-    """A queue on a cluster whose engines die one after the other; `jobs` are the ids that must run once."""
+    """A queue on a cluster whose engines die one after the other."""
 
     def __init__(self, lab: ClusterQueue) -> None:
         self.lab = lab
-        self.jobs: list[int] = []
+        self.jobs: dict[int, int] = {}
+        """Exit codes that jobs must have."""
         self.cancelled: list[int] = []
         self.kills: Counter[str] = Counter()
 
@@ -114,13 +115,13 @@ class Heads:
         self.kills[name] += 1
         self.lab("status")  # brings an engine back
 
-    def submit(self, work: str, *options: str) -> None:
+    def submit(self, work: str, *options: str, code: int = 3) -> None:
         """Submit an array; the engine that starts for it may die before it works, which the submit tells."""
-        line = WITNESS.format(work=work)
+        line = WITNESS.format(work=work, code=code)
         words = ["submit", "-M", NAME, "--parsable", "-a", f"0-{TASKS - 1}", *options, "--", "sh", "-c", line]
         done = self.lab(*words)
         assert done.code in (0, NO_ENGINE), done
-        self.jobs += range(int(done.out), int(done.out) + TASKS)
+        self.jobs |= dict.fromkeys(range(int(done.out), int(done.out) + TASKS), code)
 
     @contextlib.contextmanager
     def _engine_that_dies(self, step: Step, once: Path) -> Iterator[None]:
@@ -141,13 +142,13 @@ class Heads:
     def _cancel_one_that_waits(self) -> None:
         """All GPUs are taken while a job is cancelled."""
         gate = f"gate{len(self.jobs)}"
-        blocker = self.lab.submit("-G", "4", WITNESS.format(work=until(gate)))
+        blocker = self.lab.submit("-G", "4", WITNESS.format(work=until(gate), code=0))
         self.lab.wait_word("running", blocker)
-        waiting = self.lab.submit("-G", "4", WITNESS.format(work="true"))
+        waiting = self.lab.submit("-G", "4", WITNESS.format(work="true", code=0))
         self.lab.wait_word("starting", waiting)
         self.lab("cancel", str(waiting))
         (self.lab.cwd / gate).touch()
-        self.jobs.append(blocker)
+        self.jobs[blocker] = 0
         self.cancelled.append(waiting)
 
     def findings(self, *, losses: bool = False) -> list[str]:
@@ -155,13 +156,13 @@ class Heads:
         lab = self.lab
         found = [f"double run: the kernel saw job {job} beside another run" for job in lab.lines("doubles")]
         began, ended = (Counter(map(int, lab.lines(name))) for name in ("began", "ended"))
-        for job in self.jobs:
+        for job, code in self.jobs.items():
             state = lab.job(job).state
             if not isinstance(state, Ended):
                 shown = lab.slurm.attempt("squeue", "-h", "-t", "all", "-o", "%i %T %r %N %k").stdout.splitlines()
                 found.append(f"stuck: job {job} is {lab.word(job)}; squeue: {shown[-20:]}")
-            elif state.code != job % 7:
-                found.append(f"job {job} has {state.result} {state.code} instead of {job % 7}")
+            elif state.code != code:
+                found.append(f"job {job} has {state.result} {state.code} instead of {code}")
             allowed = 1 + (lab.job(job).losses if losses else 0)
             if began[job] > allowed or ended[job] > 1:
                 found.append(f"job {job} began {began[job]} times and ended {ended[job]} times")
@@ -217,8 +218,9 @@ def kill_controller(trial: QueueStorm) -> None:
         running_slurm(nodes=2, kill_wait=1) as slurm,
         heads(trial.home / "cluster", slurm, pilots=False) as queue,
     ):
-        for seconds in (0.3, 0.3, 4, 0.3, 4, 0.3):
-            queue.submit(f"sleep {seconds}", "-G", "1")
+        for longest in (0.5, 0.5, 8.0, 0.5, 8.0, 0.5):
+            # Before another code than 0 is written, the node waits a moment for a TERM of Slurm's.
+            queue.submit(f"sleep {trial.dice.uniform(0.2, longest):.2f}", "-G", "1", code=0)
         for count in (4, 12):
             number = count + trial.dice.randrange(4)
             wait_until(lambda least=number: _resume(slurm) and len(queue.lab.lines("began")) >= least)  # type: ignore[misc]

@@ -166,7 +166,12 @@ class Judgement:
         """Hold a job that came back, until a user lets it go."""
         job = self._jobs.waiting.get(job_id)
         if job is not None:
-            self._jobs.apply(job, Paused(self._jobs.clock(), why))
+            advice = f"mend that, or change it with stoker edit {job_id}; then type: stoker resume {job_id}"
+            self._jobs.apply(job, Paused(self._jobs.clock(), f"{why}; {advice}"))
+
+    def resume_due(self) -> list[float]:
+        """When jobs may be handed over again."""
+        return [at for at, _ in self._resumes]
 
     def resume(self, now: float) -> None:
         """Let jobs be handed over again that a node could not start."""
@@ -202,8 +207,12 @@ class Judgement:
         fact = attempt.answers.fact
         if called_off:
             job = self._jobs.apply(job, Cancelled(now, "cancelled in Slurm"))
-        self._jobs.apply(job, Returned(attempt.number, now))
         self._jobs.plan_due = True
+        if not called_off and fact is not None and (not fact.is_over or fact.state == "CANCELLED"):
+            self._resumes.append((now + SHORT_SECONDS, job.id))
+            self._jobs.apply(job, Returned(attempt.number, now, f"node {fact.node} did not start it"))
+            return True
+        self._jobs.apply(job, Returned(attempt.number, now))
         times = self._returns[job.id] = self._returns.get(job.id, 0) + (fact is not None)
         if times >= RETURNS_ALLOWED and fact is not None:
             del self._returns[job.id]

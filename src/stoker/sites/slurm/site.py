@@ -106,7 +106,7 @@ class SlurmSite:
         return ()
 
     def due_in(self, now: float, *, placing: bool) -> float | None:
-        moments = [self._controller.due_in(self._all)]
+        moments = [self._controller.due_in(self._all), *(at - now for at in self._judgement.resume_due())]
         if self._all:
             moments.append(self._look_at - now)
         if placing and self._jobs.plan_due and self._jobs.waiting:
@@ -451,11 +451,16 @@ class SlurmSite:
         """Why a job waits that was not handed over."""
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
-        if trouble := self._away or self._disk_trouble or self._controller.trouble:
+        if trouble := self._away or self._disk_trouble or self._slurm_trouble:
             return Short(trouble)
         if self._pilots.choose([job]):
             return InCluster(None, "waits for a pilot with room for it")
         return InCluster(None, f"{self._config.settings.queued_max} jobs wait in Slurm already")
+
+    @property
+    def _slurm_trouble(self) -> str:
+        found = self._controller.trouble
+        return f"{found}; see stoker cluster check {self._config.name}" if found else ""
 
     def status(self) -> SiteStatus:
         now = self._jobs.clock()
@@ -468,7 +473,7 @@ class SlurmSite:
             Snapshot(now, ()),
             summary=note,
             waits=self._waits(),
-            trouble="; ".join(filter(None, (self._controller.trouble, self._away, self._disk_trouble))),
+            trouble="; ".join(filter(None, (self._slurm_trouble, self._away, self._disk_trouble))),
             handed_over={
                 **{name: self._situation(bundle) for name, bundle in self._bundles.items()},
                 **{

@@ -212,16 +212,16 @@ def kill_cluster_engine(trial: QueueStorm) -> None:
     needs=("slurm",),
 )
 def kill_controller(trial: QueueStorm) -> None:
-    """Twice while tasks run, at a moment by chance."""
+    """While tasks run, at a moment by chance; in a campaign twice, and with tasks that Slurm kills for it."""
     trial.submit([Work(trial.next_number)])
     with (
         running_slurm(nodes=2, kill_wait=1) as slurm,
         heads(trial.home / "cluster", slurm, pilots=False) as queue,
     ):
-        for longest in (0.5, 0.5, 8.0, 0.5, 8.0, 0.5):
+        for longest in (0.5, 0.5, 8.0, 0.5, 8.0, 0.5) if trial.thorough else (0.5, 0.5, 0.5):
             # Before another code than 0 is written, the node waits a moment for a TERM of Slurm's.
             queue.submit(f"sleep {trial.dice.uniform(0.2, longest):.2f}", "-G", "1", code=0)
-        for count in (4, 12):
+        for count in (4, 12) if trial.thorough else (4,):
             number = count + trial.dice.randrange(4)
             wait_until(lambda least=number: _resume(slurm) and len(queue.lab.lines("began")) >= least)  # type: ignore[misc]
             slurm.stop_controller(signal.SIGKILL)

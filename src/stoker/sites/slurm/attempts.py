@@ -21,6 +21,8 @@ RETURNS_ALLOWED = 3
 """How often in a row a job may come back from Slurm without a start; then it is held."""
 SHORT_SECONDS = 60.0
 """Seconds before a job is handed over again that a node was too short of something to start."""
+REFUSED_SECONDS = 10.0
+"""The same for one that its node refused to launch."""
 SILENT_SECONDS = 20.0
 """A node that works on an attempt answers sooner: it looks for messages every 10 s, and each way may take seconds."""
 UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
@@ -209,7 +211,7 @@ class Judgement:
             job = self._jobs.apply(job, Cancelled(now, "cancelled in Slurm"))
         self._jobs.plan_due = True
         if not called_off and fact is not None and (not fact.is_over or fact.state == "CANCELLED"):
-            self._resumes.append((now + SHORT_SECONDS, job.id))
+            self._resumes.append((now + REFUSED_SECONDS, job.id))
             self._jobs.apply(job, Returned(attempt.number, now, f"node {fact.node} did not start it"))
             return True
         self._jobs.apply(job, Returned(attempt.number, now))

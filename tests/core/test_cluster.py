@@ -260,6 +260,7 @@ def test_the_words_for_sbatch() -> None:
         ("QOSMaxJobsPerUserLimit", "a limit of the QOS is reached (QOSMaxJobsPerUserLimit)"),
         ("AssocGrpGRES", "a limit of your account is reached (AssocGrpGRES)"),
         ("ReqNodeNotAvail, UnavailableNodes:n3", "nodes that it needs are down, drained or reserved"),
+        ("InvalidAccount", "the account is not valid; see account in the configuration of the cluster"),
         ("SomethingNew", "SomethingNew"),
     ],
 )

@@ -57,6 +57,8 @@ def test_the_id_of_a_submit(text: str, found: str) -> None:
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", True),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", False),
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", True),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", True),
         ("sbatch: error: AssocMaxSubmitJobLimit", False),
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", False),
         ("", False),

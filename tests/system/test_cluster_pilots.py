@@ -133,7 +133,8 @@ def test_the_head_is_killed_at_any_moment(pilots: ClusterQueue) -> None:
 
 def test_a_pilot_that_finds_too_few_gpus(tmp_path: Path, slurm: Slurm) -> None:
     """After three tries the jobs are held with the reason; one without GPUs goes to Slurm directly."""
-    with contextlib.closing(ClusterQueue(tmp_path, slurm, sim="1x24G", private=True, pilots="always", pilots_max=3)) as lab:
+    settings: dict[str, object] = {"private": True, "pilots": "always", "pilots_max": 3}
+    with contextlib.closing(ClusterQueue(tmp_path, slurm, sim="1x24G", **settings)) as lab:
         job = lab.submit("-G", "2", RAN)
         limited = lab.submit("-G", "0", RAN)
         assert lab.wait(limited).code == 0

@@ -6,13 +6,15 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help schema reference demo test check faults format bench picture clean
+.PHONY: help web schema reference demo test check faults format bench picture clean
+PAGE := src/stoker/web/page/index.html
 
 help:
 	@echo "make demo    show Stoker on four simulated GPUs (about 20 s, after the installation)"
 	@echo "make test    run the tests"
 	@echo "make check   run format check, lint, type check and tests, as CI does"
 	@echo "make faults  inject faults for ten minutes: kills, full disks, failing system calls, damaged files and more"
+	@echo "make web     build the page of stoker web (needs node 20.19 or newer, or fetches it)"
 	@echo "make format  format the code and fix imports (ruff)"
 	@echo "make bench   measure Stoker side by side with other programs"
 	@echo "make schema  write docs/schema from the code"
@@ -33,6 +35,12 @@ $(STAMP): $(PRODUCT)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Only if its sources changed; node comes from PATH, else from a Python package.
+$(PAGE): $(STAMP) $(shell find web -type f -not -path '*/node_modules/*' -not -path 'web/test/*')
+	$(BIN)/python web/build_page.py --fetch
+
+web: $(PAGE)
+
 demo: $(PRODUCT)
 	$(BIN)/stoker run --demo
 	@echo
@@ -42,13 +50,14 @@ demo: $(PRODUCT)
 	@echo "  stoker submit -- sleep 60      # your command in place of sleep 60"
 	@echo "  stoker                         # GPUs and jobs"
 
-test: $(STAMP)
+test: $(PAGE)
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-check: $(STAMP)
+check: $(PAGE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python web/build_page.py --fetch --test
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
@@ -62,7 +71,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small keystrokes web
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
@@ -77,5 +86,5 @@ picture: $(STAMP)
 	$(BIN)/python docs/make_picture.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist web/node_modules src/stoker/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Write docs/schema from the code: one JSON schema for each value that commands print with --json."""
+"""Write docs/schema from the code: one JSON schema for each value of --json and of the web API."""
 
 from __future__ import annotations
 
@@ -11,22 +11,37 @@ import msgspec
 FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
-    "change-1": "stoker.cli.views.changes:Report",
+    "action-1": "stoker.web.actions:Action",
+    "change-1": "stoker.queue.action_results:Report",
+    "changes-1": "stoker.queue.changes:Changes",
     "cluster-check-1": "stoker.cli.doctor:Check",
     "cluster-status-1": "stoker.queue.cluster_status:Clusters",
     "dry-run-1": "stoker.cli.views.dry_run:DryRun",
     "engine-check-1": "stoker.cli.doctor:Check",
     "engine-config-1": "stoker.cli.views.engine:ConfigShown",
     "engine-status-1": "stoker.queue.engine_status:EngineStatus",
+    "gpu-samples-1": "stoker.queue.samples:GpuSamples",
     "gpus-1": "stoker.queue.gpu_view:Gpus",
     "history-1": "stoker.queue.history_view:History",
+    "history-page-1": "stoker.queue.jobs_page:HistoryPage",
     "jobs-1": "stoker.queue.job_view:SelectedJobs",
+    "jobs-page-1": "stoker.queue.jobs_page:JobsPage",
     "log-1": "stoker.cli.views.logs:LogLine",
+    "log-part-1": "stoker.queue.job_log:LogText",
     "run-1": "stoker.queue.run_view:RunResult",
+    "series-1": "stoker.queue.job_series:Series",
+    "session-1": "stoker.web.api:Session",
     "simulate-1": "stoker.simulation.replay:Simulation",
     "status-1": "stoker.queue.view_model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
+    "sweep-change-1": "stoker.queue.sweep_change:SweepChange",
+    "sweep-status-1": "stoker.queue.sweep_view:SweepView",
+    "sweeps-1": "stoker.queue.sweep_view:SweepList",
     "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",
+    "sweep-1": "stoker.cli.commands.sweep:SubmittedSweep",
+    "sweep-estimate-1": "stoker.queue.sweep_estimate:Estimate",
+    "timeline-1": "stoker.queue.timeline:Timeline",
+    "usage-1": "stoker.queue.usage:Usage",
     "wait-1": "stoker.cli.commands.wait:Waited",
 }
 """Names of the schemas and the types of the printed values."""

@@ -13,6 +13,7 @@ from stoker.core.learning import Learnt, Use
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.recorder import FollowUp, Recorder
+from stoker.store.samples import Sample, samples_between
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
 
@@ -123,3 +124,18 @@ def test_a_job_that_ends_is_followed(store: Store) -> None:
     found = store.job(job.id)
     assert found is not None
     assert isinstance(found.state, Ended)
+
+
+def test_samples_wait_for_a_transaction(store: Store) -> None:
+    """They cause none, and are written with the next one."""
+    recorder, job = Recorder(store), a_stored_job(store)
+    sample = Sample(17, "GPU-0", 50, 1, 2, 60, 200.0)
+    recorder.sample([sample])
+    assert not recorder
+    recorder.write()
+    assert samples_between(store, 0, 9999) == []
+    recorder.add(job, ASSIGNED, ())
+    recorder.write()
+    assert samples_between(store, 0, 9999) == [sample]
+    recorder.add(store.job(job.id) or job, Started(1, NOW), ())
+    recorder.write()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.queue.systemd_unit import MARK, NAME, missing_program, unit_path, unit_text, write_unit
+from stoker.queue.systemd_unit import MARK, NAME, missing_program, unit_path, unit_text, web_unit_text, write_unit
 from support.wait import PATIENCE_SECONDS
 
 PROGRAM = ["/bin/sh"]
@@ -51,6 +51,7 @@ def test_systemd_accepts_it(tmp_path: Path) -> None:
     """Without a word, also where paths are odd; and it would have said something of a mistake."""
     assert judged(tmp_path, unit_text(PROGRAM, {})) == ""
     assert judged(tmp_path, unit_text(PROGRAM, ODD)) == ""
+    assert judged(tmp_path, web_unit_text(PROGRAM, ODD)) == ""
     if shutil.which("systemd-analyze"):
         assert "KillMoode" in judged(tmp_path, unit_text(PROGRAM, {}).replace("KillMode", "KillMoode"))
 

@@ -13,7 +13,8 @@ from stoker.core.job import Assigned, Edited, Ended, Exited, Job, Running, Waiti
 from stoker.core.requests import Edit
 from stoker.core.spec import NewJob, Resources
 from stoker.sites.machine.ref import WorkerRef, read_ref
-from stoker.store.schema import VERSION
+from stoker.store.samples import Sample, samples_between
+from stoker.store.schema import VERSION, SubmitKey
 from stoker.store.writer import Store
 
 DATA = Path(__file__).parents[1] / "data"
@@ -106,3 +107,15 @@ def test_renamed_keys_of_events_and_requests_are_found(third: Store) -> None:
     ((_, request),) = third.requests("4711-deadbeef")
     assert isinstance(request, Edit)
     assert request.spec.resources == Resources(gpus=0)
+
+
+def test_a_queue_without_samples_gets_them(tmp_path: Path) -> None:
+    """What a queue of schema 5 knows stays, and an engine of this version can add samples."""
+    path = tmp_path / "queue.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript((DATA / "queue-5.sql").read_text())
+    sample = Sample(30_000_000, "GPU-aa", 97, 5, 6, 71, 250.0)
+    with closing(Store(path)) as store:
+        assert store.submit_key("nightly") == SubmitKey("c0ffee", [(2, 1, "")])
+        store.record([], samples=[sample])
+        assert samples_between(store, 0, 60 * 30_000_001) == [sample]

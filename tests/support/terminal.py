@@ -35,6 +35,10 @@ class Terminal:
         """What can be seen now."""
         return self._do("capture-pane", "-p")
 
+    def painted(self) -> str:
+        """The same with its colours, as escape sequences."""
+        return self._do("capture-pane", "-p", "-e")
+
     def press(self, key: str) -> None:
         """Press a key, in tmux's words."""
         self._do("send-keys", key)

@@ -44,6 +44,14 @@ def test_small_costs_have_their_bars(tmp_path: Path) -> None:
     assert "ids of 2 jobs at Tab, ms of CPU" in told.stdout
 
 
+def test_web_server_has_its_bars(tmp_path: Path) -> None:
+    """A table, one job that ends, and an idle second are enough to judge all of them but the page."""
+    told = bench("web.py", tmp_path, "--jobs", "3", "--rounds", "1", "--seconds", "1")
+    assert told.returncode == 0, told.stderr
+    assert "first table, ms of server CPU" in told.stdout
+    assert "end of a job seen, longest, s" in told.stdout
+
+
 def test_keystrokes_are_echoed_in_both_shells(tmp_path: Path) -> None:
     """A few keys in bash and in a session end with both rows and the bar between them."""
     told = bench("keystrokes.py", tmp_path, "--keys", "3")

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from math import ceil
 from typing import Literal, NamedTuple
 
 from stoker.core.job import Job
 from stoker.core.planner.queue import CPU_JOBS, caps_of
+from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import JobSpec
 
@@ -192,45 +196,104 @@ def minutes_of(spec: JobSpec) -> int | None:
     return None if spec.limit is None else ceil((spec.limit + spec.grace) / 60) + 1
 
 
-def within_limits(
-    waiting: Iterable[Job], active: Sequence[Job], limits: Mapping[str, int], most: int | None
-) -> Iterator[Job]:
-    """Those of the waiting jobs that may be handed over beside the active ones: groups, and -j.
-
-    The limit of an array is kept by its bundle, and that of jobs without GPU is about this machine.
-    """
-    counts = Counter(cap.name for job in active for cap in caps_of(job))
-    total = len(active)
-    for job in waiting:
-        caps = [(cap.name, limits[cap.name]) for cap in caps_of(job) if cap.name in limits and cap != CPU_JOBS]
-        if (most is None or total < most) and all(counts[name] < limit for name, limit in caps):
-            total += 1
-            counts.update(name for name, _ in caps)
-            yield job
-
-
 def importance(job: Job) -> tuple[int, int]:
     """Sorts waiting jobs: the more important first, then the older."""
     return -job.spec.priority, job.id
 
 
-def bundles(waiting: Iterable[Job], active: Callable[[int], int], room: int, most: int) -> Iterator[JobBundle]:
-    """Bundle waiting jobs by shape, the more important and the older first.
+def offer_in_order(groups: Iterable[Iterable[Job]], offer: Callable[[Job], bool]) -> None:
+    """Offer waiting jobs, the more important and the older first; after a refusal no more of the same group.
 
-    `active` tells how many tasks of an array are handed over already, `room` is how many more jobs may wait in Slurm,
-    `most` is the largest bundle. A new bundle of a limited array must leave room for what is active.
+    The jobs of a group are alike and sorted. So the cost depends on the jobs that are taken, not on those that wait.
     """
+    heap = [(importance(job), job, jobs) for jobs in map(iter, groups) for job in islice(jobs, 1)]
+    heapify(heap)
+    while heap:
+        _, job, jobs = heap[0]
+        following = next(jobs, None) if offer(job) else None
+        if following is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (importance(following), following, jobs))
+
+
+class Caps:
+    """Whether a job may be handed over beside the active ones: -j, and the limits of groups and arrays."""
+
+    def __init__(self, limits: Mapping[str, int], most: int | None, active: Callable[[], Iterable[Job]]) -> None:
+        """`active` is called at most once, and only where there is a limit."""
+        self._limits = {name: limit for name, limit in limits.items() if name != CPU_JOBS.name}  # of this machine
+        self._most = most
+        self._find_active = active
+
+    @cached_property
+    def _counts(self) -> Counter[str]:
+        """Active jobs by the name of a cap; those of all under an empty name."""
+        counts: Counter[str] = Counter()
+        for job in self._find_active():
+            counts.update(("", *(cap.name for cap in caps_of(job))))
+        return counts
+
+    def left(self, job: Job) -> int | None:
+        """How many more jobs like this one may be handed over; None is any number."""
+        return min((limit - self._counts[name] for name, limit in self._limits_of(job)), default=None)
+
+    def full(self, job: Job, *, arrays: bool = True) -> AtLimit | CapFull | None:
+        """The limit that keeps a job from being handed over; `arrays` is whether that of its array counts."""
+        for name, limit in self._limits_of(job, arrays=arrays):
+            if self._counts[name] >= limit:
+                return CapFull(name, limit) if name else AtLimit(limit)
+        return None
+
+    def take(self, job: Job) -> None:
+        """Count a job that is handed over."""
+        if names := [name for name, _ in self._limits_of(job)]:
+            self._counts.update(names)
+
+    def _limits_of(self, job: Job, *, arrays: bool = True) -> list[tuple[str, int]]:
+        limits = [("", self._most)]
+        for cap in caps_of(job):
+            limits.append(
+                (cap.name, self._limits.get(cap.name) if cap.limit is None else cap.limit if arrays else None)
+            )
+        return [(name, limit) for name, limit in limits if limit is not None]
+
+
+class Room:
+    """How many more jobs may wait in Slurm."""
+
+    def __init__(self, count: int, most: int, active: Callable[[int], int]) -> None:
+        """`most` is the largest bundle; `active` tells how many tasks of an array are handed over already."""
+        self._count = count
+        self._most = most
+        self._active = active
+        self._arrays: dict[int, int] = {}
+
+    def take(self, job: Job) -> bool:
+        """Take the room of one job, if there is any.
+
+        A limited array has one bundle at a time, whose limit Slurm keeps; beside it only so many follow as may run.
+        """
+        limit = job.spec.at_once
+        if limit is not None and job.array not in self._arrays:
+            before = self._active(job.array)
+            self._arrays[job.array] = limit - before if before else self._most
+        if self._count <= 0 or (limit is not None and self._arrays[job.array] <= 0):
+            return False
+        self._count -= 1
+        if limit is not None:
+            self._arrays[job.array] -= 1
+        return True
+
+
+def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
+    """Bundle jobs by shape, in their order; `most` is the largest bundle."""
     found: dict[Shape, list[Job]] = {}
-    for job in sorted(waiting, key=importance):
+    for job in jobs:
         found.setdefault(shape_of(job), []).append(job)
-    for shape, jobs in found.items():
-        allowed = jobs[: max(0, room)]
-        if shape.at_once is not None:  # one bundle at a time, whose limit Slurm keeps
-            before = active(shape.array)
-            allowed = allowed[: max(0, shape.at_once - before)] if before else allowed[:most]
-        room -= len(allowed)
-        for first in range(0, len(allowed), most):
-            yield JobBundle(shape, allowed[first : first + most])
+    for shape, alike in found.items():
+        for first in range(0, len(alike), most):
+            yield JobBundle(shape, alike[first : first + most])
 
 
 def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:

@@ -171,6 +171,11 @@ class JobTable:
         return job if job is not None and job.attempts == number else None
 
     @property
+    def all_active(self) -> list[Job]:
+        """Active jobs, ours and adopted ones."""
+        return list(self._active.values())
+
+    @property
     def ours(self) -> list[Job]:
         """Active jobs that are not adopted."""
         return [job for job in self._active.values() if job.id not in self._adopted]

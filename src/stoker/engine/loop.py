@@ -9,13 +9,14 @@ from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping
+from stoker.core.job import Active, Cancelled, CancelResult, Job, JobEvent, Queued, Running, Stopping
 from stoker.core.learning import Live
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
+from stoker.engine.sampler import Sampler
 from stoker.sites.interface import RETRY_INTERVAL, Site
 
 ACCEPT_LIMIT = 2000
@@ -142,6 +143,10 @@ class Engine:
         """GPU memory and load of the running jobs, by job."""
         return self.site.status().uses
 
+    def take_sample(self, sampler: Sampler, snapshot: Snapshot) -> None:
+        """Let a sampler see the devices; what it returns is written with the next transaction."""
+        self._jobs.recorder.sample(sampler.note(snapshot, self._table.all_active, self.now))
+
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits."""
         return self._table.blocked.reason(job.id) or self.site.reason(job)
@@ -158,16 +163,18 @@ class Engine:
         for job in self._table.heads:
             self.cancel(job.id, grace, note)
 
-    def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
-        """Cancel one job, whatever its state; the signal with this number replaces TERM."""
+    def cancel(
+        self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+    ) -> None:
+        """End one job, whatever its state; the signal with this number replaces TERM."""
         job = self._table.active(job_id)
         if job is None:
             waiting = self._table.withdraw(job_id)
             if waiting is not None:
-                self._jobs.apply(waiting, Cancelled(self.now, note))
+                self._jobs.apply(waiting, Cancelled(self.now, note, result))
             return
         if not isinstance(job.state, Stopping):
-            job = self._jobs.apply(job, Cancelled(self.now, note))
+            job = self._jobs.apply(job, Cancelled(self.now, note, result))
         self.site.stop(job, grace, number)
 
     def recall(self, job_id: int) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -11,8 +12,12 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, started_at
 from stoker.core.learning import Learnt
 from stoker.core.spec import NewJob
+from stoker.store.samples import Sample
 from stoker.store.schema import AfterBatch, Change, FollowUps, Measured
 from stoker.store.writer import Store
+
+WAITING_SAMPLES = 1000
+"""Samples that are kept until a transaction takes them along; the oldest are dropped first."""
 
 
 class FollowUp(NamedTuple):
@@ -48,9 +53,10 @@ class Recorder:
         self._handled: list[int] = []
         self._learnt: dict[str, Learnt] = {}
         self._measured: dict[tuple[int, int], Measured] = {}
+        self._samples: deque[Sample] = deque(maxlen=WAITING_SAMPLES)
 
     def __bool__(self) -> bool:
-        """Whether there is something to write. What was learnt comes with an event or a measurement."""
+        """Whether there is something to write. What was learnt comes with an event or a measurement; samples wait."""
         return bool(self._pending or self._handled or self._measured)
 
     def add(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
@@ -89,18 +95,25 @@ class Recorder:
         """Write how an attempt uses its GPUs."""
         self._measured[measured.job, measured.number] = measured
 
+    def sample(self, samples: Iterable[Sample]) -> None:
+        """Write samples of GPUs with the next transaction that something else needs."""
+        self._samples.extend(samples)
+
     def write(self) -> Sequence[JobEvent]:
         """Write everything and return the events; if that fails, keep all of it for another try."""
         if not self:
             return ()
         changes = [Change(pending.job, pending.events, pending.released) for pending in self._pending.values()]
-        self._store.record(changes, self._handled, self._learnt, self._gathered(), self._measured.values())
+        self._store.record(
+            changes, self._handled, self._learnt, self._gathered(), self._measured.values(), samples=self._samples
+        )
         self.follow_ups_written = self.follow_ups_written or bool(self._follow_ups or self._after_batches)
         self._follow_ups.clear()
         self._after_batches.clear()
         self._pending.clear()
         self._learnt.clear()
         self._measured.clear()
+        self._samples.clear()
         self._handled.clear()
         job_events, self._job_events = self._job_events, []
         return job_events

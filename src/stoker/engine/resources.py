@@ -20,6 +20,7 @@ from stoker.core.spec import NewJob, shell_of
 from stoker.engine.job_table import Jobs
 from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
+from stoker.engine.sampler import Sampler
 from stoker.engine.status_writer import StatusWriter
 from stoker.sites.interface import SiteConfig, SiteContext
 from stoker.store.engine_lock import QUEUE, EngineLock, WakeFifo, is_background, sweep_locks
@@ -52,6 +53,8 @@ class EngineConfig(Struct, frozen=True):
     """Whether it starts a notification as soon as all jobs of a batch have ended. A run may get more jobs."""
     settings: EngineSettings | None = None
     """The whole configuration, for front ends to show."""
+    durable: bool = True
+    """Whether its store has to survive a crash of the machine; that of a pilot is gone with the pilot."""
 
 
 class EngineRuntime:
@@ -85,7 +88,7 @@ class EngineRuntime:
         self._engine_locks = [engine_lock for engine_lock in (owned, self.engine_lock) if engine_lock]
         instance = self.engine_lock.name
         name = owner or instance
-        self.store: Store = self.keep(open_store(paths))
+        self.store: Store = self.keep(open_store(paths, durable=config.durable))
         jobs = Jobs(self.store, steady_clock(), _follow_up(config, name))
         site = config.site.open(SiteContext(name, instance, config.label, paths, self.store, jobs))
         engine = Engine(name, jobs, site, config.policy, notify=notify, label=config.label, heartbeat=heartbeat)
@@ -94,6 +97,7 @@ class EngineRuntime:
         self.engine.watch(self._wake_fifo, self._wake)
         self._status_writer = self.keep(StatusWriter(paths.status_file(name), stays=bool(owner)))
         self._status_writer.settings = config.settings
+        self._sampler = Sampler()
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource together with the engine, before all that was opened earlier."""
@@ -112,8 +116,9 @@ class EngineRuntime:
         return all(engine_lock.in_place for engine_lock in self._engine_locks)
 
     def publish(self) -> None:
-        """Write the status file, if it is time."""
-        self._status_writer.write(self.engine)
+        """Write the status file, if it is time, and take a sample of the devices."""
+        if (status := self._status_writer.write(self.engine)) is not None:
+            self.engine.take_sample(self._sampler, status.snapshot)
 
     def sweep(self) -> None:
         """Remove the locks of dead engines that own nothing any more."""

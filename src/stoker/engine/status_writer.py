@@ -43,12 +43,12 @@ class StatusWriter:
         self._due = 0.0
         self._forecast_due = min(self._forecast_due, self._forecast_due - FORECAST_INTERVAL + INTERVAL)
 
-    def write(self, engine: Engine) -> None:
-        """Write a new version, if it is time."""
+    def write(self, engine: Engine) -> EngineStatus | None:
+        """Write a new version and return it, if it is time."""
         now = engine.now
         self._since = self._since or now
         if now < self._due:
-            return
+            return None
         self._due = now + INTERVAL
         if self._forecast is None or now >= self._forecast_due:
             self._forecast = engine.site.forecast()
@@ -58,6 +58,7 @@ class StatusWriter:
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
             made.write_bytes(_encoder.encode(status))
             made.rename(self._path)
+        return status
 
     def close(self) -> None:
         """Write nothing more."""
@@ -90,6 +91,7 @@ def engine_status(
         order=tuple(site.order),
         starts=expected.starts,
         ends=expected.ends,
+        places=expected.places,
         empty=expected.empty,
         uses=dict(site.uses),
         survivors=dict(site.survivors),

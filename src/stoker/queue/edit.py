@@ -14,13 +14,15 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
-from stoker.core.job import Active, Job, id_text, is_handed_over, started_at
+from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over, started_at
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
-from stoker.core.spec import JobSpec, Name, Resources
-from stoker.core.text import shown_value, text_for_json
+from stoker.core.requests import Edit
+from stoker.core.spec import LIMIT_FIELDS, JobSpec, Name, Resources, with_fields
+from stoker.core.text import printable, shown_value, text_for_json
 from stoker.core.units import size_text
-from stoker.queue.control import Control, default_log, warn
+from stoker.queue.action_results import ChangeResult, result
+from stoker.queue.control import Control, abandoned, change, default_log, spec_in_queue, warn
 from stoker.queue.options import (
     BY_NAME,
     WHILE_RUNNING,
@@ -224,6 +226,46 @@ def _refuse_other_changes(job: Job, changes: Changes) -> None:
             f"{id_text(job)} is running; {', '.join(other)} cannot be changed while it runs",
             f"possible now: {possible}; or stoker cancel {id_text(job)}, edit it, and stoker retry",
         )
+
+
+CHANGEABLE = Queued | Starting | Running
+
+
+def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes: Changes) -> list[ChangeResult]:
+    """Change options of jobs; all changes are checked before the first is sent."""
+    name = changes.get("name")
+    rest = {option: value for option, value in changes.items() if option != "name"}
+    left = abandoned(control, jobs)
+    edits: dict[int, Edit] = {}
+    for job in (job for job in jobs if isinstance(job.state, CHANGEABLE)):
+        spec = rewriter.spec(job, rest)
+        spec = spec_in_queue(control, spec) if job.id in left else spec
+        edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
+    return [
+        _edited(rewriter, before, after, edits.get(before.id))
+        for before, after in change(control, jobs, list(edits.values()))
+    ]
+
+
+def _edited(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) -> ChangeResult:
+    if wanted is not None and after.spec == wanted.spec:
+        return result("edit", before, after, "changed", difference=_difference(rewriter, before, after))
+    kept = wanted is not None and after.spec == with_fields(wanted.spec, before.spec, LIMIT_FIELDS)
+    return result("edit", before, after, "limit kept" if kept else "")
+
+
+def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
+    old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
+    secrets = before.spec.extra_env != after.spec.extra_env
+    changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
+    lines = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
+    return ", ".join(lines) or "no change"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(f"{name}={value[name]}" for name in value) or "none"
+    return printable(str(value)) if value != "" else "none"
 
 
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))

@@ -15,6 +15,7 @@ from stoker.core.device import Snapshot
 from stoker.core.errors import Impossible
 from stoker.core.lease import Lease
 from stoker.core.text import text_for_json
+from stoker.devices.interface import Devices
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
 from stoker.queue.view_builder import device_lines
@@ -24,6 +25,8 @@ from stoker.store.paths import Paths, host_name
 from stoker.store.status_file import EngineStatus
 
 SCHEMA = "stoker.gpus/1"
+_YOUNG = 1.0
+"""Seconds after which a snapshot is old, so that another is requested."""
 
 
 class Gpus(Struct, frozen=True):
@@ -65,25 +68,46 @@ def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
     )
 
 
+class DeviceProbe:
+    """Asks the driver what an engine would see if it ran; keeps the driver's library open between two questions."""
+
+    def __init__(self, paths: Paths, *, simulated: bool) -> None:
+        self._paths = paths
+        self._simulated = simulated
+        self._devices: Devices | None = None
+
+    def status(self, before: EngineStatus | None, now: float) -> EngineStatus | None:
+        """What is there now; the status `before`, which the last engine left, if that cannot be found out."""
+        self._devices = self._devices or self._opened(now)
+        if self._devices is None:
+            return before
+        from stoker.queue.summary_view import ledger_view
+
+        leases = tuple(ledger_view(self._paths, simulated=self._simulated).leases.values())
+        return _status(self._devices.snapshot(now, now - _YOUNG), leases, now)
+
+    def close(self) -> None:
+        if self._devices is not None:
+            self._devices.close()
+            self._devices = None
+
+    def _opened(self, now: float) -> Devices | None:
+        from stoker.devices.detect import detect, simulate
+
+        if self._simulated:
+            spec = os.environ.get("STOKER_SIM")  # without it, it is not known how many there are
+            return simulate(spec, str(self._paths.simulator), [], now) if spec else None
+        named = load_config(os.environ, None).engine.devices
+        return detect(named.split(",") if named else [], now)
+
+
 def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
     """What an engine would see if it started now; what the last one saw if that cannot be found out."""
-    from stoker.devices.detect import detect, simulate
-
-    try:
-        if simulated:
-            spec = os.environ.get("STOKER_SIM")  # without it, it is not known how many there are
-            snapshot = simulate(spec, str(paths.simulator), [], now).snapshot(now) if spec else None
-        else:
-            named = load_config(os.environ, None).engine.devices
-            with contextlib.closing(detect(named.split(",") if named else [], now)) as devices:
-                snapshot = devices.snapshot(now)
-    except Impossible as error:
-        return _status(Snapshot(now, (), note=error.message), (), now)
-    if snapshot is None:
-        return before.queue
-    from stoker.queue.summary_view import ledger_view
-
-    return _status(snapshot, tuple(ledger_view(paths, simulated=simulated).leases.values()), now)
+    with contextlib.closing(DeviceProbe(paths, simulated=simulated)) as probe:
+        try:
+            return probe.status(before.queue, now)
+        except Impossible as error:
+            return _status(Snapshot(now, (), note=error.message), (), now)
 
 
 def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:

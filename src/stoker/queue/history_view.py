@@ -114,6 +114,15 @@ def read_history(
     )
 
 
+def read_past_page(
+    paths: Paths, period: Period, limit: int, offset: int
+) -> tuple[list[PastLine], dict[str, int], float]:
+    """Some of the jobs that are over, the newest first; how all of them ended, and their GPU-hours."""
+    with _opened(paths) as (store, devices):
+        lines = [past_line(one, store, devices) for one in queries.past(store, period, limit, offset)]
+        return lines, queries.past_counts(store, period), queries.past_gpu_seconds(store, period) / 3600
+
+
 @contextlib.contextmanager
 def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
     """The jobs that ended last, one by one."""

@@ -222,7 +222,6 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     requeue: bool
     at_once: int | None
     commit: str
-    ended: datetime | None
     exit_code: int | None
     signal: int | None
     note: str
@@ -311,7 +310,6 @@ def details_of(
         requeue=spec.requeue,
         at_once=spec.at_once,
         commit=text_for_json(spec.commit),
-        ended=moment(ended.at) if ended else None,
         exit_code=ended.code if ended else None,
         signal=(ended.signal or None) if ended else None,
         note=text_for_json(ended.note) if ended else "",
@@ -350,11 +348,14 @@ def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
 def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
     """The line of a job; for one that has ended, with values of its last attempt."""
     line = job_line(job, knowledge.store.owner(job.id), knowledge)
-    if not isinstance(job.state, Ended) or not attempts:
+    if not isinstance(job.state, Ended):
         return line
+    if not attempts:
+        return msgspec.structs.replace(line, ended=moment(job.state.at))
     last = attempts[-1]
     return msgspec.structs.replace(
         line,
+        ended=moment(job.state.at),
         devices=last.devices,
         started=last.started,
         seconds=last.seconds,

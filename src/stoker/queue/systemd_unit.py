@@ -1,4 +1,4 @@
-"""The systemd unit that keeps the engine of one user running."""
+"""The systemd units that keep the engine and the web server of one user running."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from stoker.core.errors import UsageError
 
 NAME = "stoker.service"
+WEB_NAME = "stoker-web.service"
 MARK = "# Written by `stoker engine install`."
 """The first line of every unit that Stoker writes; a unit without it belongs to the user."""
 _PASSED_ON = ("STOKER_STATE", "STOKER_LEDGER", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
@@ -41,18 +42,52 @@ WantedBy=default.target
 """
 
 
-def unit_path(environment: Mapping[str, str]) -> Path:
+_WEB_UNIT = """\
+{mark}
+[Unit]
+Description=Stoker's web page
+Documentation=man:stoker-web(1)
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command}
+{environment}\
+# An action may start the engine, which must survive a stop or restart of the server.
+KillMode=process
+# The link with the token is for the user alone: stoker web prints it.
+StandardOutput=null
+Restart=on-failure
+RestartSec=10
+UMask=0077
+WorkingDirectory=/
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def unit_path(environment: Mapping[str, str], name: str = NAME) -> Path:
     home = environment.get("XDG_CONFIG_HOME", "")
     configured = Path(home) if home.startswith("/") else Path(os.path.expanduser("~")) / ".config"
-    return configured / "systemd/user" / NAME
+    return configured / "systemd/user" / name
 
 
 def unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
-    """The unit; `program` are the words that start Stoker."""
-    command = " ".join(map(_quoted, (*program, "engine", "run", "--stay")))
+    """The unit of the engine; `program` are the words that start Stoker."""
+    return _filled(_UNIT, (*program, "engine", "run", "--stay"), environment)
+
+
+def web_unit_text(program: Sequence[str], environment: Mapping[str, str]) -> str:
+    """The unit of the web server."""
+    return _filled(_WEB_UNIT, (*program, "web"), environment)
+
+
+def _filled(unit: str, words: Sequence[str], environment: Mapping[str, str]) -> str:
+    command = " ".join(map(_quoted, words))
     given = {name: environment[name] for name in _PASSED_ON if environment.get(name)}
     lines = "".join(f"Environment={_quoted(f'{name}={value}', variable=True)}\n" for name, value in given.items())
-    return _UNIT.format(mark=MARK, command=command, environment=lines)
+    return unit.format(mark=MARK, command=command, environment=lines)
 
 
 def write_unit(path: Path, text: str) -> None:

@@ -63,7 +63,7 @@ def queued_lines(
     """
     lines: list[tuple[tuple[bool, float, bool, int, int], JobLine]] = []
     for engine in knowledge.loads:
-        found = _queued_of(engine, knowledge, each_task=each_task)
+        found = _queued_of(engine, knowledge, each_task=each_task, page=min(_PAGE, limit or _PAGE))
         shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
         lines += [(_rank(line, interrupted=knowledge.is_abandoned(engine)), line) for line in shown]
     handed_over = _handed_over(knowledge, each_task=each_task)
@@ -79,8 +79,8 @@ def _rank(line: JobLine, *, interrupted: bool) -> tuple[bool, float, bool, int, 
     return interrupted, inf if line.state != "queued" else start, line.state != "queued" or line.place is None, *place
 
 
-def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
-    """The jobs whose place is known, then all others by id."""
+def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool, page: int = _PAGE) -> Iterator[JobLine]:
+    """The jobs whose place is known, then all others by id, read so many at a time."""
     store = knowledge.store
     order = knowledge.places.first(engine)
     jobs = {job.id: job for job in queries.jobs_of(store, order)}
@@ -90,8 +90,8 @@ def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterato
             listed.add(job.array or job.id)
             yield from _lines_of(job, engine, knowledge, each_task=each_task)
     after = 0
-    while page := queries.queued_jobs(store, engine, after, _PAGE):
-        for job in page:
+    while jobs_after := queries.queued_jobs(store, engine, after, page):
+        for job in jobs_after:
             if job.id <= after:
                 continue  # its line was part of that of its array
             after = queries.last_of_array(store, job.array) if job.array and not each_task else job.id
@@ -105,7 +105,7 @@ def _lines_of(job: Job, engine: str, knowledge: Knowledge, *, each_task: bool) -
         yield job_line(job, engine, knowledge)
         return
     tasks = queries.queued_tasks(knowledge.store, engine, job.array)
-    yield from sorted((_tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
+    yield from sorted((tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
 
 
 def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
@@ -115,10 +115,11 @@ def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
         seen.setdefault(one.job.id if each_task or not one.job.array else -one.job.array, []).append(one)
     for tasks in seen.values():
         size, first, last = len(tasks), tasks[0], tasks[-1]
-        yield _tasks_line(Tasks(size, first.job, last.job), first.engine, knowledge)
+        yield tasks_line(Tasks(size, first.job, last.job), first.engine, knowledge)
 
 
-def _tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
+def tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
+    """The line that several tasks of an array share."""
     line = job_line(tasks.first, engine, knowledge)
     if tasks.size == 1:
         return line
@@ -368,7 +369,7 @@ def _matching(
     active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
     partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
     groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
-    queued = [_group_line(group, knowledge) for group in groups]
+    queued = [group_line(group, knowledge) for group in groups]
     stored = counts_of_open(store, chosen)
     held, waiting = stored.get("held", 0), stored.get("waiting", 0)
     if partly:
@@ -377,11 +378,12 @@ def _matching(
     return active, queued[:limit], Counts(len(active), waiting, held)
 
 
-def _group_line(group: Group, knowledge: Knowledge) -> JobLine:
+def group_line(group: Group, knowledge: Knowledge) -> JobLine:
+    """The line of a job, or of tasks of an array that wait alike."""
     first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
     assert first is not None
     assert last is not None
-    return _tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
+    return tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

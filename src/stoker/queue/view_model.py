@@ -69,6 +69,7 @@ JobWord = Literal[
     "oom",
     "timeout",
     "cancelled",
+    "stopped",
     "skipped",
     "lost",
 ]
@@ -86,6 +87,7 @@ LETTERS: dict[JobWord, str] = {
     "oom": "OOM",
     "timeout": "TO",
     "cancelled": "CA",
+    "stopped": "CA",
     "skipped": "CA",
     "lost": "NF",
 }
@@ -236,6 +238,8 @@ class JobLine(Struct, frozen=True):
     """How long a waiting job will run, by its limit or by earlier runs."""
     waited_ratio: float | None = None
     """How long it has waited, as a multiple of its expected work; the fair order compares this."""
+    ended: datetime | None = None
+    """When it ended; null for an open job."""
 
 
 class Counts(Struct, frozen=True):
@@ -333,6 +337,8 @@ class Status(Struct, frozen=True):
     """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
     failures: list[FailedJob] = []
     """The last failures within an hour, the newest first."""
+    web: str = ""
+    """The address of the web page, without its token, while a server runs."""
 
 
 NoticeMark = Literal["failed", "again", "note"]

@@ -27,6 +27,8 @@ class Filter(NamedTuple):
     """Patterns, of which one must match."""
     states: tuple[str, ...] = ()
     """State words; those of `WAITING` count as one."""
+    text: str = ""
+    """A part of the name, the command or the group, or an id."""
 
 
 NO_FILTER = Filter()
@@ -54,9 +56,11 @@ def condition(chosen: Filter) -> tuple[str, list[Any]]:
         _any("jobs.name GLOB ?", chosen.names),
         f"jobs.spec IN (SELECT id FROM specs WHERE {of_specs})" if of_specs else "",
         _any("jobs.state = ?", stored),
+        _TEXT if chosen.text else "",
     )
     tags = [word for name, pattern in chosen.tags for word in (text_of(name), sql_pattern(pattern))]
-    values = [*map(sql_pattern, chosen.names), *map(sql_pattern, chosen.groups), *tags, *stored]
+    text = _text_values(chosen.text) if chosen.text else []
+    values = [*map(sql_pattern, chosen.names), *map(sql_pattern, chosen.groups), *tags, *stored, *text]
     return " AND ".join(filter(None, parts)) or "1", values
 
 
@@ -115,6 +119,21 @@ def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCou
         *values,
     )
     return [GroupCounts(*row) for row in rows]
+
+
+_TEXT = (
+    "(jobs.name LIKE ? ESCAPE '!' OR instr(jobs.words, ?) OR instr(jobs.words, ?) OR jobs.id = ? OR jobs.array = ?"
+    " OR jobs.spec IN (SELECT id FROM specs WHERE json_extract(body, '$.group') LIKE ? ESCAPE '!'))"
+)
+
+
+def _text_values(text: str) -> list[Any]:
+    """Values of `_TEXT`: words of a command are stored with zero bytes between them; a string of a shell has blanks."""
+    words = text.encode(errors="surrogateescape")
+    like = "%" + "".join(f"!{one}" if one in "!%_" else one for one in text_of(text)) + "%"
+    number, _, _ = text.partition(".")
+    job = int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else 0
+    return [like, words, words.replace(b" ", b"\0"), job, job or -1, like]
 
 
 def _any(test: str, values: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from stoker.core.text import printable
 
@@ -96,6 +96,41 @@ def _text(data: bytes, cut: bool) -> str:
     if cut:
         data = data[:3].lstrip(_CONTINUATION) + data[3:]
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
+
+
+class LogPart(NamedTuple):
+    """A part of a log as text, and where it is in the file."""
+
+    text: str
+    offset: int
+    """Of its first byte."""
+    next: int
+    """Of the byte after it."""
+    size: int
+    """Of the file."""
+
+
+def read_part(path: str, offset: int, limit: int) -> LogPart:
+    """Whole characters from an offset on, which counts from the end if it is negative; empty if the file is missing.
+
+    An offset behind the end is that of a file that was rewritten, which is read from its start.
+    """
+    size = size_of(path)
+    start = max(0, size + offset) if offset < 0 else offset if offset <= size else 0
+    data = _part(path, start, limit) if size else b""
+    cut = len(data) - len(data[:3].lstrip(_CONTINUATION) + data[3:]) if start else 0
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data[cut:])
+    unfinished, _ = decoder.getstate()
+    return LogPart(text, start + cut, start + len(data) - len(unfinished), size)
+
+
+def _part(path: str, start: int, limit: int) -> bytes:
+    try:
+        with open_log(path) as log:
+            return _read(log.fileno(), start, limit)
+    except OSError:
+        return b""
 
 
 class Tail:

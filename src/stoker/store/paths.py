@@ -104,6 +104,14 @@ class Paths(Struct, frozen=True):
         return self.reports / f"{job_id}.jsonl"
 
     @property
+    def sweeps(self) -> Path:
+        """Optuna studies of sweeps, and locks of the processes that advise them."""
+        return self.state / "sweeps"
+
+    def study(self, sweep_id: int) -> Path:
+        return self.sweeps / f"{sweep_id}.study"
+
+    @property
     def scripts(self) -> Path:
         """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"
@@ -150,6 +158,21 @@ class Paths(Struct, frozen=True):
     def tasklist(self, name: str) -> Path:
         """Progress of the older tool priority_scheduler with one of its files."""
         return self.state / "tasklists" / name
+
+    @property
+    def web_token(self) -> Path:
+        """The secret of the web page's links."""
+        return self.state / "web.token"
+
+    @property
+    def web_server(self) -> Path:
+        """Locked by the running web server; tells its address."""
+        return self.state / "web.server"
+
+    @property
+    def web_entrance(self) -> Path:
+        """A file that leads a local browser to the web page."""
+        return self.state / "web.html"
 
     @property
     def simulator(self) -> Path:

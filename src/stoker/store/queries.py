@@ -159,11 +159,12 @@ def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
     return int(reader.rows(query, engine, first, end)[0][0])
 
 
-def past(reader: Reader, period: Period, limit: int) -> list[Past]:
-    """The jobs that ended last, newest first."""
-    where, values = _within(reader, period)
-    query = f"{_PAST} WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?"
-    return [_past(reader, row) for row in reader.rows(query, *values, limit)]
+def past(reader: Reader, period: Period, limit: int, offset: int = 0) -> list[Past]:
+    """The jobs that ended last, newest first, after the first `offset` of them."""
+    where, values = in_period(reader, period)
+    ids = f"SELECT jobs.id FROM jobs WHERE {where} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ? OFFSET ?"
+    query = f"{_PAST} WHERE jobs.id IN ({ids}) ORDER BY jobs.ended DESC, jobs.id DESC"
+    return [_past(reader, row) for row in reader.rows(query, *values, limit, offset)]
 
 
 def _past(reader: Reader, row: tuple[Any, ...]) -> Past:
@@ -190,30 +191,32 @@ class PastTasks(NamedTuple):
 
 def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | PastTasks]:
     """The jobs and arrays that ended last, newest first; an array counts as one, whose end is that of its last task."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     key = "CASE WHEN array != 0 THEN array ELSE id END"
     query = (
         f"SELECT {key}, count(*), max(id) FROM jobs WHERE {where} GROUP BY 1 ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
     )
     groups = reader.rows(query, *values, limit)
     single = [last for _, size, last in groups if size == 1]
-    alone = {one.job.id: one for one in _past_of(reader, single)}
+    alone = {one.job.id: one for one in past_of(reader, single)}
     return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
 
 
-def _past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
-    return [_past(reader, row) for row in reader.rows(f"{_PAST} WHERE jobs.{_AMONG}", json.dumps(list(ids)))]
+def past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
+    """Those of the jobs that are over."""
+    query = f"{_PAST} WHERE jobs.{_AMONG} AND jobs.{ENDED}"
+    return [_past(reader, row) for row in reader.rows(query, json.dumps(list(ids)))]
 
 
 def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     where, values = f"jobs.array = ? AND {IN_ARRAY} AND {where}", [array, *values]
     rows = reader.rows(
         f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
         *values,
     )
-    failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
-    (telling,) = _past_of(reader, [max(row[4] for row in failed or rows)])
+    failed = [row for row in rows if row[0] not in ("done", "cancelled", "stopped", "skipped")]
+    (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"
         " FROM jobs JOIN attempts ON attempts.job = jobs.id LEFT JOIN measures"
@@ -228,13 +231,13 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
     """How many jobs ended, by result."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     return dict(reader.rows(f"SELECT state, count(*) FROM jobs WHERE {where} GROUP BY state", *values))
 
 
 def past_gpu_seconds(reader: Reader, period: Period) -> float:
     """GPU-seconds of all attempts of ended jobs."""
-    where, values = _within(reader, period)
+    where, values = in_period(reader, period)
     query = f"SELECT sum({_GPU_SECONDS}) FROM jobs JOIN attempts ON attempts.job = jobs.id WHERE {where}"
     return float(reader.rows(query, *values)[0][0] or 0.0)
 
@@ -268,7 +271,7 @@ def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int])
     return Tasks(count, reader.job_of(first), reader.job_of(last))
 
 
-def _within(reader: Reader, period: Period) -> tuple[str, list[Any]]:
+def in_period(reader: Reader, period: Period) -> tuple[str, list[Any]]:
     matching, values = condition(period.chosen)
     where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)

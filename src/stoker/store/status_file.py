@@ -57,6 +57,8 @@ class EngineStatus(Struct, frozen=True):
     """Expected starts of waiting jobs, where known."""
     ends: dict[int, float] = {}
     """Expected ends of running and waiting jobs, where known."""
+    places: dict[int, tuple[str, ...]] = {}
+    """Ids of the devices on which waiting jobs are expected to start."""
     empty: float | None = None
     """When the queue is expected to be empty."""
     uses: dict[int, Live] = {}

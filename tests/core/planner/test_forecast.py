@@ -155,3 +155,10 @@ def test_work_of_unknown_length_may_be_taken_to_be_typical() -> None:
     assert expected.starts == {3: 12.0, 4: 30.0}
     assert expected.ends == {2: 12.0, 4: 35.0}
     assert expected.empty == 35.0
+
+
+def test_a_forecast_names_the_devices() -> None:
+    """Those of the plan at the expected start; a running job stays where it is."""
+    expected = forecast_of(a_job(2, limit=50), a_job(3, limit=50), slots=[slot(1, "0", until=100)])
+    assert expected.places == {2: ("1",), 3: ("1",)}
+    assert expected.starts == {2: 10.0, 3: 60.0}

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import signal
-
 import click
-from msgspec.structs import replace
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.changes import report, result
+from stoker.cli.views.changes import report
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
-from stoker.queue.control import change, opened, warn
+from stoker.queue.actions import CANCELLED, cancel
+from stoker.queue.control import opened, warn
 from stoker.queue.options import parse_grace
 from stoker.queue.select import find, jobs_in_order
-from stoker.queue.signals import parse_signal, signal_name
+from stoker.queue.signals import parse_signal
 from stoker.store.filters import NO_FILTER, Filter
-
-NOTE = "cancelled by you"
 
 
 @click.command(name="cancel", cls=StokerCommand)
@@ -55,20 +50,10 @@ def command(
     if not ids and chosen == NO_FILTER:
         raise UsageError("no jobs given", "name them, or choose them by --name, --tag, --group or --state")
     request = Cancel(
-        0, NOTE, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
+        0, CANCELLED, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
     )
     with opened(sim) as control:
         found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not found:
             warn("no job to cancel" if chosen == NO_FILTER else "no job matches")
-        requests = [replace(request, job=job.id) for job in found if not isinstance(job.state, Ended)]
-        pairs = [(job, job) for job in found] if dry_run else change(control, found, requests)
-        verb = "cancel --dry-run" if dry_run else "cancel"
-        results = [result(verb, before, after, how=_how(before, request, sent=not dry_run)) for before, after in pairs]
-        return report("cancel", results, as_json=as_json, dry_run=dry_run)
-
-
-def _how(job: Job, request: Cancel, *, sent: bool) -> str:
-    grace = job.spec.grace if request.grace is None else request.grace
-    first = f"SIG{signal_name(request.signal or signal.SIGTERM)}"
-    return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"
+        return report("cancel", cancel(control, found, request, dry_run=dry_run), as_json=as_json, dry_run=dry_run)

@@ -19,18 +19,14 @@ from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.changes import ChangeResult, report, result
+from stoker.cli.views.changes import report
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over
-from stoker.core.requests import Edit
-from stoker.core.spec import LIMIT_FIELDS, with_fields
-from stoker.core.text import printable, title
-from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, warn
-from stoker.queue.edit import Changes, Rewriter, changes_in, options_of, write_toml
+from stoker.core.job import Active, Job, id_text, is_handed_over
+from stoker.core.text import title
+from stoker.queue.control import opened, warn
+from stoker.queue.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, options_of, write_toml
 from stoker.queue.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.queue.select import find_queued
-
-CHANGEABLE = Queued | Starting | Running
 
 
 @click.command(name="edit", cls=StokerCommand)
@@ -65,43 +61,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
             if not changes:
                 warn("nothing was changed")
                 return 0
-        return report("edit", _edit(control, rewriter, found, changes), as_json=as_json)
-
-
-def _edit(control: Control, rewriter: Rewriter, found: Sequence[Job], changes: Changes) -> list[ChangeResult]:
-    """Check all changes before the first is sent."""
-    name = changes.get("name")
-    rest = {option: value for option, value in changes.items() if option != "name"}
-    left = abandoned(control, found)
-    edits: dict[int, Edit] = {}
-    for job in (job for job in found if isinstance(job.state, CHANGEABLE)):
-        spec = rewriter.spec(job, rest)
-        spec = spec_in_queue(control, spec) if job.id in left else spec
-        edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
-    results = []
-    for before, after in change(control, found, list(edits.values())):
-        edit = edits.get(before.id)
-        if edit is not None and after.spec == edit.spec:
-            difference = _difference(rewriter, before, after)
-            results.append(result("edit", before, after, "changed", difference=difference))
-        else:
-            kept = edit is not None and after.spec == with_fields(edit.spec, before.spec, LIMIT_FIELDS)
-            results.append(result("edit", before, after, "limit kept" if kept else ""))
-    return results
-
-
-def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
-    old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
-    secrets = before.spec.extra_env != after.spec.extra_env
-    changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
-    lines = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
-    return ", ".join(lines) or "no change"
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return " ".join(f"{name}={value[name]}" for name in value) or "none"
-    return printable(str(value)) if value != "" else "none"
+        return report("edit", edit_jobs(control, rewriter, found, changes), as_json=as_json)
 
 
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:

@@ -347,34 +347,46 @@ def config(as_json: bool) -> int:
 
 @command.command(name="install")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit; write nothing.")
-def install(only_print: bool) -> int:
+@click.option("--web", is_flag=True, help="Also a unit for the web page (stoker web).")
+def install(only_print: bool, web: bool) -> int:
     """Let systemd start the engine at boot: write a user unit (no root needed).
 
-    It prints the next commands to type. Stopping or restarting the unit does not affect running jobs.
+    It prints the next commands to type. Stopping or restarting the unit does not affect running jobs. With --web there
+    is a second unit for the web page; `stoker web` then prints its link.
     """
-    from stoker.core.text import printable
-    from stoker.queue.systemd_unit import NAME, unit_path, unit_text, write_unit
-    from stoker.store.engine_lock import QUEUE, process_of
-    from stoker.store.paths import paths_for
+    from stoker.queue.systemd_unit import NAME, WEB_NAME, unit_text, web_unit_text
 
     script = Path(sys.executable).parent / "stoker"
     program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "stoker"]
-    text = unit_text(program, os.environ)
+    units = {NAME: unit_text(program, os.environ)}
+    if web:
+        units[WEB_NAME] = web_unit_text(program, os.environ)
     if only_print:
-        print(text, end="")
-        return 0
-    path = unit_path(os.environ)
-    write_unit(path, text)
-    print(f"wrote {printable(str(path))}; now type:", file=sys.stderr)
-    if process_of(paths_for(simulated=False), QUEUE) is not None:
-        print("  stoker engine stop                        # the running engine; jobs continue", file=sys.stderr)
-    print("  systemctl --user daemon-reload", file=sys.stderr)
-    print(f"  systemctl --user enable --now {NAME}", file=sys.stderr)
-    print(
-        "  loginctl enable-linger                    # start at boot, and keep running after you log out",
-        file=sys.stderr,
-    )
+        print("\n".join(units.values()), end="")
+    else:
+        _install(units)
     return 0
+
+
+def _install(units: Mapping[str, str]) -> None:
+    """Write the units, and print what to type next."""
+    from stoker.core.text import printable
+    from stoker.queue.systemd_unit import unit_path, write_unit
+    from stoker.store.engine_lock import QUEUE, process_of
+    from stoker.store.paths import paths_for
+
+    for name, text in units.items():
+        path = unit_path(os.environ, name)
+        write_unit(path, text)
+        print(f"wrote {printable(str(path))}", file=sys.stderr)
+    lines = ["now type:"]
+    if process_of(paths_for(simulated=False), QUEUE) is not None:
+        lines.append("  stoker engine stop                        # the running engine; jobs continue")
+    lines.append("  systemctl --user daemon-reload")
+    lines += [f"  systemctl --user enable --now {name}" for name in units]
+    lines.append("  loginctl enable-linger                    # start at boot, and keep running after you log out")
+    lines += ["  stoker web                                # prints the link of the page"] if len(units) > 1 else []
+    print("\n".join(lines), file=sys.stderr)
 
 
 @command.command(name="completion")

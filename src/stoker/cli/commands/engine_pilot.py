@@ -28,6 +28,7 @@ from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
 from stoker.sites.slurm.node import FULL, FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
+from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
@@ -44,8 +45,10 @@ from stoker.sites.slurm.pilot_files import (
 )
 from stoker.store.paths import Paths
 
-ORDERS_INTERVAL = 0.05
-"""Seconds between two looks for orders."""
+FASTEST_LOOK = 0.02
+SLOWEST_LOOK = 0.1
+LOOK_SHARE = 100
+"""Seconds between two looks for orders, and longer if one takes more than a part in so many of that."""
 OWNER = "pilot"
 TERMINATED = 143
 """Exit code of a command that TERM ended."""
@@ -85,6 +88,7 @@ class Pilot:
         self._plan = plan
         self._node = node
         self._offset = 0
+        self._pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
         self._news: list[News] = [Ready(node, len(devices.snapshot(time.time()).devices))]
         self._taken: dict[int, str] = {}
         """Attempts by job that are not over."""
@@ -100,6 +104,7 @@ class Pilot:
             site=ReportingConfig(machine, self),
             policy=policy_of(settings, os.cpu_count() or 1),
             label=f"stoker pilot of {plan.cluster}",
+            durable=False,
         )
         self._runtime = EngineRuntime(config, self._happened, owner=OWNER)
         self._signals = self._runtime.keep(SignalSocket())
@@ -109,9 +114,9 @@ class Pilot:
         """Work until told to leave, or idle for too long."""
         engine = self._runtime.engine
         while not self._is_over():
-            if not self._leaving:
+            if not self._leaving and engine.now >= self._pace.at:
                 self._take_orders()
-            engine.turn(ORDERS_INTERVAL)
+            engine.turn(SLOWEST_LOOK if self._leaving else max(0.0, self._pace.at - engine.now))
             self._give_up_repeated()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
@@ -143,7 +148,10 @@ class Pilot:
     # -- orders -----------------------------------------------------------------------------------
 
     def _take_orders(self) -> None:
+        began = self._runtime.engine.now
         orders, self._offset = self._folder.read_orders(self._offset)
+        now = self._runtime.engine.now
+        self._pace.looked(now, now - began, news=bool(orders))
         hands = [order for order in orders if isinstance(order, Hand)]
         if hands:
             self._take(hands)

@@ -11,12 +11,13 @@ import click
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.sim_option import StokerCommand, sim_option
-from stoker.cli.views.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for, runs_of
+from stoker.cli.views.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
-from stoker.core.text import outcome, printable, title
+from stoker.core.text import printable, title
 from stoker.core.units import count_text
 from stoker.queue.control import Control, opened, warn
+from stoker.queue.job_log import run_of, runs_of
 from stoker.queue.select import find, jobs_in_order
 from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
@@ -92,26 +93,12 @@ def _jobs(control: Control, words: Sequence[str]) -> list[Job]:
 def _show_job(
     control: Control, job: Job, attempt: int | None, lines: int | None, *, as_json: bool, only_path: bool
 ) -> None:
-    number, run = _run_of(control, job, attempt)
+    number, run = run_of(job, runs_of(control.store.attempts(job.id)), attempt)
     files = _files(run, number, job)
     if only_path:
         sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in files.values()))
     else:
         _show(job, files, lines, as_json=as_json)
-
-
-def _run_of(control: Control, job: Job, number: int | None) -> tuple[int, AttemptRow]:
-    """A run and its number, default the last one."""
-    runs = runs_of(control.store.attempts(job.id))
-    shown = id_text(job)
-    if not runs:
-        if isinstance(job.state, Ended):
-            raise NoSuchJob(f"{shown} never started ({outcome(job.state)})", f"see stoker status {shown}")
-        raise NoSuchJob(f"{shown} has not started yet", f"to wait for it: stoker logs -f {shown}")
-    if number is not None and number > len(runs):
-        raise NoSuchJob(f"{shown} has no attempt {number}", f"it has {count_text(len(runs), 'attempt')} so far")
-    number = number or len(runs)
-    return number, runs[number - 1]
 
 
 def _files(run: AttemptRow, number: int, job: Job) -> dict[Source, str]:

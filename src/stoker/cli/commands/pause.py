@@ -10,19 +10,18 @@ import click
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.changes import ChangeResult, report, result
+from stoker.cli.views.changes import report
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
-from stoker.core.job import Active, OnHold, Queued, Waiting, id_text, is_handed_over
-from stoker.core.requests import Edit, Hold, Release, Request
+from stoker.core.job import Active, id_text
 from stoker.core.units import count_text
-from stoker.queue.control import Control, abandoned, change, opened, spec_in_queue, start_expected, start_for, warn
+from stoker.queue.actions import hold, release
+from stoker.queue.control import Control, opened, start_for, warn
 from stoker.queue.select import find, find_queued, jobs_in_order
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
 
-HELD = "held by you"
 PAUSED = "paused by you"
 DRAINED = "drained by you"
 
@@ -51,8 +50,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += [_drain(control, device_id, label) for device_id, label in devices]
         found = find_queued(control.store, ids)
-        requests = [Hold(job.id, HELD) for job in found if isinstance(job.state, Waiting) or is_handed_over(job)]
-        results = [result("pause", before, after) for before, after in change(control, found, requests)]
+        results = hold(control, found)
         if "all" in ids and not results:
             warn("no waiting jobs to hold")
         return report("pause", results, notes, as_json=as_json)
@@ -83,26 +81,11 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool
         for device_id, label in _devices(control, gpus.split(",")) if gpus is not None else ():
             was_drained = _unset(control, drained_key(device_id))
             notes.append(f"GPU {label} is in use again" if was_drained else f"GPU {label} was not drained")
-        results = _release(control, ids)
+        found = jobs_in_order(control.store, find(control.store, ids))
+        results = release(control, found, only_held="all" in ids)
         if "all" in ids and not results:
             warn("no held jobs")
-        start_expected(control, "the jobs are safe in the queue")
         return report("resume", results, notes, as_json=as_json)
-
-
-def _release(control: Control, ids: Sequence[str]) -> list[ChangeResult]:
-    found = jobs_in_order(control.store, find(control.store, ids))
-    left = {job.id for job in found if isinstance(job.state, Queued)} & abandoned(control, found)
-    ready = [job for job in found if isinstance(job.state, OnHold) or job.id in left]
-    requests: list[Request] = []
-    for job in ready:
-        spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
-        requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
-        requests.append(Release(job.id))
-    return [
-        result("resume", before, after, "abandoned" if before.id in left else "")
-        for before, after in change(control, ready if "all" in ids else found, requests)
-    ]
 
 
 # -- the queue and GPUs --------------------------------------------------------------------------

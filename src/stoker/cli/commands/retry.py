@@ -4,35 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from itertools import chain, groupby
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import click
-import msgspec
 
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling, wants_json
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.changes import ChangeResult, report, result
+from stoker.cli.views.changes import report
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
-from stoker.core.requests import Again
-from stoker.core.text import outcome, printable, title
+from stoker.core.text import title
 from stoker.core.units import count_text, parse_since
-from stoker.queue.control import (
-    Control,
-    Unanswered,
-    abandoned,
-    ask,
-    carry_out,
-    opened,
-    skipped_because,
-    spec_in_queue,
-    warn,
-)
-from stoker.queue.edit import Changes, Rewriter, changed_resources, last_attempt
+from stoker.queue.control import Control, opened, warn
+from stoker.queue.retry import planned_retries, refuse_unfinished, retry
 from stoker.queue.select import find, jobs_in_order
 from stoker.queue.view_text import LocalZone
 from stoker.store import queries
@@ -108,27 +95,17 @@ def command(
             found = _fixable(found)
         if not found and not recent:
             warn("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
-        along = [] if only else skipped_because(control.store, found)
         given = {name: value for name, value in changes.items() if value is not None}
-        retries = [*_retries(control, found, vram, given), *_retries(control, along, None, {})]
+        retries = planned_retries(control, found, vram, given, only=only)
         if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(found):
             return 1
-        after = [one.job for one in retries] if dry_run else _retry(control, retries)
-        verb = "retry --dry-run" if dry_run else "retry"
-        results = [_result(verb, retry, job) for retry, job in zip(retries, after, strict=True)]
-        return report("retry", results, as_json=as_json, dry_run=dry_run)
+        return report("retry", retry(control, retries, dry_run=dry_run), as_json=as_json, dry_run=dry_run)
 
 
 def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: bool) -> list[Job]:
     named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
-    for job in jobs:
-        if not isinstance(job.state, Ended):
-            shown = id_text(job)
-            hint = (
-                f"cancel it first: stoker cancel {shown}; or use --failed to retry only the jobs that did not succeed"
-            )
-            raise UsageError(f"{shown} has not finished", hint)
+    refuse_unfinished(jobs)
     return jobs
 
 
@@ -172,75 +149,3 @@ def _confirmed(jobs: Sequence[Job]) -> bool:
         return True
     warn("nothing was retried; --dry-run shows all of them")
     return False
-
-
-class Retry(NamedTuple):
-    """A job that is to run again, and what is new, in words."""
-
-    job: Job
-    request: Again
-    memory: str = ""
-
-
-def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes) -> list[Retry]:
-    rewriter, left = Rewriter(control), abandoned(control, jobs)
-    retries = []
-    for job in jobs:
-        spec, memory = spec_in_queue(control, job.spec) if job.id in left else job.spec, ""
-        if vram is not None:
-            before = last_attempt(control.store, job, rewriter.devices)
-            resources, words = changed_resources(spec.resources, vram, before)
-            spec, memory = msgspec.structs.replace(spec, resources=resources), f"; {words}"
-        if changes:
-            spec = rewriter.spec(msgspec.structs.replace(job, spec=spec), changes)
-            memory += "".join(f"; {name} {value or 'none'}" for name, value in changes.items())
-        if job.id in left or vram is not None:
-            rewriter.refuse_impossible(job, spec.resources)
-        retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None), memory))
-    return retries
-
-
-def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
-    """Send the requests, and return the jobs afterwards."""
-    requests = {one.job.id: one.request for one in retries}
-    left = [[requests[job.id] for job in round_] for round_ in rounds([one.job for one in retries])]
-    while left:
-        try:
-            carry_out(control, left.pop(0))
-        except Unanswered:  # the next engine must find the later rounds, too
-            ask(control.paths, control.store, list(chain(*left)), time.time())
-            raise
-    return jobs_in_order(control.store, [one.job.id for one in retries])
-
-
-def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """The jobs by id, in rounds: a job that depends on an array comes after all its tasks."""
-    levels: dict[int, int] = {}
-    of_arrays: dict[int, int] = {}
-    for job in sorted(jobs, key=lambda job: job.id):
-        behind = [
-            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.spec.after
-        ]
-        levels[job.id] = max(behind, default=0)
-        if job.array:
-            of_arrays[job.array] = max(levels[job.id], of_arrays.get(job.array, 0))
-    ordered = sorted(jobs, key=lambda job: (levels[job.id], job.id))
-    for _, members in groupby(ordered, key=lambda job: levels[job.id]):
-        yield list(members)
-
-
-def _result(verb: str, retry: Retry, after: Job) -> ChangeResult:
-    before, state = retry.job, after.state
-    assert isinstance(before.state, Ended)
-    again = isinstance(state, Ended) and after.attempts == before.attempts
-    return result(
-        verb,
-        before,
-        after,
-        when="ended again" if again else "",
-        how=outcome(before.state),
-        memory=retry.memory,
-        command=printable(before.command.text),
-        outcome=outcome(state) if isinstance(state, Ended) else "",
-        note=f": {printable(state.note)}" if isinstance(state, Ended) and state.note else "",
-    )

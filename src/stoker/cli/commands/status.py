@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.core.units import count_text
@@ -25,6 +25,7 @@ from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
+from stoker.store.web_server import web_address
 
 MOST_LINES = 200
 """How many waiting jobs are read without --all."""
@@ -37,6 +38,7 @@ MOST_LINES = 200
 @click.option(
     "--environment", is_flag=True, help="With ids: show the environment variables of the jobs, without secrets."
 )
+@click.option("-w", "--watch", is_flag=True, help="Follow the queue live on a full screen; same as: stoker top.")
 @click.option("--by-group", "by", flag_value="group", help="Show job and GPU counts per group.")
 @click.option("--by-user", "by", flag_value="user", help="Show job and GPU counts per user of this machine.")
 @filter_options
@@ -47,6 +49,7 @@ def command(
     everything: bool,
     on_finish_jobs: bool,
     environment: bool,
+    watch: bool,
     by: str | None,
     chosen: Filter,
     screen: Screen,
@@ -61,6 +64,8 @@ def command(
     """
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
+    if watch:
+        return _watch(ids, by, chosen, screen)
     paths = paths_here(screen.sim)
     for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
@@ -73,10 +78,20 @@ def command(
         status = status_of(
             knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
+        status = replace(status, web=web_address(paths))
         if by:
             status = _with_summary(status, knowledge, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
+
+
+def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:
+    if ids or by:
+        raise UsageError("-w follows the whole queue", f"leave out {'the ids' if ids else f'--by-{by}'}")
+    from stoker.cli.commands.top import show_top
+
+    sim = os.environ.get("STOKER_SIM") or LAST
+    return show_top(sim if screen.sim else None, chosen=chosen)
 
 
 def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, chosen: Filter) -> Status:

@@ -69,9 +69,9 @@ def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: tuple[i
     columns = [
         *_first_columns(jobs, wide),
         Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
-        Column("MEM", [_memory(job) for job in jobs], 3, right=True),
+        Column("MEM", [memory_cell(job) for job in jobs], 3, right=True),
         Column("TIME", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 4, right=True),
-        Column("LEFT", [Span(_left(job, now)) for job in jobs], 7, right=True),
+        Column("LEFT", [Span(left_cell(job, now)) for job in jobs], 7, right=True),
         *(done if any(job.progress is not None for job in jobs) else []),
     ]
     return table_lines(columns, "JOB", [_title_and_note(job) for job in jobs], width, LEAST_JOB, fit=_fit)
@@ -81,13 +81,13 @@ def _queued_table(
     jobs: Sequence[JobLine], now: float, width: int, wide: tuple[int, int], *, with_header: bool
 ) -> list[Line]:
     priorities = [Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True)]
-    memory = [_memory(job) for job in jobs]
+    memory = [memory_cell(job) for job in jobs]
     most = max(16, (width - 32) // 2)
     columns = [
         *_first_columns(jobs, wide),
         *(priorities if with_header and any(job.priority for job in jobs) else []),
         *([Column("MEM", memory, 2, right=True)] if any(span.text != "-" for span in memory) else []),
-        Column("START", [Span(_start(job, now)) for job in jobs], 5),
+        Column("START", [Span(start_cell(job, now)) for job in jobs], 5),
         Column("JOB", [Span(clip_middle(_title(job), most)) for job in jobs], 7, most=most),
     ]
     return table_lines(columns, "WHY", [(Span(_why(job)),) for job in jobs], width, LEAST_WHY)
@@ -123,7 +123,7 @@ def progress_cell(progress: float | None, columns: int) -> Line:
     return Span("█" * full, "good"), Span("░" * (columns - full), "faint"), Span(f" {int(progress * 100):2}%")
 
 
-def _memory(job: JobLine) -> Span:
+def memory_cell(job: JobLine) -> Span:
     """What an active job holds of the memory reserved on each GPU; what will be reserved for one that waits."""
     reserved = job.reserved_bytes
     used = job.used_bytes if job.held_bytes is None else job.held_bytes
@@ -135,7 +135,7 @@ def _memory(job: JobLine) -> Span:
     return Span(amount_text(used, reserved), "odd" if used > reserved else "")
 
 
-def _left(job: JobLine, now: float) -> str:
+def left_cell(job: JobLine, now: float) -> str:
     """How long it will run: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.last_seen is not None:
         return "?"
@@ -146,7 +146,7 @@ def _left(job: JobLine, now: float) -> str:
     return "?"
 
 
-def _start(job: JobLine, now: float) -> str:
+def start_cell(job: JobLine, now: float) -> str:
     if job.expected_start is not None:
         return start_text(job.expected_start.timestamp(), now)
     return "?" if job.state == "queued" else "-"

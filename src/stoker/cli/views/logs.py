@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.job import Active, Ended, Job, id_text
-from stoker.core.launch import INHERIT
 from stoker.core.text import printable
 from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
+from stoker.queue.job_log import runs_of, streams_of
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
@@ -225,15 +225,8 @@ WHY_INTERVAL = 2.0
 """Seconds between two messages why a job waits."""
 
 
-def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """The attempts that ran: one that was returned before its start shares its files with the next one."""
-    return [attempt for attempt in attempts if attempt.why != "returned"]
-
-
 def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
-    """The log files of a run; the terminal of a foreground run is none."""
-    named = {Source(number, "out"): run.log, Source(number, "err"): run.errors}
-    return {source: path for source, path in named.items() if path and path != INHERIT}
+    return {Source(number, stream): path for stream, path in streams_of(run).items()}
 
 
 class Follower:

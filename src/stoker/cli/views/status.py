@@ -72,11 +72,12 @@ def _summary(status: Status, width: int, room: int) -> list[Line]:
 
 
 def _heading(status: Status, width: int) -> Line:
-    """`stoker on lab7 · engine up 3d 2h · 4 × A100 40G`."""
+    """`stoker on lab7 · engine up 3d 2h · 4 × A100 40G · web http://127.0.0.1:7717`."""
     engine, mark = status.engine, status.engine.paused
     paused = f"the queue is {printable(marked(mark, 'paused', status.at.timestamp()))}" if mark else ""
     up = "" if engine.since is None else f" up {span_text((status.at - engine.since).total_seconds())}"
-    parts = (paused, f"engine{up}" if engine.running else "engine not running", machine_text(status.devices))
+    web = f"web {printable(status.web)}" if status.web else ""
+    parts = (paused, f"engine{up}" if engine.running else "engine not running", machine_text(status.devices), web)
     return heading((f"stoker on {printable(status.host)}", *parts), width, simulated=status.simulated)
 
 

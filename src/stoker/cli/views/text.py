@@ -10,7 +10,31 @@ from typing import Literal, NamedTuple, TextIO
 
 from stoker.core.text import on_one_line, printable
 
-Look = Literal["", "heading", "simulated", "good", "bad", "odd", "faint", "id", "light", "moderate", "heavy"]
+Look = Literal[
+    "",
+    "heading",
+    "simulated",
+    "good",
+    "bad",
+    "odd",
+    "faint",
+    "id",
+    "light",
+    "moderate",
+    "heavy",
+    "bar0",
+    "bar1",
+    "bar2",
+    "bar3",
+    "bar4",
+    "on_bar0",
+    "on_bar1",
+    "on_bar2",
+    "on_bar3",
+    "on_bar4",
+    "on_bad",
+]
+"""`bar` and a number are the colours of bars in charts, with `on_` those of text inside of them."""
 
 
 class Span(NamedTuple):
@@ -253,10 +277,21 @@ _CODES: dict[Look, str] = {
     "light": "32",
     "moderate": "33",
     "heavy": "31",
+    "bar0": "32",
+    "bar1": "34",
+    "bar2": "36",
+    "bar3": "35",
+    "bar4": "33",
+    "on_bar0": "7;32",
+    "on_bar1": "7;34",
+    "on_bar2": "7;36",
+    "on_bar3": "7;35",
+    "on_bar4": "7;33",
+    "on_bad": "7;31",
 }
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 
-_IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→", "#=x.->x <__.-=+*>")
+_IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→▐✗│─▸●", "#=x.->x <__.-=+*>[x|->*")
 _USUAL_SIZE = (80, 24)
 
 

@@ -30,6 +30,8 @@ class Forecast(Struct, frozen=True):
 
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
+    places: dict[int, tuple[str, ...]] = {}
+    """Devices of the jobs in `starts`."""
     empty: float | None = None
     """When all waiting jobs will have ended."""
 
@@ -55,7 +57,7 @@ def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float 
     """
     ahead = _Ahead(now, expects, horizon, typical)
     ahead.play()
-    return Forecast(ahead.starts, ahead.ends, _empty(ahead))
+    return Forecast(ahead.starts, ahead.ends, ahead.places, _empty(ahead))
 
 
 class _Ahead:
@@ -64,6 +66,7 @@ class _Ahead:
     def __init__(self, now: Now, expects: Expects, horizon: int, typical: float | None) -> None:
         self.now = now
         self.starts: dict[int, float] = {}
+        self.places: dict[int, tuple[str, ...]] = {}
         self.ends = {slot.job: slot.until for slot in now.slots if slot.until is not None}
         self.lanes = _lanes(now, expects)
         self.waiting = WaitingJobs()
@@ -112,6 +115,7 @@ class _Ahead:
         job, seconds = start.job, self.seconds(start.job)
         self.waiting.remove(job.id)
         self.starts[job.id] = self.moment
+        self.places[job.id] = tuple(start.devices)
         until = None if seconds is None else self.moment + seconds
         if until is not None and self._expects(job) is not None:
             self.ends[job.id] = until

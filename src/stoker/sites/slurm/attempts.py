@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from stoker.core.cluster import Answers, JournalFact, SlurmFact, heard, is_settled, judge, loss_text, said
+from stoker.core.cluster import (
+    WAITING_STATES,
+    Answers,
+    JournalFact,
+    SlurmFact,
+    heard,
+    is_settled,
+    judge,
+    loss_text,
+    said,
+)
 from stoker.core.job import Active, Cancelled, Event, Exited, Job, Lost, Paused, Returned, Started, started_at
 from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
@@ -108,11 +118,38 @@ class Bundle:
         self.doubtful = False
         self.slurm_id = ""
         self.since = 0.0
+        self.begun: set[int] = set()
+        """Indices of attempts that may have begun: they have a claim, or Slurm does not say that they wait."""
+        self._claims_changed = (0, 0)
+        """When the last two looks saw the claims change."""
 
     @property
     def tasks(self) -> Collection[int]:
         """Indices of its tasks in Slurm that matter still."""
         return self.attempts
+
+    def read(self, *, whole: bool) -> bool:
+        """Read what journals say since the last look; whether that is anything new.
+
+        An attempt makes its claim before it writes, so only those that may have begun are read, unless it is the
+        `whole` bundle: a client of NFS may see a new claim a minute late, but each opened file as it is.
+        """
+        self._find_claims()
+        news = False
+        for attempt in [
+            self.attempts[index] for index in (self.attempts if whole else self.begun & self.attempts.keys())
+        ]:
+            with contextlib.suppress(FileNotFoundError):
+                news = attempt.read(self.folder) or news
+        return news
+
+    def _find_claims(self) -> None:
+        """List the claims if there may be new ones: two at the same tick of the clock change the directory once."""
+        with contextlib.suppress(FileNotFoundError):
+            changed = self.folder.claims_changed
+            if self._claims_changed != (changed, changed):
+                self.begun.update(self.folder.claims())
+                self._claims_changed = (self._claims_changed[1], changed)
 
 
 class Judgement:
@@ -132,7 +169,10 @@ class Judgement:
     def note(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
         """Note one more answer of Slurm, which came so many seconds after the last."""
         for attempt in bundle.attempts.values():
-            attempt.answers = heard(attempt.answers, facts.get((bundle.tag, attempt.index)), seconds)
+            fact = facts.get((bundle.tag, attempt.index))
+            attempt.answers = heard(attempt.answers, fact, seconds)
+            if fact is None or fact.state not in WAITING_STATES:
+                bundle.begun.add(attempt.index)
 
     def decide(self, bundle: Bundle, attempt: Attempt) -> bool:
         """Apply what became of an attempt; whether it is over."""
@@ -263,14 +303,3 @@ class Judgement:
 
 def _has_gpus(job: Job) -> bool:
     return bool(job.spec.resources.gpus)
-
-
-def read_all(bundles: Iterable[Bundle]) -> set[str]:
-    """Read the journals of all attempts; the bundles of those that say something new."""
-    news = set()
-    for bundle in bundles:
-        for attempt in bundle.attempts.values():
-            with contextlib.suppress(FileNotFoundError):
-                if attempt.read(bundle.folder):
-                    news.add(bundle.name)
-    return news

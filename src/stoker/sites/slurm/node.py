@@ -14,13 +14,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from stoker.runner import journal, processes
 from stoker.runner.worker import Worker
 from stoker.sites.slurm.shared import ALIVE, BundleFolder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 MESSAGES_INTERVAL = 10.0
 """Seconds between two looks for messages of the head, where no signal of Slurm's comes through."""
@@ -153,7 +155,7 @@ def with_gpus(order: Mapping[str, Any], gpus: list[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    folder, index = BundleFolder(Path(sys.argv[1])), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    folder, index = BundleFolder(sys.argv[1]), int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     try:
         run_task(folder, index, os.environ)
     except Exception as error:

@@ -1,0 +1,105 @@
+"""`stoker web`: a live page of the queue for browsers."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+import click
+
+from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.core.errors import StokerError, UsageError
+from stoker.core.text import printable
+from stoker.devices.interface import user_name
+from stoker.store.paths import Paths, host_name, paths_here, replace_file
+from stoker.store.web_server import WebLock, WebServer, running_web_server, web_token
+
+PORT = 7717
+"""Of this machine, and of another computer that uses a tunnel to a Unix socket."""
+MISSING = ("anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
+"""Libraries of the extra `web`."""
+
+
+@click.command(name="web", cls=StokerCommand)
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port, default 7717 or the next free one.")
+@click.option("--socket", "path", metavar="PATH", help="Listen on a Unix socket (mode 0600) instead of a port.")
+@click.option("--readonly", is_flag=True, help="Refuse all actions: the page only shows.")
+@click.option("--open", "opens", is_flag=True, help="Open the page in your browser.")
+@click.option("--new-token", is_flag=True, help="Make a new token; links and open pages with the old one stop working.")
+@sim_option
+def command(
+    *, port: int | None, path: str | None, readonly: bool, opens: bool, new_token: bool, sim: str | None
+) -> int:
+    """Serve a live page of the queue: GPUs, timeline, jobs, logs and history; Ctrl-C ends it.
+
+    It prints a link with a token. Only programs on this machine can connect, and nothing is served without the token.
+    From another computer, open a tunnel with the ssh command that it prints, and use the same link. The token stays the
+    same, so that links survive a restart. If a server of this queue runs already, its link is printed.
+
+    \b
+      stoker web                  print the link, and serve
+      stoker web --open           open it in your browser
+      stoker web --readonly       for a screen on the wall
+      stoker web --socket ~/web   no port: ssh -L 7717:/home/you/web SERVER
+    """
+    if port is not None and path is not None:
+        raise UsageError("--port and --socket cannot be combined", "give one of them")
+    paths = paths_here(bool(sim))
+    if (running := running_web_server(paths)) is not None:
+        return _show_running(paths, running, new_token=new_token, opens=opens)
+    try:
+        from stoker.web import page, server
+        from stoker.web.api import Service
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in MISSING:
+            raise
+        raise StokerError(f"stoker web needs the package {error.name}", "pip install 'stoker[web]'") from error
+    from contextlib import closing
+
+    from stoker.store.writer import open_store
+
+    open_store(paths).close()  # a queue that cannot be read is reported here
+    with closing(WebLock(paths)) as lock, server.listening(paths, port, path) as (listener, address):
+        token = web_token(paths, new=new_token)
+        if not page.is_built():
+            print(f"stoker: the page is missing, only the API is served; {page.BUILD}", file=sys.stderr)
+        _announce(paths, WebServer(os.getpid(), address, readonly), token, opens=opens)
+        print("Ctrl-C ends the server; jobs are not affected", file=sys.stderr, flush=True)
+        server.serve(Service(paths, user_name(os.geteuid()), sim, readonly), token, listener, address, lock)
+    return 0
+
+
+def _show_running(paths: Paths, running: WebServer, *, new_token: bool, opens: bool) -> int:
+    if new_token:
+        raise StokerError(
+            f"a server with the old token runs (process {running.pid})", f"end it first: kill {running.pid}"
+        )
+    print(f"stoker: a server of this queue runs already (process {running.pid})", file=sys.stderr)
+    _announce(paths, running, web_token(paths), opens=opens)
+    return 0
+
+
+def _announce(paths: Paths, running: WebServer, token: str, *, opens: bool) -> None:
+    """Print the link, and how to reach it from another computer."""
+    at_port = running.address.startswith("http://")
+    port = running.address.rpartition(":")[2] if at_port else str(PORT)
+    link = f"http://127.0.0.1:{port}/?token={token}"
+    print(link, flush=True)
+    end = f"127.0.0.1:{port}" if at_port else shlex.quote(running.address)
+    user, host = user_name(os.geteuid()), host_name()
+    print(f"from another computer: ssh -L {port}:{end} {printable(user)}@{printable(host)}", file=sys.stderr)
+    if opens and at_port:
+        _open(paths, link)
+    elif opens:
+        print("stoker: a browser cannot open a Unix socket; use the tunnel above", file=sys.stderr)
+
+
+def _open(paths: Paths, link: str) -> None:
+    """Open the link through a private file: other users see the arguments of the browser, and with them the token."""
+    import webbrowser
+
+    text = f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Stoker</a>\n'
+    replace_file(paths.web_entrance, text.encode())
+    if not webbrowser.open(paths.web_entrance.as_uri()):
+        print("stoker: no browser found; open the link above", file=sys.stderr)

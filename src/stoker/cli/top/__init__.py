@@ -1,0 +1,1 @@
+"""The live view `stoker top`: only this package imports Textual."""

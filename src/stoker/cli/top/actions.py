@@ -1,0 +1,90 @@
+"""What keys of the live view do to jobs, in words that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from stoker.cli.views.text import clip, one_line
+from stoker.core.job import Ended, Job, OnHold
+from stoker.core.units import count_text
+from stoker.queue.action_results import ChangeResult
+from stoker.queue.actions import cancel, hold, release
+from stoker.queue.control import Control
+from stoker.queue.edit import Rewriter, edit_jobs
+from stoker.queue.retry import planned_retries, refuse_unfinished, retry
+from stoker.queue.select import find, jobs_in_order
+from stoker.store.filters import NO_FILTER, WAITING, Filter
+
+Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
+ASKS: tuple[Verb, ...] = ("cancel", "retry")
+"""What cannot be undone, and is asked for once."""
+_NAMED = 3
+
+
+class Target(NamedTuple):
+    """A line of a table: a job, or waiting tasks of an array."""
+
+    label: str
+    title: str
+    state: str
+    tasks: int = 1
+
+
+def question(verb: Verb, targets: Sequence[Target]) -> str:
+    """`cancel 41 vit-b (running)?`; of many jobs the first are named."""
+    named = ", ".join(_named(one) for one in targets[:_NAMED])
+    jobs = sum(one.tasks for one in targets)
+    if len(targets) == 1:
+        return f"{verb} {named}?"
+    more = ", …" if len(targets) > _NAMED else ""
+    return f"{verb} {count_text(jobs, 'job')}: {named}{more}?"
+
+
+def _named(target: Target) -> str:
+    tasks = f", {count_text(target.tasks, 'task')}" if target.tasks > 1 else ""
+    return f"{target.label} {clip(one_line(target.title), 30)} ({target.state}{tasks})"
+
+
+def act(control: Control, verb: Verb, targets: Sequence[Target]) -> str:
+    """Do it, and say what became of the jobs."""
+    jobs = list({job.id: job for target in targets for job in _jobs(control, target)}.values())
+    return summary(_results(control, verb, jobs))
+
+
+def _jobs(control: Control, target: Target) -> list[Job]:
+    """The jobs of a line; `12.[3-9]` stands for those tasks that are in the same state."""
+    word = target.label.replace("[", "").replace("]", "")
+    states = ("held",) if target.state == "held" else WAITING
+    chosen = Filter(states=states) if target.tasks > 1 else NO_FILTER
+    return jobs_in_order(control.store, find(control.store, [word], "open", chosen))
+
+
+def _results(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[ChangeResult]:
+    match verb:
+        case "cancel":
+            return cancel(control, jobs)
+        case "retry":
+            refuse_unfinished(jobs)
+            return retry(control, planned_retries(control, jobs))
+        case "pause":
+            held = all(isinstance(job.state, OnHold) for job in jobs)
+            return release(control, jobs) if held else hold(control, jobs)
+        case _:
+            step = 1 if verb == "raise" else -1
+            return [one for job in jobs for one in _prioritise(control, job, step)]
+
+
+def _prioritise(control: Control, job: Job, step: int) -> list[ChangeResult]:
+    if isinstance(job.state, Ended):
+        return edit_jobs(control, Rewriter(control), [job], {})
+    return edit_jobs(control, Rewriter(control), [job], {"priority": job.spec.priority + step})
+
+
+def summary(results: Sequence[ChangeResult]) -> str:
+    """What was said of one job; of several, what was said of the first, and of how many others."""
+    if not results:
+        return "no such job any more"
+    refused = [one for one in results if one.refused]
+    first = (refused or results)[0].said
+    return first if len(results) == 1 else f"{first} (and {count_text(len(results) - 1, 'more job')})"

@@ -1,0 +1,120 @@
+"""What the live view shows, read by `queue` in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from stoker.cli.views.logs import Collapser
+from stoker.core.errors import StokerError
+from stoker.core.logs.text import without_colours
+from stoker.core.text import printable
+from stoker.queue.changes import Changes, Feed
+from stoker.queue.control import Control, opened
+from stoker.queue.history_view import History, read_history
+from stoker.queue.job_view import JobDetails, read_jobs
+from stoker.queue.samples import GpuSamples, read_samples
+from stoker.queue.timeline import Timeline, read_timeline
+from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.logs import read_tail, size_of
+from stoker.store.paths import Paths
+from stoker.store.queries import Period
+
+LOG_BYTES = 64 * 1024
+"""Bytes from the end of a log that are shown."""
+LINES = 100
+"""Waiting jobs that are read at first, and how many more when the user has scrolled to the last."""
+MOST_LINES = 5000
+CURVE_SECONDS = 3600.0
+"""Length of the curves of GPUs."""
+Arguments = ParamSpec("Arguments")
+Value = TypeVar("Value")
+
+
+class Source:
+    """Reads the queue. SQLite connections belong to a thread, so all reading is done in one."""
+
+    def __init__(self, paths: Paths, sim: str | None, chosen: Filter = NO_FILTER) -> None:
+        self.paths = paths
+        self.sim = sim
+        self._thread = ThreadPoolExecutor(1, "stoker-top")
+        self._feed = Feed(paths, simulated=bool(sim), lines=LINES, chosen=chosen)
+        self._log = ("", -1)
+
+    async def call(
+        self, function: Callable[Arguments, Value], *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Value:
+        """Call one of the functions below in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*arguments, **options))
+
+    def start(self) -> None:
+        """Look for the first time; raises what keeps the queue from being read."""
+        self._thread.submit(self.look).result()
+
+    def close(self) -> None:
+        self._thread.submit(self._feed.close)
+        self._thread.shutdown(wait=True)
+
+    # -- in the thread ----------------------------------------------------------------------------
+
+    @property
+    def feed(self) -> Feed:
+        return self._feed
+
+    def look(self) -> Changes | None:
+        return self._feed.changes()
+
+    def choose(self, chosen: Filter) -> None:
+        """List only these jobs."""
+        self._feed.chosen, self._feed.lines = chosen, LINES
+
+    def list_more(self) -> None:
+        self._feed.lines = min(MOST_LINES, self._feed.lines + LINES)
+
+    def expire(self) -> None:
+        self._feed.expire()
+
+    def samples(self) -> GpuSamples:
+        return read_samples(self.paths, time.time() - CURVE_SECONDS, simulated=bool(self.sim))
+
+    def timeline(self, since: float, until: float | None) -> Timeline:
+        return read_timeline(self.paths, Period(since), until, simulated=bool(self.sim))
+
+    def history(self, chosen: Filter, limit: int) -> History:
+        period = Period(0.0, chosen)
+        return read_history(self.paths, period, limit, time.time(), simulated=bool(self.sim), each_task=False)
+
+    def details(self, label: str) -> JobDetails | None:
+        """All about a job, or about the first task of several; None if it is gone."""
+        word = label.partition("[")[0].rstrip(".") if "[" in label else label
+        with contextlib.suppress(StokerError):
+            found = read_jobs(self.paths, [word], simulated=bool(self.sim)).jobs
+            return found[0] if found else None
+        return None
+
+    def log_lines(self, path: str, *, fresh: bool) -> list[str] | None:
+        """The last lines of a log; None if it has not changed since the last call and is not to be read afresh."""
+        size = size_of(path) if path else 0
+        if (path, size) == self._log and not fresh:
+            return None
+        self._log = path, size
+        return tail_lines(read_tail(path, LOG_BYTES), cut=size > LOG_BYTES)
+
+    def act(self, action: Callable[[Control], str]) -> str:
+        """Do something to jobs, and return what became of them in words."""
+        with opened(self.sim) as control:
+            return action(control)
+
+
+def tail_lines(text: str, *, cut: bool = False) -> list[str]:
+    """The lines of a log without colours and overwritten progress bars; the first is left out if it is cut."""
+    collapser = Collapser()
+    data = without_colours(text).encode(errors="replace")
+    shown = (collapser.feed(data) + collapser.end()).decode(errors="replace")
+    lines = [printable(line.replace("\t", "    ")) for line in shown.split("\n")]
+    lines = lines[1:] if cut and len(lines) > 1 else lines
+    return lines[:-1] if lines and not lines[-1] else lines

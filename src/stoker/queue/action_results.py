@@ -1,0 +1,122 @@
+"""What became of jobs that a user changed, in words: cancel, retry, edit, pause, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple, get_args
+
+from msgspec import Struct
+
+from stoker.core.job import Job, Result, Waiting, id_text, is_handed_over, state_word
+from stoker.core.text import text_for_json
+
+SCHEMA = "stoker.change/1"
+OVER: Collection[str] = get_args(Result)
+ACTIVE = ("starting", "running", "stopping")
+
+
+class ChangeResult(Struct, frozen=True):
+    """What became of one job."""
+
+    id: int
+    shown: str
+    """The id as users type it: `12`, `12.3`."""
+    name: str
+    before: str
+    """Its state when the command was typed..."""
+    after: str
+    """... and when the engine had answered."""
+    refused: bool
+    """Whether the command could not do what was asked."""
+    said: str
+
+
+class Report(Struct, frozen=True):
+    """All that a verb did: `stoker cancel --json` and others."""
+
+    schema: str
+    verb: str
+    dry_run: bool
+    jobs: list[ChangeResult]
+    notes: list[str]
+    """What was done to the queue or to GPUs."""
+
+
+class Sentence(NamedTuple):
+    """What is said of a job that was and is in these states; empty is any."""
+
+    text: str
+    before: Collection[str] = ()
+    after: Collection[str] = ()
+    when: str = ""
+    """A condition that the states do not tell, by name."""
+    refused: bool = False
+
+    def fits(self, was: str, now: str, when: str) -> bool:
+        states = (not self.before or was in self.before) and (not self.after or now in self.after)
+        return states and self.when in ("", when)
+
+
+_OVER = Sentence("already finished: {id} ({was})", before=OVER)
+_RETRY = Sentence("already finished: {id} ({was}); to run it again: stoker retry {id}", before=OVER, refused=True)
+_NO_SUSPEND = (
+    "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
+)
+
+SENTENCES: dict[str, tuple[Sentence, ...]] = {
+    "cancel": (
+        _OVER,
+        Sentence("cancelled {id} ({was})", after=["cancelled"]),
+        Sentence("finished before the cancel: {id} ({now})", after=OVER),
+        Sentence("already stopping: {id} ({how})", before=["stopping"]),
+        Sentence("stopping {id} ({how})"),
+    ),
+    "cancel --dry-run": (
+        _OVER,
+        Sentence("would stop {id} ({was}; {how})", before=ACTIVE),
+        Sentence("would cancel {id} ({was})"),
+    ),
+    "retry": (
+        Sentence("{id} is {outcome} again{note}", when="ended again", refused=True),
+        Sentence("requeued {id} (last result: {how}{memory})"),
+    ),
+    "retry --dry-run": (Sentence("would requeue {id} (last result: {how}{memory}): {command}"),),
+    "edit": (
+        _RETRY,
+        Sentence("{id} is stopping; it cannot be changed", before=["stopping"], refused=True),
+        Sentence("{id}: {difference}", when="changed"),
+        Sentence(
+            "{id} keeps its time limit: an older version of Stoker started it; the rest was changed",
+            when="limit kept",
+            refused=True,
+        ),
+        Sentence("{id} is now {now}; not changed", refused=True),
+    ),
+    "pause": (
+        Sentence("already held: {id}", before=["held"]),
+        Sentence(_OVER.text, before=OVER, refused=True),
+        Sentence("held {id}", after=["held"]),
+        Sentence("{id} has just ended ({now})", after=OVER, refused=True),
+        Sentence(f"{{id}} has just started: {_NO_SUSPEND}", before=["queued"], refused=True),
+        Sentence(f"{{id}} is {{was}}: {_NO_SUSPEND}", refused=True),
+    ),
+    "resume": (
+        _RETRY,
+        Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="abandoned"),
+        Sentence("released {id}", before=["held"]),
+        Sentence("not held: {id} ({now})"),
+    ),
+}
+"""By command; the first that fits is said."""
+
+
+def word(job: Job) -> str:
+    return "queued" if isinstance(job.state, Waiting) or is_handed_over(job) else state_word(job)
+
+
+def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:
+    """What a command did to a job; `details` fill the sentence."""
+    was, now, shown = word(before), word(after), id_text(before)
+    sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
+    said = sentence.text.format(id=shown, was=was, now=now, **details)
+    return ChangeResult(before.id, shown, text_for_json(before.name), was, now, sentence.refused, said)

@@ -1,0 +1,98 @@
+"""Parts of the logs of a job, for views that load a long log piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from stoker.core.errors import NoSuchJob
+from stoker.core.job import Ended, Job, id_text
+from stoker.core.launch import INHERIT
+from stoker.core.text import outcome
+from stoker.core.units import count_text
+from stoker.store.logs import read_part
+from stoker.store.reader import Reader
+from stoker.store.schema import AttemptRow
+
+SCHEMA = "stoker.log-part/1"
+LARGEST = 256 * 1024
+"""Bytes of a part at most."""
+Stream = Literal["out", "err"]
+
+
+class LogText(Struct, frozen=True):
+    """A part of a log: `/api/v1/jobs/ID/log`."""
+
+    schema: str
+    text: str
+    """As the job wrote it, with escape sequences; bytes that are not UTF-8 are replaced."""
+    offset: int
+    """Of the first byte; 0 if the file was rewritten and is shorter than the offset that was asked for."""
+    next: int
+    """Where the next part begins."""
+    size: int
+    """Bytes of the file now."""
+    attempt: int
+    attempts: int
+    stream: Stream
+    streams: list[Stream]
+    """`err` only if errors have a file of their own."""
+    ended: bool
+    """Whether the attempt is over, so that no more text comes."""
+
+
+def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """The attempts that ran: one that was returned before its start shares its files with the next one."""
+    return [attempt for attempt in attempts if attempt.why != "returned"]
+
+
+def streams_of(run: AttemptRow) -> dict[Stream, str]:
+    """The log files of a run; the terminal of a foreground run is none."""
+    named: dict[Stream, str] = {"out": run.log, "err": run.errors}
+    return {stream: path for stream, path in named.items() if path and path != INHERIT}
+
+
+def run_of(job: Job, runs: Sequence[AttemptRow], number: int | None) -> tuple[int, AttemptRow]:
+    """A run and its number, default the last one."""
+    shown = id_text(job)
+    if not runs:
+        if isinstance(job.state, Ended):
+            raise NoSuchJob(f"{shown} never started ({outcome(job.state)})", f"see stoker status {shown}")
+        raise NoSuchJob(f"{shown} has not started yet", f"to wait for it: stoker logs -f {shown}")
+    if number is not None and not 0 < number <= len(runs):
+        raise NoSuchJob(f"{shown} has no attempt {number}", f"it has {count_text(len(runs), 'attempt')} so far")
+    number = number or len(runs)
+    return number, runs[number - 1]
+
+
+def read_log(
+    store: Reader,
+    job: Job,
+    *,
+    attempt: int | None = None,
+    stream: Stream = "out",
+    offset: int = 0,
+    limit: int = LARGEST,
+) -> LogText:
+    """A part of the log of an attempt, default the last one; a negative offset counts from the end."""
+    runs = runs_of(store.attempts(job.id))
+    number, run = run_of(job, runs, attempt)
+    files = streams_of(run)
+    if not files:
+        raise NoSuchJob(f"{id_text(job)} wrote its output to the terminal it was started from", "it has no log file")
+    chosen = stream if stream in files else next(iter(files))
+    part = read_part(files[chosen], offset, min(limit, LARGEST))
+    return LogText(
+        SCHEMA,
+        text=part.text,
+        offset=part.offset,
+        next=part.next,
+        size=part.size,
+        attempt=number,
+        attempts=len(runs),
+        stream=chosen,
+        streams=list(files),
+        ended=run.why is not None,
+    )

@@ -1,0 +1,84 @@
+"""The running web server of a queue, known by its locked file, and the token of its links."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import StokerError
+from stoker.store.paths import UNREADABLE, Paths, replace_file, try_lock
+
+_TOKEN_BYTES = 24
+_LEAST = 20
+"""Characters; a shorter token was not made here."""
+
+
+class WebServer(Struct, frozen=True):
+    """A web server, as it says of itself."""
+
+    pid: int
+    address: str
+    """`http://127.0.0.1:7717`, or the path of its socket."""
+    readonly: bool = False
+
+
+class WebLock:
+    """Proves that the web server of a queue is alive; the kernel releases it however the server ends."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._path = paths.web_server
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not try_lock(self._descriptor):
+            os.close(self._descriptor)
+            raise StokerError("a web server of this queue runs already", "stop it first, or use its address")
+
+    def announce(self, server: WebServer) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, msgspec.json.encode(server), 0)
+
+    def close(self) -> None:
+        """Release the lock; the file stays, so that the next server takes the same port."""
+        os.close(self._descriptor)
+
+
+def running_web_server(paths: Paths) -> WebServer | None:
+    """The web server of this queue; None where none runs."""
+    try:
+        descriptor = os.open(paths.web_server, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if try_lock(descriptor):
+            return None
+        with contextlib.suppress(*UNREADABLE):
+            return msgspec.json.decode(os.pread(descriptor, 4096, 0), type=WebServer)
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def web_address(paths: Paths) -> str:
+    """The address of the running web server, without its token; empty where none runs."""
+    running = running_web_server(paths)
+    return "" if running is None else running.address
+
+
+def last_address(paths: Paths) -> str:
+    """The address of the server that ran last; empty if unknown."""
+    with contextlib.suppress(*UNREADABLE):
+        return msgspec.json.decode(paths.web_server.read_bytes(), type=WebServer).address
+    return ""
+
+
+def web_token(paths: Paths, *, new: bool = False) -> str:
+    """The token of this queue, made on first use and kept, so that links and open pages survive a restart."""
+    if not new:
+        with contextlib.suppress(OSError, ValueError):
+            if len(known := paths.web_token.read_text(encoding="ascii").strip()) >= _LEAST:
+                return known
+    token = os.urandom(_TOKEN_BYTES).hex()
+    replace_file(paths.web_token, f"{token}\n".encode())
+    return token

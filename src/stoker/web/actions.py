@@ -1,0 +1,93 @@
+"""What the page can do to jobs; the queue does it as for the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.errors import UsageError
+from stoker.core.job import Job, Queued
+from stoker.core.text import printable
+from stoker.queue.action_results import SCHEMA, ChangeResult, Report
+from stoker.queue.actions import cancel, hold, release
+from stoker.queue.control import Control
+from stoker.queue.edit import Rewriter, edit_jobs
+from stoker.queue.engine_process import simulated_gpus
+from stoker.queue.retry import planned_retries, refuse_unfinished, retry
+from stoker.queue.select import find, jobs_in_order
+from stoker.store.paths import Paths
+from stoker.store.writer import open_store
+
+Name = Literal["cancel", "retry", "hold", "release", "priority"]
+VERBS: dict[Name, str] = {
+    "cancel": "cancel",
+    "retry": "retry",
+    "hold": "pause",
+    "release": "resume",
+    "priority": "edit",
+}
+LARGEST = 2 * 2**20
+"""Bytes of a request."""
+_LABEL = re.compile(r"(?a)(\d{1,18})(?:\.(?:(\d{1,18})|\[(\d{1,18})-(\d{1,18})\]))?")
+
+
+class Action(Struct, frozen=True, forbid_unknown_fields=True):
+    """An action on jobs: `POST /api/v1/actions`."""
+
+    action: Name
+    jobs: list[str]
+    """Labels as the page shows them: `3`, `12.4`, and `12.[3-99]` for the tasks of a line, of which only those that
+    wait are meant."""
+    value: int | None = None
+    """The new priority."""
+
+
+def parse_action(body: bytes) -> Action:
+    try:
+        return msgspec.json.decode(body, type=Action)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(f"this is not an action: {error}", "see docs/schema/stoker.action-1.json") from error
+
+
+def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
+    """Do it, and tell what became of each job."""
+    with contextlib.closing(open_store(paths)) as store:
+        control = Control(paths, store, simulated_gpus(sim, paths))
+        jobs = [job for label in action.jobs for job in _jobs(control, label)]
+        unique = list({job.id: job for job in jobs}.values())
+        return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
+
+
+def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeResult]:
+    match action.action:
+        case "cancel":
+            return cancel(control, jobs)
+        case "hold":
+            return hold(control, jobs)
+        case "release":
+            return release(control, jobs)
+        case "retry":
+            refuse_unfinished(jobs)
+            return retry(control, planned_retries(control, jobs))
+        case "priority":
+            if action.value is None:
+                raise UsageError("the new priority is missing", "give it as value")
+            return edit_jobs(control, Rewriter(control), jobs, {"priority": action.value})
+
+
+def _jobs(control: Control, label: str) -> list[Job]:
+    """The jobs of a line. Names and words such as `all` are not accepted: a job could be called so."""
+    match = _LABEL.fullmatch(label)
+    if match is None:
+        raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
+    array, task, first, last = match.groups()
+    if first is None:
+        word = array if task is None else f"{array}.{task}"
+        return jobs_in_order(control.store, find(control.store, [word]))
+    found = jobs_in_order(control.store, find(control.store, [f"{array}.{first}-{last}"]))
+    return [job for job in found if isinstance(job.state, Queued)]

@@ -1,0 +1,27 @@
+"""Answers of the server as JSON: values of the view models, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+from starlette.responses import Response
+
+from stoker.core.errors import StokerError
+
+STATUS = {2: 400, 3: 503, 4: 404, 5: 409, 125: 503}
+"""HTTP status by the exit code that the same error has on the command line."""
+
+
+def answer(value: object) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+def error_body(error: StokerError) -> dict[str, object]:
+    """An error as `--json` prints it."""
+    return {"error": {"code": error.exit_code, "message": error.message, "hint": error.hint}}
+
+
+def failure(error: StokerError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    code = STATUS.get(error.exit_code, 500) if status is None else status
+    return Response(msgspec.json.encode(error_body(error)), code, headers, "application/json")

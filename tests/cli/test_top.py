@@ -1,0 +1,236 @@
+"""The live view: what it shows and what its keys do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from stoker.cli.top.app import Top
+from stoker.cli.top.source import Source, tail_lines
+from stoker.core.errors import StokerError
+from stoker.core.requests import Cancel
+from stoker.core.spec import NewJob
+from stoker.store.engine_lock import QUEUE, EngineLock
+from stoker.store.paths import paths_here
+from support.past import PastQueue
+from support.textual_screen import screen_text, wait_for_text, without_times
+
+DATA = Path(__file__).parents[1] / "data"
+Steps = Callable[[Pilot[Any]], Awaitable[None]]
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PastQueue]:
+    """Two GPUs, two jobs that run, three that wait, one that failed; the engine seems to live."""
+    monkeypatch.setenv("TZ", f"NOON{time.gmtime().tm_hour - 12:+}")  # so that no time shown is on another day
+    time.tzset()
+    for name, value in (("STATE", str(tmp_path / "state")), ("SIM", "2x24G")):
+        monkeypatch.setenv(f"STOKER_{name}", value)
+    (tmp_path / "log").write_text("epoch 1\nloss \x1b[31m0.5\x1b[0m\r loss 0.4\n<script>\n")
+    made = PastQueue(paths_here(True).state, time.time())
+    made.ran("vit-b lr=3e-4", "0", -100, None, gib=8, log=str(tmp_path / "log"))
+    made.ran("probe", "0", -60, None, gib=6, group="nlp")
+    made.ran("broken", "1", -500, -400, code=1, log=str(tmp_path / "log"))
+    for name in ("vit-l", "resnet", "evil [b]name[/b]"):
+        made.submit(name, at=-50)
+    made.paths.engines.mkdir(exist_ok=True)
+    starts = {4: made.now + 500, 5: made.now + 900}
+    with closing(EngineLock(made.paths, QUEUE)):
+        made.write_status(
+            at=made.now, waiting=3, starts=starts, ends={1: made.now + 500}, places={4: ("0",), 5: ("1",)}
+        )
+        yield made
+    made.close()
+    monkeypatch.undo()
+    time.tzset()
+
+
+def follow(queue: PastQueue, steps: Steps, *, size: tuple[int, int] = (80, 24), readonly: bool = False) -> None:
+    """Open the view, and let a test press keys in it."""
+
+    async def run() -> None:
+        with closing(Source(queue.paths, "2x24G")) as source:
+            source.start()
+            app = Top(source, readonly=readonly)
+            async with app.run_test(size=size) as pilot:
+                await steps(pilot)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("key", "name", "width", "awaited"), [
+    ("1", "jobs", 80, "evil [b]name"),
+    ("3", "history", 120, "epoch 1"),
+])  # fmt: skip
+def test_the_screens(queue: PastQueue, key: str, name: str, width: int, awaited: str) -> None:
+    """They look as they did when somebody looked at them; UPDATE_SNAPSHOTS=1 writes them anew."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await pilot.press(key)
+        await wait_for_text(pilot, awaited, "50%")
+        _, shown = without_times(screen_text(pilot.app) + "\n").replace("▅", " ").split("\n", 1)  # without the host
+        kept = DATA / f"top-{name}.txt"
+        if os.environ.get("UPDATE_SNAPSHOTS"):
+            kept.write_text(shown)
+        assert shown == kept.read_text()
+
+    follow(queue, steps, size=(width, 24))
+
+
+def test_the_timeline_has_past_and_forecast(queue: PastQueue) -> None:
+    """It begins with a period that the jobs fill; + and - change it, and the arrows go back in time."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await pilot.press("2")
+        screen = await wait_for_text(pilot, "last 10m", "▐3 br", "✗", "░", "now")
+        assert "│" in screen
+        await pilot.press("minus", "left")
+        await wait_for_text(pilot, "last 30m, until")
+        await pilot.press("home")
+        await wait_for_text(pilot, "last 30m ")
+
+    follow(queue, steps)
+
+
+def test_enter_follows_the_log(queue: PastQueue, tmp_path: Path) -> None:
+    """Colours and overwritten bars are left out, markup is text, and new lines come by themselves."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "vit-b")
+        await pilot.press("enter")
+        screen = await wait_for_text(pilot, "log (following)", "<script>")
+        assert " loss 0.4" in screen
+        assert "0.5" not in screen
+        with (tmp_path / "log").open("a") as log:
+            log.write("epoch 2\n")
+        await wait_for_text(pilot, "epoch 2")
+
+    follow(queue, steps)
+
+
+def test_filter_sort_and_tags(queue: PastQueue) -> None:
+    """The filter works while it is typed, Esc removes it; o sorts; Space tags and moves on."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "resnet")
+        await pilot.press("slash", *"vit")
+        screen = await wait_for_text(pilot, "filter: vit")
+        for _ in range(100):
+            if "resnet" not in (screen := screen_text(pilot.app)):
+                break
+            await pilot.pause(0.05)
+        assert "vit-l" in screen
+        assert "resnet" not in screen
+        await pilot.press("escape")
+        await wait_for_text(pilot, "resnet")
+        await pilot.press("o", "o", "space", "space")
+        screen = await wait_for_text(pilot, "sort: name", "2 jobs tagged")
+        assert screen.index("probe") < screen.index("resnet") < screen.index("vit-b")
+
+    follow(queue, steps)
+
+
+def test_a_cancel_asks_and_names_the_job(queue: PastQueue) -> None:
+    """Only y does it; the request is then in the store."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "vit-b")
+        await pilot.press("c")
+        await wait_for_text(pilot, "cancel 1 vit-b lr=3e-4 (running)?")
+        await pilot.press("n")
+        await pilot.pause()
+        assert queue.store.requests(QUEUE) == []
+        await pilot.press("down", "c")
+        await wait_for_text(pilot, "cancel 2 probe (running)?")
+        await pilot.press("y")
+        await wait_for_text(pilot, "your request is recorded")
+        assert [request for _, request in queue.store.requests(QUEUE)] == [Cancel(2, "cancelled by you")]
+
+    follow(queue, steps)
+
+
+def test_readonly_changes_nothing(queue: PastQueue) -> None:
+    """Keys that change jobs say so."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "read-only")
+        for key in ("c", "r", "p", "plus", "minus"):
+            await pilot.press(key, "y")
+        await wait_for_text(pilot, "started with --readonly")
+        assert queue.store.requests(QUEUE) == []
+
+    follow(queue, steps, readonly=True)
+
+
+def test_an_engine_stops_and_the_state_directory_goes(queue: PastQueue) -> None:
+    """Both are told; the view goes on, and shows the next queue at the same place."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "vit-b")
+        queue.paths.status_file(QUEUE).unlink()
+        (queue.paths.engines / "queue.lock").unlink()
+        await wait_for_text(pilot, "the engine is stopped")
+        shutil.rmtree(queue.paths.state)
+        await wait_for_text(pilot, "is gone")
+        queue.paths.state.mkdir()
+        again = PastQueue(queue.paths.state, time.time())
+        again.submit("after the flood")
+        again.close()
+        await wait_for_text(pilot, "after the flood")
+
+    follow(queue, steps, size=(100, 30))
+
+
+def test_an_empty_queue_says_what_to_type(queue: PastQueue) -> None:
+    """Also while no GPU is known."""
+    with queue.store.writing() as connection:
+        connection.execute("DELETE FROM jobs")
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "no jobs; add one: stoker submit")
+        await pilot.press("3")
+        await wait_for_text(pilot, "no job has ended yet")
+
+    follow(queue, steps)
+
+
+def test_a_queue_of_a_newer_version_is_refused(queue: PastQueue) -> None:
+    """Before the screen is taken."""
+    queue.close()
+    with closing(sqlite3.connect(queue.paths.database)) as database:
+        database.execute("PRAGMA user_version = 99")
+    with closing(Source(queue.paths, "2x24G")) as source, pytest.raises(StokerError, match="newer Stoker"):
+        source.start()
+
+
+def test_a_hundred_thousand_jobs(queue: PastQueue) -> None:
+    """The first are listed, and more when the user goes down; the rest is counted."""
+    job = queue.submit("many")
+    batch = queue.store.add_batch("many", queue.now)
+    queue.store.add_jobs(batch, QUEUE, [NewJob(job.command, job.spec, "many")] * 100_000, queue.now)
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "100004 waiting")
+        await pilot.press("end")
+        await wait_for_text(pilot, "102 of 100006")
+        while "202 of 100006" not in screen_text(pilot.app):
+            await pilot.press("end")
+            await pilot.pause(0.1)
+
+    follow(queue, steps)
+
+
+def test_a_log_tail_begins_with_a_whole_line() -> None:
+    """Its first line is left out where the log is longer, and control characters are shown as escapes."""
+    assert tail_lines("cut\nwhole\tline\n\x07bell", cut=True) == ["whole    line", "\\x07bell"]
+    assert tail_lines("10%\r20%\r30%\n") == ["30%"]

@@ -1,0 +1,133 @@
+"""Chromium without a screen, and `stoker web` beside a queue, for tests of the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from stoker.web.page import is_built
+from support.background import Background
+from support.wait import PATIENCE_SECONDS, line_from
+
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+WIDE, NARROW = (1280, 800), (390, 844)
+_WATCH_POLICY = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
+"""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium; where it or the built page is missing, tests are skipped, in CI they fail."""
+    program = shutil.which("chromium")
+    if program is None or not is_built():
+        why = "the page is not built: make web" if program else "chromium is not installed"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Server:
+    """A `stoker web` of a queue, which can be killed and started again on the same port."""
+
+    def __init__(self, queue: Background, *options: str) -> None:
+        self._queue = queue
+        self._options = options
+        self._process: subprocess.Popen[bytes] | None = None
+        self.link = ""
+
+    @property
+    def root(self) -> str:
+        return self.link.partition("?")[0]
+
+    def start(self) -> None:
+        port = re.findall(r":(\d+)/", self.link)
+        self._process = self._queue.start("web", *self._options, *(["--port", port[0]] if port else []))
+        self.link = line_from(self._process.stdout).decode().strip()
+        assert "?token=" in self.link
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE_SECONDS)
+
+
+class View:
+    """A page in a browser; it notes all that the browser complains about."""
+
+    def __init__(self, page: Page, root: str) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self._root = root
+        page.set_default_timeout(1000 * PATIENCE_SECONDS)
+        page.add_init_script(_WATCH_POLICY)
+        page.on("console", self._note)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def open(self, route: str) -> None:
+        self.page.goto(f"{self._root}#/{route}")
+
+    def wait(self, text: str) -> None:
+        """Wait until a text can be seen."""
+        self.page.get_by_text(text).first.wait_for()
+
+    def wait_gone(self, text: str) -> None:
+        self.page.get_by_text(text).first.wait_for(state="hidden")
+
+    def wait_charts(self, count: int) -> None:
+        """Wait until so many charts are drawn."""
+        self.page.wait_for_function("count => document.querySelectorAll('.chart canvas').length >= count", arg=count)
+
+    def assert_fits(self) -> None:
+        """Nothing is wider than the window."""
+        wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{wide} pixels too wide"
+
+    def assert_no_complaints(self) -> None:
+        found = [*self.page.evaluate("window.violations"), *self.complaints]
+        assert not found, f"the browser complains: {found}"
+
+
+@contextmanager
+def opened(
+    browser: Browser,
+    server: Server,
+    size: tuple[int, int] = WIDE,
+    scheme: Literal["light", "dark"] = "light",
+) -> Iterator[View]:
+    """A new page with the cookie of the server."""
+    width, height = size
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    try:
+        view = View(context.new_page(), server.root)
+        view.page.goto(server.link)
+        view.page.wait_for_selector("header.top")
+        yield view
+    finally:
+        context.close()

@@ -1,0 +1,196 @@
+"""The page of `stoker web` in a real browser, beside a queue with simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from playwright.sync_api import Browser
+
+from stoker.core.spec import Resources
+from support.background import Background
+from support.browser import NARROW, Server, View, chromium, opened
+from support.cli import until
+
+HOSTILE = "<script>alert(1)</script>"
+TRAIN = "python -m stoker.devices.demo_job --memory {} --seconds 900 --steps 900"
+TEXT = r"\033[1;31mred text\033[0m <b>not bold</b>\n10%%\r100%% done\nwandb: https://wandb.ai/t/p/runs/1\n"
+NO_GPU = Resources(gpus=0)
+VIEWS = ("overview", "timeline", "jobs", "jobs?state=all", "job/1", "history")
+
+
+class Site(NamedTuple):
+    """A browser, a queue with jobs of all kinds, and its server."""
+
+    browser: Browser
+    queue: Background
+    server: Server
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with contextlib.ExitStack() as stack:
+        browser = stack.enter_context(chromium())
+        queue = stack.enter_context(contextlib.closing(Background(tmp_path_factory.mktemp("page"), "4x24G")))
+        for name, group, memory in (("vit-b", "vision", "14G"), ("bert", "language", "9G"), ("vit-s", "vision", "6G")):
+            command = TRAIN.format(memory).split()
+            assert queue("submit", "-J", name, "--group", group, "-m", memory, "-t", "1h", "--", *command).code == 0
+        queue("submit", "-J", HOSTILE, "-G", "0", "-s", "--", f"printf '{TEXT}'; exit 3")
+        queue("submit", "-J", "wide", "-G", "4", "--", "true")
+        queue.wait_word("running", 1, 2, 3)
+        queue.wait_over(4)
+        server = Server(queue)
+        server.start()
+        yield Site(browser, queue, server)
+
+
+@pytest.fixture
+def view(site: Site) -> Iterator[View]:
+    """A page at the size of a laptop; the browser must not complain."""
+    with opened(site.browser, site.server) as shown:
+        yield shown
+        shown.assert_no_complaints()
+
+
+def test_every_view_shows_the_queue(view: View) -> None:
+    """GPUs, jobs with reasons, curves and charts; nothing is wider than the window."""
+    for route, texts, charts in (
+        ("overview", ("GPU 3", "vit-b", "needs 4 GPUs", "Saved by sharing"), 0),
+        ("timeline", ("vision", "language", "forecast"), 1),
+        ("jobs", ("bert", "needs 4 GPUs", "language"), 0),
+        ("job/1", ("State history", "demo_job: 14.0G on GPU", "Environment:"), 1),
+        ("history", ("GPU-hours per day and group", "Outcomes", HOSTILE), 2),
+    ):
+        view.open(route)
+        for text in texts:
+            view.wait(text)
+        view.wait_charts(charts)
+        view.assert_fits()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_screen_needs_no_horizontal_scrolling(site: Site, scheme: str) -> None:
+    """On a telephone, in both themes; the switch changes the theme."""
+    with opened(site.browser, site.server, NARROW, "dark" if scheme == "dark" else "light") as view:
+        for route in VIEWS:
+            view.open(route)
+            view.page.wait_for_selector(".skeleton", state="detached")
+            view.page.wait_for_selector("main .card, main table, main .tile")
+            view.assert_fits()
+        assert view.page.get_attribute("html", "data-theme") == scheme
+        for expected in ("light", "dark", scheme):
+            view.page.get_by_label("theme:").click()
+            assert view.page.get_attribute("html", "data-theme") == expected
+        view.assert_no_complaints()
+
+
+def test_hostile_text_stays_text(view: View) -> None:
+    """A name and a log with markup are shown as they are; colours, carriage returns and links are understood."""
+    view.open("job/4")
+    assert view.page.locator("h1").inner_text() == HOSTILE
+    view.wait("<b>not bold</b>")
+    assert view.page.locator(".log-text b").count() == 0
+    assert view.page.locator(".log-text .fg-1.bold").inner_text() == "red text"
+    assert [line.strip() for line in view.page.locator(".log-text .line").all_inner_texts()][1] == "100% done"
+    assert view.page.get_by_text("Weights & Biases run").get_attribute("href") == "https://wandb.ai/t/p/runs/1"
+    view.page.get_by_label("search the log").fill("bold")
+    assert view.page.locator(".log-text .match").count() == 1
+
+
+def test_changes_are_shown_as_they_happen(site: Site, view: View) -> None:
+    """A new job appears, reports progress and ends without a reload."""
+    view.open("jobs")
+    view.wait("vit-b")
+    line = f"echo step 1/4; {until('first')}; echo step 3/4; {until('second')}"
+    (label,) = map(str, site.queue.submit(line, names=["newcomer"], resources=NO_GPU))
+    row = view.page.locator(f"tr[data-label='{label}']")
+    row.locator(".state.active").wait_for()
+    row.get_by_text("25%").wait_for()
+    site.queue.open_gate("first")
+    row.get_by_text("75%").wait_for()
+    site.queue.open_gate("second")
+    row.wait_for(state="detached")
+    view.page.get_by_role("button", name="Done").click()
+    row.locator(".state.good").wait_for()
+
+
+def test_an_action_asks_first(site: Site, view: View) -> None:
+    """Cancelling names the jobs; without the confirmation nothing happens."""
+    first, second = site.queue.submit("sleep 900", "sleep 901", names=["spare", "surplus"], resources=NO_GPU)
+    site.queue.wait_word("running", first, second)
+    view.open("jobs")
+    for job in (first, second):
+        view.page.get_by_label(f"select job {job}", exact=True).check()
+    view.page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    dialog = view.page.locator("dialog")
+    dialog.get_by_text("Cancel 2 jobs?").wait_for()
+    assert "spare" in dialog.inner_text()
+    assert "surplus" in dialog.inner_text()
+    dialog.get_by_role("button", name="Go back").click()
+    dialog.wait_for(state="detached")
+    assert site.queue.word(first) == site.queue.word(second) == "running"
+    view.page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    dialog.get_by_role("button", name="Cancel 2 jobs").click()
+    view.wait("2 jobs cancelled")
+    site.queue.wait_over(first, second)
+    assert site.queue.word(first) == site.queue.word(second) == "cancelled"
+
+
+def test_the_keyboard_is_enough(view: View) -> None:
+    """Keys change the view, move in the table, open a job and go back."""
+    view.wait("GPU 0")
+    view.page.keyboard.press("3")
+    view.page.locator("tr[data-label='1']").wait_for()
+    view.page.keyboard.press("j")
+    view.page.keyboard.press("Enter")
+    view.page.locator("h1").wait_for()
+    assert view.page.url.endswith("#/job/1")
+    view.page.keyboard.press("c")
+    view.page.get_by_text("Cancel 1 job?").wait_for()
+    view.page.keyboard.press("Escape")
+    view.page.locator("dialog").wait_for(state="detached")
+    view.page.keyboard.press("Escape")
+    view.page.wait_for_url("**#/jobs")
+    view.page.keyboard.press("/")
+    view.page.keyboard.type("bert")
+    view.page.locator("tr[data-label='1']").wait_for(state="detached")
+    view.page.locator("tr[data-label='2']").wait_for()
+
+
+def test_a_lost_connection_comes_back(site: Site) -> None:
+    """The page says that the server is gone, connects again, and shows what happened meanwhile."""
+    with opened(site.browser, site.server) as view:
+        view.open("jobs")
+        view.wait("engine running")
+        view.assert_no_complaints()
+        site.server.kill()
+        view.wait("The connection is lost.")
+        site.queue.submit("sleep 900", names=["meanwhile"])
+        site.server.start()
+        view.wait("meanwhile")
+        view.wait_gone("The connection is lost.")
+        assert {text for text in view.complaints if "ERR_" not in text} == set()
+
+
+def test_an_empty_queue_and_a_stopped_engine_are_explained(
+    site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each empty view says what to type; a page that may not change anything offers no actions."""
+    with contextlib.closing(Background(tmp_path_factory.mktemp("empty"))) as queue:
+        server = Server(queue, "--readonly")
+        server.start()
+        with opened(site.browser, server) as view:
+            view.wait("engine stopped")
+            view.wait("No job is running.")
+            view.open("jobs")
+            view.wait("stoker submit -- python train.py")
+            view.open("history")
+            view.wait("No job ended in this period.")
+            queue.submit("true", names=["stuck"], start=False)
+            view.open("jobs")
+            view.wait("stuck")
+            view.wait("The engine is stopped.")
+            assert view.page.locator("input[type=checkbox]").count() == 0
+            view.assert_no_complaints()

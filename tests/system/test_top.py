@@ -1,0 +1,68 @@
+"""`stoker top` on a real terminal, beside a real engine."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from support.background import Background
+from support.cli import until
+from support.terminal import open_terminal
+
+STOKER = [sys.executable, "-m", "stoker"]
+
+
+def test_a_job_is_seen_followed_and_cancelled(background: Background) -> None:
+    """It shows a job when it comes, its log as it grows, and stops it after a question; q leaves the rest running."""
+    first, second = background.submit(f"echo hello; {until('go')}; echo more", until("never"), names=["talks", "stays"])
+    background.wait_word("running", first, second)
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start([*STOKER, "top"], 100, 30)
+        terminal.wait_for("SIM", "2 running", "talks", "stays", "q quit")
+        terminal.press("Enter")
+        terminal.wait_for("log (following)", "hello")
+        background.open_gate("go")
+        terminal.wait_for("1 running")
+        (third,) = background.submit(until("never"), names=["late"])
+        terminal.wait_for("late")
+        terminal.press("/")
+        terminal.wait_for("part of a name")
+        for letter in "late":
+            terminal.press(letter)
+        terminal.press("Enter")
+        terminal.wait_for("filter: late")
+        terminal.press("c")
+        terminal.wait_for(f"cancel {third} late (running)?")
+        terminal.press("y")
+        background.wait_word("cancelled", third)
+        terminal.press("q")
+        terminal.wait_for("exit code 0")
+    assert background.word(second) == "running"
+
+
+def test_colours_are_those_of_the_terminal(background: Background) -> None:
+    """Only its own ones, which fit light and dark backgrounds; with NO_COLOR there are none."""
+    (job,) = background.submit(until("never"))
+    background.wait_word("running", job)
+    with open_terminal(background.cwd, **_state(background), NO_COLOR="1") as terminal:
+        terminal.start([*STOKER, "watch", "--readonly"], 80, 24)
+        terminal.wait_for("read-only", "running")
+        assert not re.search(r"\x1b\[[\d;]*\b(3[0-8]|9\d)\b", terminal.painted())
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start([*STOKER, "status", "-w"], 80, 24)
+        terminal.wait_for("running")
+        assert "\x1b[32m" in terminal.painted()
+        assert "38;2" not in terminal.painted()
+        terminal.press("C-c")
+        terminal.wait_for("exit code 0")
+
+
+def test_it_needs_a_terminal(background: Background) -> None:
+    """A program is told what to type instead."""
+    told = background("top")
+    assert told.code == 2
+    assert "stoker status --json" in told.err
+
+
+def _state(background: Background) -> dict[str, str]:
+    return {name: value for name, value in background.environment.items() if name.startswith("STOKER_")}

@@ -1,0 +1,241 @@
+"""`stoker web` as people use it: the link, live changes, actions, other users, a server that is killed."""
+
+from __future__ import annotations
+
+import encodings.idna  # noqa: F401, loaded before the process of another user can no longer read it
+import json
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import Struct
+
+from stoker.core.spec import Resources
+from support.background import Background
+from support.cli import Stoker
+from support.users import made_users, reachable_directory, run_as
+from support.wait import PATIENCE_SECONDS, line_from, wait_until
+
+
+class Server(Struct):
+    """A running `stoker web`."""
+
+    process: subprocess.Popen[bytes]
+    link: str
+    notes: list[str]
+
+    @property
+    def address(self) -> str:
+        return self.link.partition("/?")[0]
+
+    def client(self, **options: Any) -> httpx.Client:
+        """A program that knows the token."""
+        token = self.link.partition("token=")[2]
+        headers = {"Authorization": f"Bearer {token}"}
+        return httpx.Client(
+            base_url=self.address, headers=headers, timeout=PATIENCE_SECONDS, trust_env=False, **options
+        )
+
+
+@contextmanager
+def serving(stoker: Stoker, *options: str) -> Iterator[Server]:
+    process = stoker.start("web", *options)
+    link = line_from(process.stdout).decode().strip()
+    assert link.startswith("http://127.0.0.1:"), process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
+    notes: list[str] = []
+    while not notes or not notes[-1].startswith("Ctrl-C"):
+        notes.append(line_from(process.stderr).decode())
+    try:
+        yield Server(process, link, notes)
+    finally:
+        process.kill()
+
+
+def read(client: httpx.Client, path: str) -> Any:
+    answer = client.get(f"/api/v1/{path}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def answers(client: httpx.Client) -> bool:
+    try:
+        return client.get("/api/v1/session").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def events(client: httpx.Client) -> Iterator[Queue[tuple[str, Any]]]:
+    """Events as they come, after the greeting."""
+    found: Queue[tuple[str, Any]] = Queue()
+    with client.stream("GET", "/api/v1/events") as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+
+        def follow() -> None:
+            name = ""
+            try:
+                for line in answer.iter_lines():
+                    key, _, value = line.partition(": ")
+                    name = value if key == "event" else name
+                    if key == "data":
+                        found.put((name, json.loads(value)))
+            except (httpx.TransportError, httpx.StreamError):
+                found.put(("lost", None))
+
+        threading.Thread(target=follow, daemon=True).start()
+        assert found.get(timeout=PATIENCE_SECONDS)[0] == "hello"
+        yield found
+
+
+def test_a_job_is_seen_and_cancelled(background: Background) -> None:
+    """The page of a browser: jobs appear, an action ends one, the log grows, and the end is told without asking."""
+    with serving(background) as server, server.client() as client:
+        assert any(note.startswith("from another computer: ssh -L ") for note in server.notes)
+        with events(client) as found:
+            (job_id,) = background.submit("echo begun; sleep 600", names=["<script>"])
+            background.wait_word("running", job_id)
+            while not any(line["state"] == "running" for line in found.get(timeout=PATIENCE_SECONDS)[1]["jobs"]):
+                pass
+            wait_until(lambda: read(client, "jobs/1/log")["text"] == "begun\n")
+            body = {"action": "cancel", "jobs": ["1"]}
+            result = client.post("/api/v1/actions", json=body, headers={"Origin": server.address}).json()
+            assert [(one["shown"], one["refused"]) for one in result["jobs"]] == [("1", False)]
+            while "1" not in found.get(timeout=PATIENCE_SECONDS)[1]["gone"]:
+                pass
+        background.wait_over(job_id)
+        assert read(client, "jobs?state=cancelled")["jobs"][0]["name"] == "<script>"
+        assert read(client, "jobs/1/log")["ended"] is True
+
+
+def test_all_actions(background: Background) -> None:
+    """Hold, priority, release and retry, by the engine as for the command line; one that is refused says why."""
+    background.submit("sleep 600", "sleep 600", resources=Resources(1))
+    background.wait_word("running", 1, 2)
+    background.submit("false", resources=Resources(1))
+
+    def act(name: str, jobs: list[str], value: int | None = None) -> list[str]:
+        answer = client.post("/api/v1/actions", json={"action": name, "jobs": jobs, "value": value})
+        assert answer.status_code == 200, answer.text
+        return [one["said"] for one in answer.json()["jobs"]]
+
+    with serving(background) as server, server.client() as client:
+        assert act("hold", ["3"]) == ["held 3"]
+        assert act("priority", ["3"], 7) == ["3: priority 0 → 7"]
+        assert "a running job cannot be paused" in act("hold", ["1"])[0]
+        assert act("cancel", ["1"])[0].startswith(("cancelled 1 (", "stopping 1 ("))
+        assert act("release", ["3"]) == ["released 3"]
+        background.wait_over(3)
+        answer = client.post("/api/v1/actions", json={"action": "retry", "jobs": ["2"]})
+        assert (answer.status_code, answer.json()["error"]["message"]) == (400, "2 has not finished")
+        assert act("retry", ["3"]) == ["requeued 3 (last result: exit 1)"]
+        wait_until(lambda: read(client, "jobs/3")["jobs"][0]["attempts"][1:])
+
+
+def test_killed_and_started_again(background: Background) -> None:
+    """Links and open pages stay valid; while one server runs, the command prints its link, and status its address."""
+    with serving(background) as first:
+        with first.client() as client, events(client) as found:
+            assert background("web").out.strip() == first.link
+            assert f"web {first.address}" in background("status", "--table", COLUMNS="120").out
+            assert json.loads(background("status", "--json").out)["web"] == first.address
+            refused = background("web", "--new-token")
+            assert (refused.code, f"kill {first.process.pid}" in refused.err) == (125, True)
+            first.process.kill()
+            assert found.get(timeout=PATIENCE_SECONDS)[0] == "lost"
+        with serving(background) as second, second.client() as client:
+            assert second.link == first.link
+            wait_until(lambda: answers(client))
+            second.process.send_signal(signal.SIGTERM)
+            second.process.wait(PATIENCE_SECONDS)
+        assert json.loads(background("status", "--json").out)["web"] == ""
+        with serving(background, "--new-token") as third, third.client() as client:
+            assert third.link != first.link
+            wait_until(lambda: answers(client))
+            with first.client() as old:
+                assert old.get("/api/v1/status").status_code == 401
+
+
+def test_the_engine_survives_the_server(background: Background) -> None:
+    """An action starts the engine where none runs; Ctrl-C at the server ends neither engine nor jobs."""
+    (job_id,) = background.submit("sleep 600", start=False)
+    with serving(background) as server:
+        with server.client() as client:
+            wait_until(lambda: answers(client))
+            assert (
+                client.post("/api/v1/actions", json={"action": "priority", "jobs": ["1"], "value": 1}).status_code
+                == 200
+            )
+        background.wait_word("running", job_id)
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(PATIENCE_SECONDS)
+        assert background.engine_process is not None
+        assert background.word(job_id) == "running"
+
+
+def test_a_socket(background: Background) -> None:
+    """A Unix socket in place of a port; the tunnel leads to it."""
+    path = background.home / "a socket"
+    with serving(background, "--socket", str(path), "--readonly") as server:
+        assert any(f"ssh -L 7717:'{path}' " in note for note in server.notes)
+        transport = httpx.HTTPTransport(uds=str(path))
+        with server.client(transport=transport) as client:
+            wait_until(lambda: answers(client))
+            assert read(client, "session")["readonly"] is True
+            assert client.post("/api/v1/actions", json={"action": "cancel", "jobs": ["1"]}).status_code == 403
+
+
+def test_bad_options(stoker: Stoker) -> None:
+    """Each is refused with what to do; nothing is left behind."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        outcome = stoker("web", "--port", port)
+        assert (outcome.code, "another program uses it" in outcome.err) == (125, True)
+    assert stoker("web", "--port", "70000").code == 2
+    assert stoker("web", "--port", "1234", "--socket", "x").code == 2
+    assert stoker("web", "--socket", "/nowhere/x").code == 125
+    assert stoker("status", "--json").out.count('"web":""') == 1
+
+
+def test_without_the_extra(stoker: Stoker) -> None:
+    """The error names the command that installs what is missing."""
+    folder = stoker.home / "hidden"
+    folder.mkdir()
+    (folder / "uvicorn.py").write_text("raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')")
+    outcome = stoker("web", PYTHONPATH=str(folder))
+    assert (outcome.code, "pip install 'stoker[web]'" in outcome.err) == (125, True)
+
+
+def attack(port: str, socket_path: str, state: str) -> None:
+    """What another user of the machine can reach; all that it needs is imported before."""
+    requests = [("GET", path) for path in ("/", "/api/v1/status", "/api/v1/jobs/1/log", "/metrics", "/?token=guess")]
+    for method, path in [*requests, ("POST", "/api/v1/actions")]:
+        with closing(HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE_SECONDS)) as connection:
+            connection.request(
+                method, path, '{"action": "cancel", "jobs": ["1"]}', {"Content-Type": "application/json"}
+            )
+            assert connection.getresponse().status in (401, 403), path
+    with closing(socket.socket(socket.AF_UNIX)) as local, pytest.raises(PermissionError):
+        local.connect(socket_path)
+    for name in ("web.token", "web.server"):
+        with pytest.raises(PermissionError):
+            (Path(state) / name).read_bytes()
+
+
+def test_another_user(background: Background) -> None:
+    """They can connect to the port and learn nothing; they cannot connect to the socket, nor read the token."""
+    with made_users(1) as (other,), reachable_directory() as folder:
+        (folder / "home").mkdir()
+        path, second = folder / "web.sock", Background(folder / "home")
+        with serving(background, "--socket", str(path)), closing(second), serving(second) as server:
+            with server.client() as client:
+                wait_until(lambda: answers(client))
+            run_as(other, attack, server.address.rpartition(":")[2], str(path), str(second.paths.state))

@@ -1,0 +1,90 @@
+/** Calls of the server's API. */
+
+import type {
+  ActionName,
+  ActionResult,
+  History,
+  JobDetails,
+  JobsPage,
+  LogPart,
+  Samples,
+  SelectedJobs,
+  Series,
+  Session,
+  Status,
+  Timeline,
+  Usage,
+} from "./types";
+
+const BASE = "api/v1";
+const PATIENCE_MS = 15_000;
+
+/** An answer of the server that is not the data: what happened, and what to do. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly hint = "",
+  ) {
+    super(message);
+  }
+}
+
+/** No answer: the server stopped, or the tunnel is closed. */
+export class Unreachable extends Error {}
+
+type Query = Record<string, string | number | undefined>;
+
+export function address(path: string, query: Query = {}): string {
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== "");
+  const text = new URLSearchParams(given.map(([name, value]) => [name, String(value)])).toString();
+  return `${BASE}/${path}${text ? `?${text}` : ""}`;
+}
+
+async function call<T>(path: string, query: Query = {}, init: RequestInit = {}): Promise<T> {
+  let response: Response;
+  try {
+    response = await fetch(address(path, query), { signal: AbortSignal.timeout(PATIENCE_MS), ...init });
+  } catch {
+    throw new Unreachable("no answer from the server");
+  }
+  if (!response.ok) throw await refusal(response);
+  return (await response.json()) as T;
+}
+
+async function refusal(response: Response): Promise<ApiError> {
+  try {
+    const { error } = (await response.json()) as { error: { message: string; hint?: string } };
+    return new ApiError(response.status, error.message, error.hint);
+  } catch {
+    return new ApiError(response.status, `the server answered ${response.status}`);
+  }
+}
+
+export const getSession = (): Promise<Session> => call("session");
+export const getStatus = (): Promise<Status> => call("status");
+export const getJobs = (query: Query): Promise<JobsPage> => call("jobs", query);
+export const getSeries = (label: string): Promise<Series> => call(`jobs/${encodeURIComponent(label)}/series`);
+export const getSamples = (hours: number): Promise<Samples> => call("gpus/samples", { hours });
+export const getTimeline = (query: Query): Promise<Timeline> => call("timeline", query);
+export const getHistory = (query: Query): Promise<History> => call("history", query);
+export const getUsage = (query: Query): Promise<Usage> => call("usage", query);
+
+export async function getJob(label: string): Promise<JobDetails> {
+  const { jobs } = await call<SelectedJobs>(`jobs/${encodeURIComponent(label)}`);
+  const job = jobs[0];
+  if (!job) throw new ApiError(404, `there is no job ${label}`);
+  return job;
+}
+
+export function getLog(
+  label: string,
+  query: { attempt: number; stream: string; offset: number; limit: number },
+): Promise<LogPart> {
+  return call(`jobs/${encodeURIComponent(label)}/log`, query);
+}
+
+export function postAction(action: ActionName, jobs: string[], value?: number): Promise<{ jobs: ActionResult[] }> {
+  const body = JSON.stringify(value === undefined ? { action, jobs } : { action, jobs, value });
+  return call("actions", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+}

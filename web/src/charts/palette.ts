@@ -1,0 +1,74 @@
+/** Colours of the charts: those of the style sheet, and one for each group. */
+
+export interface Palette {
+  text: string;
+  faint: string;
+  line: string;
+  surface: string;
+  lane: string;
+  accent: string;
+  good: string;
+  bad: string;
+  held: string;
+  others: string;
+  now: string;
+  heat: [string, string, string];
+  series: string[];
+}
+
+export function readPalette(): Palette {
+  const style = getComputedStyle(document.documentElement);
+  const colour = (name: string): string => longHex(style.getPropertyValue(`--${name}`).trim());
+  return {
+    text: colour("text"),
+    faint: colour("faint"),
+    line: colour("line"),
+    surface: colour("surface"),
+    lane: colour("lane"),
+    accent: colour("accent"),
+    good: colour("good"),
+    bad: colour("bad"),
+    held: colour("held"),
+    others: colour("others"),
+    now: colour("now"),
+    heat: [colour("heat-0"), colour("heat-1"), colour("heat-2")],
+    series: Array.from({ length: 8 }, (_, index) => colour(`series-${index}`)),
+  };
+}
+
+/** `#rrggbb` for `#rgb`, which the build makes of some colours. */
+export function longHex(colour: string): string {
+  return /^#[0-9a-f]{3}$/i.test(colour) ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
+}
+
+/** Gives each name a colour that it keeps: names in order of their first use, then again from the start. */
+export class Colouring {
+  private readonly places = new Map<string, number>();
+
+  place(name: string): number {
+    const known = this.places.get(name);
+    if (known !== undefined) return known;
+    this.places.set(name, this.places.size);
+    return this.places.size - 1;
+  }
+
+  of(name: string, colours: string[]): string {
+    return colours[this.place(name) % colours.length] ?? "";
+  }
+}
+
+/** Of all groups, on all charts. */
+export const groupColours = new Colouring();
+
+/** A colour between three, for a part from 0 to 1. Colours are `#rrggbb`. */
+export function heat(part: number, [low, middle, high]: [string, string, string]): string {
+  return part < 0.5 ? mixed(low, middle, part * 2) : mixed(middle, high, part * 2 - 1);
+}
+
+export function mixed(from: string, to: string, part: number): string {
+  const channel = (colour: string, index: number): number => parseInt(colour.slice(1 + 2 * index, 3 + 2 * index), 16);
+  const bytes = [0, 1, 2].map((index) =>
+    Math.round(channel(from, index) + (channel(to, index) - channel(from, index)) * part),
+  );
+  return `#${bytes.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}

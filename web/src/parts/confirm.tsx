@@ -1,0 +1,164 @@
+/** Asks before an action, names the jobs, and says what became of them. */
+
+import { signal } from "@preact/signals";
+import type { JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+
+import { postAction } from "../api";
+import { count } from "../format";
+import { refresh } from "../state";
+import type { ActionName, ActionResult } from "../types";
+
+/** What an action needs to know of a job. */
+export interface Target {
+  label: string;
+  title: string;
+  state: string;
+  tasks?: number;
+  priority?: number;
+}
+
+interface Question {
+  action: ActionName;
+  targets: Target[];
+}
+
+export interface Notice {
+  text: string;
+  bad: boolean;
+}
+
+const question = signal<Question | null>(null);
+export const notice = signal<Notice | null>(null);
+const MOST_NAMES = 8;
+
+const WORDS: Record<ActionName, { verb: string; note: string; danger?: boolean }> = {
+  cancel: { verb: "Cancel", note: "Running jobs get SIGTERM and, after their grace time, SIGKILL.", danger: true },
+  retry: { verb: "Retry", note: "Each job runs again with the same options, as a new attempt." },
+  hold: { verb: "Hold", note: "Held jobs do not start until you release them." },
+  release: { verb: "Release", note: "The jobs may start again." },
+  priority: { verb: "Change priority of", note: "Higher numbers start first; the default is 0." },
+};
+
+export function ask(action: ActionName, targets: Target[]): void {
+  if (targets.length) question.value = { action, targets };
+}
+
+function total(targets: Target[]): number {
+  return targets.reduce((sum, target) => sum + (target.tasks ?? 1), 0);
+}
+
+/** One sentence about the results. */
+export function summary(action: ActionName, results: ActionResult[]): Notice {
+  const refused = results.filter((result) => result.refused);
+  const done = results.length - refused.length;
+  const past: Record<ActionName, string> = {
+    cancel: "cancelled",
+    retry: "queued again",
+    hold: "held",
+    release: "released",
+    priority: "changed",
+  };
+  const first = refused[0];
+  const why = first ? `${count(refused.length, "job")} refused: ${first.shown} ${first.said}` : "";
+  return {
+    text: [done ? `${count(done, "job")} ${past[action]}` : "", why].filter(Boolean).join("; "),
+    bad: refused.length > 0,
+  };
+}
+
+export function Confirm(): JSX.Element | null {
+  const asked = question.value;
+  return asked ? <Dialog key={asked.action} {...asked} /> : null;
+}
+
+function Dialog({ action, targets }: Question): JSX.Element {
+  const element = useRef<HTMLDialogElement>(null);
+  const [busy, setBusy] = useState(false);
+  const [value, setValue] = useState(targets[0]?.priority ?? 0);
+  const [problem, setProblem] = useState("");
+  const { verb, note, danger } = WORDS[action];
+  const jobs = count(total(targets), "job");
+  useEffect(() => element.current?.showModal(), []);
+  const close = (): void => {
+    question.value = null;
+  };
+  const act = async (event: Event): Promise<void> => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      const labels = targets.map((target) => target.label);
+      const report = await postAction(action, labels, action === "priority" ? value : undefined);
+      notice.value = summary(action, report.jobs);
+      close();
+      void refresh();
+    } catch (error) {
+      setProblem(error instanceof Error ? error.message : String(error));
+      setBusy(false);
+    }
+  };
+  return (
+    <dialog ref={element} onClose={close} aria-labelledby="question">
+      <form onSubmit={(event) => void act(event)}>
+        <h2 id="question">
+          {verb} {jobs}?
+        </h2>
+        <ul class="targets">
+          {targets.slice(0, MOST_NAMES).map((target) => (
+            <li key={target.label}>
+              <span class="id">{target.label}</span> <span class="name">{target.title}</span>{" "}
+              <span class="faint">{target.state}</span>
+            </li>
+          ))}
+          {targets.length > MOST_NAMES ? <li class="faint">and {targets.length - MOST_NAMES} more</li> : null}
+        </ul>
+        {action === "priority" ? (
+          <label class="field">
+            Priority
+            <input
+              type="number"
+              step={1}
+              value={value}
+              autofocus
+              onInput={(event) => setValue(Number(event.currentTarget.value))}
+            />
+          </label>
+        ) : null}
+        <p class="faint">{note}</p>
+        {problem ? (
+          <p class="problem" role="alert">
+            {problem}
+          </p>
+        ) : null}
+        <div class="buttons">
+          <button type="button" onClick={close}>
+            Go back
+          </button>
+          <button type="submit" class={danger ? "danger" : "primary"} disabled={busy}>
+            {verb} {jobs}
+          </button>
+        </div>
+      </form>
+    </dialog>
+  );
+}
+
+/** The last result; it disappears after some seconds. */
+export function Toast(): JSX.Element {
+  const shown = notice.value;
+  useEffect(() => {
+    if (!shown) return undefined;
+    const timer = setTimeout(
+      () => {
+        notice.value = null;
+      },
+      shown.bad ? 12_000 : 5_000,
+    );
+    return () => clearTimeout(timer);
+  }, [shown]);
+  return (
+    <div class={`toast ${shown ? "shown" : ""} ${shown?.bad ? "bad" : ""}`} role="status">
+      {shown?.text}
+    </div>
+  );
+}

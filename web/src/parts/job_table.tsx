@@ -1,0 +1,164 @@
+/** The table of jobs, as cards on a narrow screen. */
+
+import type { JSX } from "preact";
+
+import { isActive, isOver, isWaiting } from "../changes";
+import { ago, clock, duration, moment, span } from "../format";
+import { jobHash } from "../router";
+import { now } from "../state";
+import type { Job } from "../types";
+import { Progress, StateMark, jobMemory } from "./marks";
+
+export function titleOf(job: Job): string {
+  return job.title || job.name || job.command;
+}
+
+/** What is worth a second line: the reason for waiting or failing, else the command. */
+function secondLine(job: Job): string {
+  if (job.why) return job.tasks > 1 ? `${job.tasks} tasks: ${job.why}` : job.why;
+  return titleOf(job) === job.command ? "" : job.command;
+}
+
+/** How long it has been running, or ran. */
+function Elapsed({ job }: { job: Job }): JSX.Element {
+  if (job.seconds === null) return <span class="faint">–</span>;
+  const running = isActive(job) && job.started !== null && job.last_seen === null;
+  return <>{duration(running ? (now.value - moment(job.started as string)) / 1000 : job.seconds)}</>;
+}
+
+/** When it will end, start, or ended: `~` is an estimate, `≤` a limit. */
+export function whenText(job: Job, at: number): string {
+  if (isActive(job)) {
+    if (job.expected_end !== null) return `~${span((moment(job.expected_end) - at) / 1000)} left`;
+    if (job.limit_seconds !== null) return `≤${span(job.limit_seconds - (job.seconds ?? 0))} left`;
+    return "";
+  }
+  if (isWaiting(job)) return job.expected_start === null ? "" : `starts ~${clock(moment(job.expected_start), at)}`;
+  return job.ended ? ago(moment(job.ended), at) : "";
+}
+
+export interface Selection {
+  labels: ReadonlySet<string>;
+  toggle: (job: Job) => void;
+  toggleAll: () => void;
+}
+
+interface Sorting {
+  direction: (column: string) => "ascending" | "descending" | "none";
+  by: (column: string) => void;
+}
+
+interface Props {
+  jobs: Job[];
+  selection?: Selection | undefined;
+  sorting?: Sorting | undefined;
+  /** The row that the keyboard is on. */
+  current?: number | undefined;
+}
+
+const COLUMNS: { key: string; title: string; sort?: string }[] = [
+  { key: "id", title: "ID", sort: "id" },
+  { key: "mark", title: "State", sort: "state" },
+  { key: "title", title: "Job", sort: "name" },
+  { key: "gpu", title: "GPU" },
+  { key: "memory", title: "Memory", sort: "memory" },
+  { key: "part", title: "Progress" },
+  { key: "time", title: "Time", sort: "seconds" },
+  { key: "when", title: "When" },
+];
+
+export function JobTable({ jobs, selection, sorting, current }: Props): JSX.Element {
+  return (
+    <table class="jobs">
+      <thead>
+        <tr>
+          {selection ? (
+            <th class="check">
+              <input
+                type="checkbox"
+                aria-label="select all jobs of this page"
+                checked={jobs.length > 0 && jobs.every((job) => selection.labels.has(job.label))}
+                onChange={selection.toggleAll}
+              />
+            </th>
+          ) : null}
+          {COLUMNS.map(({ key, title, sort }) => (
+            <th key={key} class={key} aria-sort={sort && sorting ? sorting.direction(sort) : undefined}>
+              {sort && sorting ? (
+                <button type="button" class="sort" onClick={() => sorting.by(sort)}>
+                  {title}
+                </button>
+              ) : (
+                title
+              )}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {jobs.map((job, index) => (
+          <Row key={job.label} job={job} selection={selection} isCurrent={index === current} />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function Row({
+  job,
+  selection,
+  isCurrent,
+}: {
+  job: Job;
+  selection: Selection | undefined;
+  isCurrent: boolean;
+}): JSX.Element {
+  const second = secondLine(job);
+  return (
+    <tr class={isCurrent ? "current" : ""} data-label={job.label}>
+      {selection ? (
+        <td class="check">
+          <input
+            type="checkbox"
+            aria-label={`select job ${job.label}`}
+            checked={selection.labels.has(job.label)}
+            onChange={() => selection.toggle(job)}
+          />
+        </td>
+      ) : null}
+      <td class="id">{job.label}</td>
+      <td class="mark">
+        <StateMark state={job.state} />
+      </td>
+      <td class="title">
+        <a href={jobHash(job.label)} title={titleOf(job)}>
+          {titleOf(job)}
+        </a>
+        {job.group ? <span class="group">{job.group}</span> : null}
+        {job.priority ? <span class="group">priority {job.priority}</span> : null}
+        <span class={`second ${isOver(job) && job.why ? "why" : ""}`} title={second}>
+          {second}
+        </span>
+      </td>
+      <td class="gpu">
+        {job.devices.length ? (
+          job.devices.join(",")
+        ) : job.gpus ? (
+          <span class="faint">{job.gpus} ×</span>
+        ) : (
+          <span class="faint">CPU</span>
+        )}
+      </td>
+      <td class="memory">{jobMemory(job)}</td>
+      <td class="part">
+        {job.progress !== null && isActive(job) ? (
+          <Progress part={job.progress} label={`progress of job ${job.label}`} />
+        ) : null}
+      </td>
+      <td class="time">
+        <Elapsed job={job} />
+      </td>
+      <td class="when">{whenText(job, now.value)}</td>
+    </tr>
+  );
+}

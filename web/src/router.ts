@@ -1,0 +1,64 @@
+/** The address of a view: `#/jobs?state=running`. It is kept in the fragment, so the server has one page. */
+
+import { signal } from "@preact/signals";
+
+export interface Route {
+  /** `overview`, `timeline`, `jobs`, `job`, `history`. */
+  view: string;
+  /** The label of a job. */
+  argument: string;
+  query: URLSearchParams;
+}
+
+export function parseRoute(hash: string): Route {
+  const [path = "", query = ""] = hash.replace(/^#\/?/, "").split("?", 2);
+  const [view = "", argument = ""] = path.split("/", 2);
+  return { view: view || "overview", argument: decoded(argument), query: new URLSearchParams(query) };
+}
+
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+export function hashOf(view: string, argument = "", query: Record<string, string> = {}): string {
+  const given = new URLSearchParams(Object.entries(query).filter(([, value]) => value !== ""));
+  const path = argument ? `${view}/${encodeURIComponent(argument)}` : view;
+  return `#/${path}${given.size ? `?${given}` : ""}`;
+}
+
+export const jobHash = (label: string): string => hashOf("job", label);
+
+export const route = signal<Route>(parseRoute(typeof location === "undefined" ? "" : location.hash));
+
+/** Whether this page was on another view before. */
+let visited = false;
+
+export function watchRoute(): void {
+  addEventListener("hashchange", () => {
+    const before = route.value;
+    visited = true;
+    route.value = parseRoute(location.hash);
+    if (before.view !== route.value.view || before.argument !== route.value.argument) scrollTo(0, 0);
+  });
+}
+
+/** The view before this one; without one, the fallback. */
+export function back(fallback: string): void {
+  if (visited) history.back();
+  else go(fallback);
+}
+
+export function go(hash: string): void {
+  location.hash = hash;
+}
+
+/** Change the query of this view without a new entry in the browser's history. */
+export function adjust(query: Record<string, string>): void {
+  const { view, argument } = route.value;
+  history.replaceState(null, "", hashOf(view, argument, query));
+  route.value = parseRoute(location.hash);
+}

@@ -1,0 +1,366 @@
+/** The past: GPU-hours, outcomes, waiting and memory, and the jobs themselves. */
+
+import type { EChartsType } from "echarts/core";
+import type { JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+
+import { getHistory, getUsage } from "../api";
+import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
+import { groupColours } from "../charts/palette";
+import { ago, count, duration, hours, moment, size, span } from "../format";
+import { useLoaded } from "../load";
+import { Chart } from "../parts/chart";
+import { StateMark, toneOf } from "../parts/marks";
+import { Empty, Loading, Problem } from "../parts/placeholder";
+import { adjust, go, hashOf, jobHash, route } from "../router";
+import { now, useChanges } from "../state";
+import type { JobState, PastJob, Usage, UserLine } from "../types";
+
+const PERIODS = ["1d", "7d", "30d", "90d"];
+const CHART_HEIGHT = 270;
+const USAGE_REST_MS = 10_000;
+const TYPING_MS = 250;
+
+export function History(): JSX.Element {
+  const query = route.value.query;
+  const since = query.get("since") ?? "7d";
+  const search = query.get("search") ?? "";
+  const page = Math.max(1, Number(query.get("page") ?? 1) || 1);
+  const usage = useLoaded(`usage ${since}`, () => getUsage({ since }), USAGE_REST_MS);
+  const past = useLoaded(`history ${since} ${search} ${page}`, () => getHistory({ since, search, page }), 2000);
+  useChanges((changes) => {
+    if (!changes.changed.length) return;
+    usage.again();
+    past.again();
+  });
+  const change = (next: { since?: string; search?: string; page?: number }): void => {
+    const { page: turned = 1, ...rest } = next;
+    adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" });
+  };
+  const data = usage.data;
+  return (
+    <>
+      <div class="filters">
+        <div class="chips" role="group" aria-label="period">
+          {PERIODS.map((period) => (
+            <button
+              key={period}
+              type="button"
+              class="chip"
+              aria-pressed={period === since}
+              onClick={() => change({ since: period })}
+            >
+              {period}
+            </button>
+          ))}
+        </div>
+        {data ? <Totals usage={data} /> : null}
+      </div>
+      {usage.error ? <Problem error={usage.error} /> : null}
+      {usage.loading ? <Loading lines={8} /> : null}
+      {data ? <Charts usage={data} /> : null}
+      <Past past={past.data} search={search} change={change} />
+    </>
+  );
+}
+
+function Totals({ usage }: { usage: Usage }): JSX.Element {
+  return (
+    <p class="totals">
+      <span>
+        <b>{hours(usage.gpu_hours)}</b> GPU-hours
+      </span>
+      <span>
+        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing
+      </span>
+    </p>
+  );
+}
+
+function openJob(chart: EChartsType): void {
+  chart.on("click", (event) => {
+    const { job } = (event.data ?? {}) as { job?: { label: string } };
+    if (job) go(jobHash(job.label));
+  });
+}
+
+function swatchOf(group: string): string {
+  if (group === OTHERS) return "rest";
+  return group ? `series-${groupColours.place(group) % 8}` : "others";
+}
+
+function Charts({ usage }: { usage: Usage }): JSX.Element {
+  const measured = usage.jobs.some((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
+  const ran = usage.jobs.some((job) => job.run_seconds !== null);
+  return (
+    <div class="charts">
+      <figure class="card wide">
+        <figcaption>GPU-hours per day and group</figcaption>
+        {usage.days.length ? (
+          <>
+            <Chart
+              label="GPU-hours per day and group"
+              height={CHART_HEIGHT}
+              version={usage}
+              build={(palette) => daysOption(usage, groupColours, palette)}
+            />
+            <div class="legend">
+              {daysTable(usage).groups.map((group) => (
+                <span key={group} class="entry">
+                  <i class={`swatch ${swatchOf(group)}`} />
+                  {group === OTHERS ? OTHERS : groupName(group)}
+                </span>
+              ))}
+            </div>
+          </>
+        ) : (
+          <Empty title="No job used a GPU in this period." />
+        )}
+      </figure>
+      <Groups usage={usage} />
+      <figure class="card">
+        <figcaption>Waiting against run time</figcaption>
+        {ran ? (
+          <Chart
+            label="waiting time against run time"
+            height={CHART_HEIGHT}
+            version={usage}
+            ready={openJob}
+            build={(palette) => waitingOption(usage, palette)}
+          />
+        ) : (
+          <Empty title="No job ran in this period." />
+        )}
+      </figure>
+      <figure class="card">
+        <figcaption>Peak against reserved memory, per GPU</figcaption>
+        {measured ? (
+          <Chart
+            label="peak against reserved memory"
+            height={CHART_HEIGHT}
+            version={usage}
+            ready={openJob}
+            build={(palette) => memoryOption(usage, palette)}
+          />
+        ) : (
+          <Empty title="No job with a reservation was measured.">
+            <p>
+              Reserve memory so that jobs share GPUs: <code>stoker submit -m 8G ...</code>
+            </p>
+          </Empty>
+        )}
+      </figure>
+    </div>
+  );
+}
+
+const OUTCOMES: JobState[] = ["done", "failed", "oom", "timeout", "lost", "cancelled", "skipped"];
+
+function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Element {
+  const total = Object.values(outcomes).reduce((sum, value) => sum + value, 0);
+  return (
+    <div
+      class="outcome-bar"
+      role="img"
+      aria-label={OUTCOMES.filter((word) => outcomes[word])
+        .map((word) => `${outcomes[word]} ${word}`)
+        .join(", ")}
+    >
+      {OUTCOMES.filter((word) => outcomes[word]).map((word) => (
+        <span
+          key={word}
+          class={toneOf(word)}
+          style={{ width: `${(100 * (outcomes[word] ?? 0)) / total}%` }}
+          title={`${outcomes[word]} ${word}`}
+        />
+      ))}
+    </div>
+  );
+}
+
+function Groups({ usage }: { usage: Usage }): JSX.Element {
+  const most = Math.max(0.001, ...usage.groups.map((group) => group.gpu_hours));
+  const total = Object.values(usage.outcomes).reduce((sum, value) => sum + value, 0);
+  return (
+    <section class="card groups">
+      <h2>
+        Outcomes <span class="faint">{count(total, "job")}</span>
+      </h2>
+      {total ? <Outcomes outcomes={usage.outcomes} /> : null}
+      <p class="outcome-key">
+        {OUTCOMES.filter((word) => usage.outcomes[word]).map((word) => (
+          <span key={word}>
+            <StateMark state={word} /> {usage.outcomes[word]?.toLocaleString("en")}
+          </span>
+        ))}
+      </p>
+      <h2>Groups</h2>
+      <div class="scroll">
+        <table class="small">
+          <thead>
+            <tr>
+              <th>Group</th>
+              <th class="right">GPU-hours</th>
+              <th class="bar" />
+              <th>Waited</th>
+              <th>Ran</th>
+            </tr>
+          </thead>
+          <tbody>
+            {usage.groups.slice(0, 12).map((group) => (
+              <tr key={group.group}>
+                <td>
+                  {group.group ? (
+                    <a href={hashOf("jobs", "", { group: group.group, state: "all" })}>{group.group}</a>
+                  ) : (
+                    <span class="faint">{groupName("")}</span>
+                  )}
+                </td>
+                <td class="right">{hours(group.gpu_hours)}</td>
+                <td class="bar">
+                  <span class="hours-bar" style={{ width: `${(100 * group.gpu_hours) / most}%` }} />
+                </td>
+                <td>{group.median_wait_seconds === null ? "–" : span(group.median_wait_seconds)}</td>
+                <td>{group.median_run_seconds === null ? "–" : span(group.median_run_seconds)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <Users users={usage.users} />
+    </section>
+  );
+}
+
+function Users({ users }: { users: UserLine[] }): JSX.Element | null {
+  if (!users.length) return null;
+  return (
+    <>
+      <h2>Users now</h2>
+      <div class="scroll">
+        <table class="small">
+          <thead>
+            <tr>
+              <th>User</th>
+              <th>Running</th>
+              <th>GPUs</th>
+              <th>Memory</th>
+              <th>Recent GPU-h</th>
+            </tr>
+          </thead>
+          <tbody>
+            {users.map((user) => (
+              <tr key={user.user}>
+                <td>
+                  {user.user}
+                  {user.you ? <span class="faint"> (you)</span> : null}
+                </td>
+                <td>{user.running}</td>
+                <td>{user.gpus}</td>
+                <td>{user.vram_bytes === null ? "whole GPUs" : size(user.vram_bytes)}</td>
+                <td>{user.recent_gpu_hours === null ? "–" : hours(user.recent_gpu_hours)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+interface PastProps {
+  past: { jobs: PastJob[]; page: number; pages: number; total: number } | null;
+  search: string;
+  change: (next: { search?: string; page?: number }) => void;
+}
+
+function Past({ past, search, change }: PastProps): JSX.Element {
+  const [typed, setTyped] = useState(search);
+  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
+  const type = (text: string): void => {
+    setTyped(text);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => change({ search: text.trim() }), TYPING_MS);
+  };
+  return (
+    <section class="past">
+      <div class="filters">
+        <h2>Ended jobs {past ? <span class="faint">{past.total.toLocaleString("en")}</span> : null}</h2>
+        <input
+          type="search"
+          placeholder="Search name, command  ( / )"
+          aria-label="search ended jobs"
+          value={typed}
+          onInput={(event) => type(event.currentTarget.value)}
+        />
+      </div>
+      {past === null ? (
+        <Loading lines={6} />
+      ) : past.jobs.length ? (
+        <PastTable jobs={past.jobs} />
+      ) : (
+        <Empty title="No job ended in this period." />
+      )}
+      {past && past.pages > 1 ? (
+        <nav class="pages" aria-label="pages">
+          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 })}>
+            Newer
+          </button>
+          <span>
+            page {past.page} of {past.pages}
+          </span>
+          <button
+            type="button"
+            disabled={past.page >= past.pages}
+            onClick={() => change({ search, page: past.page + 1 })}
+          >
+            Older
+          </button>
+        </nav>
+      ) : null}
+    </section>
+  );
+}
+
+function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
+  return (
+    <table class="jobs">
+      <thead>
+        <tr>
+          <th class="id">ID</th>
+          <th class="mark">State</th>
+          <th class="title">Job</th>
+          <th class="gpu">GPU</th>
+          <th class="memory">Peak</th>
+          <th class="hours">GPU-h</th>
+          <th class="time">Ran</th>
+          <th class="when">Ended</th>
+        </tr>
+      </thead>
+      <tbody>
+        {jobs.map((job) => (
+          <tr key={job.label}>
+            <td class="id">{job.label}</td>
+            <td class="mark">
+              <StateMark state={job.state} />
+            </td>
+            <td class="title">
+              <a href={jobHash(job.label)} title={job.title || job.name || job.command}>
+                {job.title || job.name || job.command}
+              </a>
+              {job.group ? <span class="group">{job.group}</span> : null}
+              <span class={`second ${job.note ? "why" : ""}`} title={job.note || job.command}>
+                {job.note || job.command}
+              </span>
+            </td>
+            <td class="gpu">{job.devices.join(",") || <span class="faint">–</span>}</td>
+            <td class="memory">{job.peak_vram_bytes === null ? "–" : size(job.peak_vram_bytes)}</td>
+            <td class="hours">{hours(job.gpu_hours)}</td>
+            <td class="time">{job.run_seconds === null ? "–" : duration(job.run_seconds)}</td>
+            <td class="when">{ago(moment(job.ended), now.value)}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}

@@ -1,0 +1,380 @@
+/** One job: what it is, what it did, its curves and its log. */
+
+import type { ComponentChildren, JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+
+import { getJob, getSeries } from "../api";
+import { isActive, isOver, isWaiting } from "../changes";
+import { memoryOption, metricOption, progressOption } from "../charts/job";
+import { ago, clock, count, duration, moment, size } from "../format";
+import { useKeys } from "../keys";
+import type { Link } from "../links";
+import { useLoaded } from "../load";
+import { Chart } from "../parts/chart";
+import { ask } from "../parts/confirm";
+import { titleOf, whenText } from "../parts/job_table";
+import { LogView } from "../parts/log_view";
+import { Progress, StateMark, jobMemory } from "../parts/marks";
+import { Loading, Problem } from "../parts/placeholder";
+import { hashOf } from "../router";
+import { now, session, useChanges } from "../state";
+import type { ActionName, Attempt, JobDetails, Series } from "../types";
+
+const CURVE_HEIGHT = 170;
+const SERIES_REST_MS = 3000;
+const MOST_POINTS = 2000;
+
+export function JobView({ label }: { label: string }): JSX.Element {
+  const loaded = useLoaded(`job ${label}`, () => getJob(label), 1000);
+  const series = useLoaded(`series ${label}`, () => getSeries(label), SERIES_REST_MS);
+  const [chosen, setChosen] = useState<number | null>(null);
+  const [links, setLinks] = useState<Link[]>([]);
+  const live = useRef<[number, number][]>([]);
+  useChanges((changes) => {
+    const line = changes.jobs.find((job) => job.label === label);
+    if (line && line.held_bytes !== null)
+      live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
+    if (!line && !changes.changed.includes(label) && !changes.gone.includes(label)) return;
+    loaded.again();
+    series.again();
+  });
+  const job = loaded.data;
+  useJobKeys(job);
+  if (!job) return loaded.error ? <Problem error={loaded.error} /> : <Loading lines={12} />;
+  const runs = runsOf(job);
+  const run = chosen ?? runs.length;
+  const running = isActive(job) && run === runs.length;
+  return (
+    <article class="job">
+      <Head job={job} />
+      <div class="job-columns">
+        <div class="side">
+          <Facts job={job} links={links} />
+          <Attempts job={job} chosen={run} choose={setChosen} />
+          <Events job={job} />
+          <Environment job={job} />
+        </div>
+        <div class="main">
+          <Curves
+            job={job}
+            series={series.data}
+            attempt={runs[run - 1]?.number ?? 0}
+            live={running ? live.current : []}
+          />
+          {run === 0 ? (
+            <section class="card log">
+              <div class="log-tools">
+                <h2>Log</h2>
+              </div>
+              <p class="faint pad">The job has not started yet.</p>
+            </section>
+          ) : (
+            <LogView key={`${label} ${run}`} label={label} attempt={run} live={running} found={setLinks} />
+          )}
+        </div>
+      </div>
+    </article>
+  );
+}
+
+/** The attempts that ran. One that was returned before its start has no log of its own. */
+function runsOf(job: JobDetails): Attempt[] {
+  return job.attempts.filter((attempt) => attempt.why !== "returned");
+}
+
+function askAbout(job: JobDetails, action: ActionName): void {
+  ask(action, [{ label: job.label, title: titleOf(job), state: job.state, tasks: job.tasks, priority: job.priority }]);
+}
+
+function actionsFor(job: JobDetails): [ActionName, string][] {
+  if (session.value === null || session.value.readonly) return [];
+  if (isOver(job)) return [["retry", "Retry"]];
+  if (job.state === "held")
+    return [
+      ["release", "Release"],
+      ["priority", "Priority"],
+      ["cancel", "Cancel"],
+    ];
+  if (isWaiting(job))
+    return [
+      ["hold", "Hold"],
+      ["priority", "Priority"],
+      ["cancel", "Cancel"],
+    ];
+  return [["cancel", "Cancel"]];
+}
+
+function useJobKeys(job: JobDetails | null): void {
+  const can = (action: ActionName): void => {
+    if (job && actionsFor(job).some(([name]) => name === action)) askAbout(job, action);
+  };
+  useKeys({
+    c: () => can("cancel"),
+    r: () => can("retry"),
+    p: () => can(job?.state === "held" ? "release" : "hold"),
+    "+": () => can("priority"),
+  });
+}
+
+function Head({ job }: { job: JobDetails }): JSX.Element {
+  return (
+    <header class="job-head">
+      <p class="crumbs">
+        <a href={hashOf("jobs")}>Jobs</a> / {job.label}
+      </p>
+      <div class="job-title">
+        <h1>{titleOf(job)}</h1>
+        <StateMark state={job.state} />
+        {job.progress !== null && isActive(job) ? <Progress part={job.progress} /> : null}
+        <div class="buttons">
+          {actionsFor(job).map(([action, text]) => (
+            <button
+              key={action}
+              type="button"
+              class={action === "cancel" ? "danger" : ""}
+              onClick={() => askAbout(job, action)}
+            >
+              {text}
+            </button>
+          ))}
+        </div>
+      </div>
+      {job.failure && isOver(job) && job.state !== "done" ? <p class="failure">{job.failure}</p> : null}
+      {job.advice ? <p class="faint">{job.advice}</p> : null}
+      {job.why && !isOver(job) ? <p class="why">{job.why}</p> : null}
+    </header>
+  );
+}
+
+function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element | null {
+  return children === "" || children === null ? null : (
+    <div>
+      <dt>{name}</dt>
+      <dd>{children}</dd>
+    </div>
+  );
+}
+
+function exitText(job: { exit_code: number | null; signal: number | null }): string {
+  if (job.signal) return `signal ${job.signal}`;
+  return job.exit_code === null ? "" : `exit ${job.exit_code}`;
+}
+
+function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element {
+  const at = now.value;
+  const running = isActive(job) && job.started !== null;
+  const seconds = running && job.last_seen === null ? (at - moment(job.started as string)) / 1000 : job.seconds;
+  return (
+    <section class="card facts">
+      <h2>Command</h2>
+      <pre class="command">{job.command}</pre>
+      <dl>
+        <Fact name="Time">
+          {seconds === null ? "" : duration(seconds)}
+          {job.limit_seconds === null ? "" : ` of at most ${duration(job.limit_seconds)}`}
+        </Fact>
+        <Fact name={isOver(job) ? "Ended" : "Expected"}>
+          {whenText(job, at)}
+          {isOver(job) && exitText(job) ? `, ${exitText(job)}` : ""}
+        </Fact>
+        <Fact name="GPU">
+          {job.devices.length ? job.devices.join(", ") : job.gpus ? count(job.gpus, "GPU") : "none"}
+        </Fact>
+        <Fact name="Memory">
+          {job.gpus
+            ? `${jobMemory(job)}${job.peak_vram_bytes === null ? "" : `, peak ${size(job.peak_vram_bytes)}`}`
+            : ""}
+        </Fact>
+        <Fact name="Speed">{job.speed === null ? "" : `${Math.round(job.speed * 100)}% of its speed alone`}</Fact>
+        <Fact name="Group">{job.group}</Fact>
+        <Fact name="Priority">{job.priority ? String(job.priority) : ""}</Fact>
+        <Fact name="Place">{job.place === null ? "" : `number ${job.place} of the queue`}</Fact>
+        <Fact name="After">{job.after.join(", ")}</Fact>
+        <Fact name="Tags">
+          {Object.entries(job.tags)
+            .map(([name, value]) => `${name}=${value}`)
+            .join(", ")}
+        </Fact>
+        <Fact name="Directory">{job.directory}</Fact>
+        <Fact name="Commit">{job.commit}</Fact>
+        <Fact name="Submitted">{clock(moment(job.submitted), at, true)}</Fact>
+      </dl>
+      {links.length ? (
+        <ul class="links" aria-label="links in the log">
+          {links.map((link) => (
+            <li key={link.href}>
+              <a href={link.href} target="_blank" rel="noopener noreferrer" title={link.href}>
+                {link.label} ↗
+              </a>
+            </li>
+          ))}
+        </ul>
+      ) : null}
+    </section>
+  );
+}
+
+function attemptEnd(attempt: Attempt): string {
+  if (attempt.ended === null && !attempt.why) return "running";
+  return [attempt.why === "exited" ? "" : attempt.why, exitText(attempt)].filter(Boolean).join(", ");
+}
+
+function Attempts({
+  job,
+  chosen,
+  choose,
+}: {
+  job: JobDetails;
+  chosen: number;
+  choose: (run: number) => void;
+}): JSX.Element | null {
+  const runs = runsOf(job);
+  if (!runs.length) return null;
+  return (
+    <section class="card">
+      <h2>{runs.length === 1 ? "Attempt" : "Attempts"}</h2>
+      <div class="scroll">
+        <table class="small">
+          <thead>
+            <tr>
+              <th>#</th>
+              <th>GPU</th>
+              <th>Time</th>
+              <th>Peak</th>
+              <th>End</th>
+            </tr>
+          </thead>
+          <tbody>
+            {runs.map((attempt, index) => (
+              <tr key={attempt.number} class={index + 1 === chosen ? "current" : ""}>
+                <td>
+                  {runs.length > 1 ? (
+                    <button
+                      type="button"
+                      class="chip"
+                      aria-pressed={index + 1 === chosen}
+                      onClick={() => choose(index + 1)}
+                    >
+                      {index + 1}
+                    </button>
+                  ) : (
+                    1
+                  )}
+                </td>
+                <td>{attempt.devices.join(",") || "–"}</td>
+                <td>{attempt.seconds === null ? "–" : duration(attempt.seconds)}</td>
+                <td>{attempt.peak_vram_bytes === null ? "–" : size(attempt.peak_vram_bytes)}</td>
+                <td title={attempt.note}>{attemptEnd(attempt)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function Events({ job }: { job: JobDetails }): JSX.Element {
+  return (
+    <section class="card">
+      <h2>State history</h2>
+      <ol class="events">
+        {job.events.map((event, index) => (
+          <li key={index}>
+            <time dateTime={event.at} title={ago(moment(event.at), now.value)}>
+              {clock(moment(event.at), now.value, true)}
+            </time>
+            <span class="word">{event.event}</span>
+            <span class="detail">{event.detail}</span>
+          </li>
+        ))}
+      </ol>
+    </section>
+  );
+}
+
+function Environment({ job }: { job: JobDetails }): JSX.Element | null {
+  const given = Object.entries(job.variables);
+  const names = job.environment ? Object.keys(job.environment).sort() : [];
+  if (!given.length && !names.length) return null;
+  return (
+    <details class="card">
+      <summary>Environment: {count(given.length + names.length, "name")}</summary>
+      <ul class="names">
+        {given.map(([name, value]) => (
+          <li key={name}>
+            {name}={value}
+          </li>
+        ))}
+        {names.map((name) => (
+          <li key={name} class="faint">
+            {name}
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
+
+interface CurvesProps {
+  job: JobDetails;
+  series: Series | null;
+  attempt: number;
+  /** Memory since the view was opened. */
+  live: [number, number][];
+}
+
+function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null {
+  const metrics = Object.entries(series?.metrics ?? {}).filter(([, points]) => points.length);
+  const hasMemory = job.gpus > 0 && job.attempts.length > 0;
+  const hasProgress = (series?.progress.length ?? 0) > 1;
+  if (!hasMemory && !hasProgress && !metrics.length) return null;
+  return (
+    <div class="curves">
+      {hasMemory ? (
+        <figure class="card">
+          <figcaption>
+            GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span>
+          </figcaption>
+          <Chart
+            label="GPU memory over time"
+            height={CURVE_HEIGHT}
+            version={`${attempt} ${series?.at} ${live.length}`}
+            build={(palette) => memoryOption(series, attempt, live, palette, now.value)}
+          />
+        </figure>
+      ) : null}
+      {hasProgress ? (
+        <figure class="card">
+          <figcaption>Progress</figcaption>
+          <Chart
+            label="progress over time"
+            height={CURVE_HEIGHT}
+            version={series}
+            build={(palette) => progressOption(series?.progress ?? [], palette, now.value)}
+          />
+        </figure>
+      ) : null}
+      {metrics.map(([name, points], index) => (
+        <figure key={name} class="card">
+          <figcaption>{name}</figcaption>
+          <Chart
+            label={name}
+            height={CURVE_HEIGHT}
+            version={series}
+            build={(palette) =>
+              metricOption(
+                name,
+                points,
+                series?.steps ?? true,
+                palette.series[(index + 1) % palette.series.length] ?? "",
+                palette,
+                now.value,
+              )
+            }
+          />
+        </figure>
+      ))}
+    </div>
+  );
+}

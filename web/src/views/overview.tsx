@@ -1,0 +1,335 @@
+/** The first view: counts, GPUs, what runs, what is next, what failed. */
+
+import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
+
+import { getSamples, getUsage } from "../api";
+import { isActive, isWaiting } from "../changes";
+import { ago, clock, hours, moment, size, span } from "../format";
+import { useLoaded } from "../load";
+import { MemoryBar, Progress, StateMark } from "../parts/marks";
+import { Empty, Loading } from "../parts/placeholder";
+import { type Point, Sparkline } from "../parts/sparkline";
+import { titleOf, whenText } from "../parts/job_table";
+import { hashOf, jobHash } from "../router";
+import { now, status } from "../state";
+import type { Device, Job, Samples, Status } from "../types";
+
+const CURVE_HOURS = 2;
+const LEAST_CURVE_SECONDS = 300;
+const SAMPLES_REST_MS = 60_000;
+const MOST_LINES = 8;
+const FAILED = ["failed", "oom", "timeout", "lost"];
+
+export function Overview(): JSX.Element {
+  const shown = status.value;
+  const samples = useLoaded("samples", () => getSamples(CURVE_HOURS), SAMPLES_REST_MS);
+  useEffect(() => {
+    const timer = setInterval(samples.again, SAMPLES_REST_MS);
+    return () => clearInterval(timer);
+  }, []);
+  if (!shown) return <Loading lines={10} />;
+  return (
+    <>
+      <Tiles status={shown} />
+      <section aria-label="GPUs">
+        {shown.devices.length ? (
+          <div class="cards">
+            {shown.devices.map((device) => (
+              <GpuCard key={device.id} device={device} jobs={shown.jobs} samples={samples.data} />
+            ))}
+          </div>
+        ) : (
+          <Empty title="No GPU is known.">
+            <p>{shown.notes[0] ?? "Start the engine to detect GPUs: stoker engine start"}</p>
+          </Empty>
+        )}
+      </section>
+      <div class="columns">
+        <Running jobs={shown.jobs.filter(isActive)} total={shown.counts.active} />
+        <Next jobs={shown.jobs.filter(isWaiting)} total={shown.counts.waiting + shown.counts.held} />
+      </div>
+      <Failures status={shown} />
+    </>
+  );
+}
+
+function Tiles({ status: shown }: { status: Status }): JSX.Element {
+  const usage = useLoaded("usage", () => getUsage({ since: "7d" }), 60_000);
+  const { counts, today, expected_empty: empty } = shown;
+  const failed = FAILED.reduce((sum, word) => sum + (today[word] ?? 0), 0);
+  const saved = usage.data?.saved_gpu_hours ?? null;
+  return (
+    <div class="tiles">
+      <Tile name="Running" value={counts.active} href={hashOf("jobs", "", { state: "running" })} tone="active" />
+      <Tile name="Waiting" value={counts.waiting} href={hashOf("jobs", "", { state: "waiting" })} />
+      <Tile name="Held" value={counts.held} href={hashOf("jobs", "", { state: "held" })} />
+      <Tile name="Done today" value={today["done"] ?? 0} href={hashOf("jobs", "", { state: "done" })} tone="good" />
+      <Tile
+        name="Failed today"
+        value={failed}
+        href={hashOf("jobs", "", { state: "failed" })}
+        tone={failed ? "bad" : ""}
+      />
+      <Tile
+        name="Queue empty"
+        value={empty ? `~${clock(moment(empty), now.value)}` : counts.active + counts.waiting ? "?" : "now"}
+        href={hashOf("timeline")}
+      />
+      <Tile
+        name="Saved by sharing, 7 days"
+        value={saved === null ? "–" : `${hours(saved)} GPU-h`}
+        href={hashOf("history")}
+      />
+    </div>
+  );
+}
+
+function Tile({
+  name,
+  value,
+  href,
+  tone = "",
+}: {
+  name: string;
+  value: number | string;
+  href: string;
+  tone?: string;
+}): JSX.Element {
+  return (
+    <a class={`tile ${tone}`} href={href}>
+      <span class="value">{typeof value === "number" ? value.toLocaleString("en") : value}</span>
+      <span class="name">{name}</span>
+    </a>
+  );
+}
+
+function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; samples: Samples | null }): JSX.Element {
+  const { memory_bytes: total, drained, problem } = device;
+  const used = device.used_bytes ?? device.ours_bytes + device.others_bytes;
+  return (
+    <article class="card gpu-card" aria-label={`GPU ${device.label}`}>
+      <header>
+        <h2>
+          GPU {device.label} <span class="faint">{device.model}</span>
+        </h2>
+        <dl class="readings">
+          <div>
+            <dt>util</dt>
+            <dd>{device.utilisation_percent === null ? "?" : `${device.utilisation_percent}%`}</dd>
+          </div>
+          <div>
+            <dt>temp</dt>
+            <dd>{device.temperature_celsius === null ? "?" : `${device.temperature_celsius}°C`}</dd>
+          </div>
+          {device.power_watts === null ? null : (
+            <div>
+              <dt>power</dt>
+              <dd>{Math.round(device.power_watts)}W</dd>
+            </div>
+          )}
+        </dl>
+      </header>
+      {total ? (
+        <>
+          <MemoryBar device={device} />
+          <p class="amounts">
+            <span>
+              <b>{size(used)}</b> of {size(total)} used
+            </span>
+            <span class="key reserved">{size(device.reserved_bytes)} reserved</span>
+            {device.others_bytes ? <span class="key others">{size(device.others_bytes)} others</span> : null}
+          </p>
+        </>
+      ) : null}
+      <Curve device={device} samples={samples} />
+      <ul class="on-gpu">
+        {problem ? <li class="bad">{problem}</li> : null}
+        {drained ? (
+          <li class="held">
+            drained{drained.note ? `: ${drained.note}` : ""}
+            {drained.since ? `, ${ago(moment(drained.since), now.value)}` : ""}
+          </li>
+        ) : null}
+        {device.jobs.map((label) => (
+          <OnGpu key={label} label={label} job={jobs.find((job) => job.label === label)} />
+        ))}
+        {device.elsewhere.map((other) => (
+          <li key={other.pid} class="faint">
+            {other.name || other.label}, another queue of yours
+          </li>
+        ))}
+        {device.leases
+          .filter((lease) => !lease.yours)
+          .map((lease) => (
+            <li key={lease.pid} class="faint">
+              {lease.owner}: {lease.what || "lease"}{" "}
+              {lease.memory_bytes === null ? "whole GPU" : size(lease.memory_bytes)}
+            </li>
+          ))}
+        {device.strangers.map((process) => (
+          <li key={process.pid} class="faint">
+            {process.owner} pid {process.pid} {process.memory_bytes === null ? "" : size(process.memory_bytes)}
+          </li>
+        ))}
+        {!problem && !drained && !device.jobs.length && !device.strangers.length && !device.leases.length ? (
+          <li class="faint">idle</li>
+        ) : null}
+      </ul>
+    </article>
+  );
+}
+
+function OnGpu({ label, job }: { label: string; job: Job | undefined }): JSX.Element {
+  return (
+    <li>
+      <a href={jobHash(label)} title={job ? titleOf(job) : ""}>
+        <span class="id">{label}</span> {job ? titleOf(job) : ""}
+      </a>
+      {job?.progress != null ? <Progress part={job.progress} label={`progress of job ${label}`} /> : null}
+    </li>
+  );
+}
+
+/** When the curves begin: where the first value of a GPU is known, so that a young queue has no empty curves. */
+function curvesStart(samples: Samples | null, until: number): number {
+  const whole = until - CURVE_HOURS * 3600;
+  if (!samples) return whole;
+  const places = samples.devices.map(({ curves }) => curves.utilisation_percent.findIndex((value) => value !== null));
+  const first = Math.min(...places.map((place) => (place < 0 ? Infinity : place)));
+  const known = first === Infinity ? until : moment(samples.start) / 1000 + first * samples.step_seconds;
+  return Math.max(whole, Math.min(known, until - LEAST_CURVE_SECONDS));
+}
+
+function Curve({ device, samples }: { device: Device; samples: Samples | null }): JSX.Element {
+  const until = now.value / 1000;
+  const from = curvesStart(samples, until);
+  const curves = samples?.devices.find((one) => one.id === device.id)?.curves;
+  const points: Point[] = [];
+  if (samples && curves) {
+    const start = moment(samples.start) / 1000;
+    curves.utilisation_percent.forEach((value, index) => points.push([start + index * samples.step_seconds, value]));
+  }
+  points.push([until, device.utilisation_percent]);
+  const gap = 2.5 * (samples?.step_seconds ?? 60);
+  return (
+    <figure class="curve">
+      <Sparkline
+        points={points}
+        from={from}
+        until={until}
+        gap={gap}
+        label={`utilisation of GPU ${device.label} in the last ${span(until - from)}`}
+      />
+      <figcaption>
+        <span>{span(until - from)} ago</span>
+        <span>utilisation</span>
+        <span>now</span>
+      </figcaption>
+    </figure>
+  );
+}
+
+function Running({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
+  return (
+    <section class="card list">
+      <h2>Running</h2>
+      {jobs.length ? (
+        <ul class="lines">
+          {jobs.slice(0, MOST_LINES).map((job) => (
+            <li key={job.label}>
+              <a href={jobHash(job.label)} title={titleOf(job)}>
+                <span class="id">{job.label}</span> {titleOf(job)}
+              </a>
+              <span class="middle">
+                {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
+              </span>
+              <span class="right">{whenText(job, now.value)}</span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <Empty title="No job is running." />
+      )}
+      <More shown={Math.min(jobs.length, MOST_LINES)} total={total} href={hashOf("jobs", "", { state: "running" })} />
+    </section>
+  );
+}
+
+function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
+  return (
+    <section class="card list">
+      <h2>Next</h2>
+      {jobs.length ? (
+        <ul class="lines two">
+          {jobs.slice(0, MOST_LINES).map((job) => (
+            <li key={job.label}>
+              <a href={jobHash(job.label)} title={titleOf(job)}>
+                <span class="id">{job.label}</span> {titleOf(job)}
+              </a>
+              <span class="right">{whenText(job, now.value) || job.state}</span>
+              <span class="second" title={job.why}>
+                {job.why}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <Empty title="No job is waiting.">
+          <p>
+            Add one: <code>stoker submit -- python train.py</code>
+          </p>
+        </Empty>
+      )}
+      <More
+        shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)}
+        total={total}
+        href={hashOf("jobs", "", { state: "waiting" })}
+      />
+    </section>
+  );
+}
+
+function More({ shown, total, href }: { shown: number; total: number; href: string }): JSX.Element | null {
+  return total > shown ? (
+    <p class="more">
+      <a href={href}>{(total - shown).toLocaleString("en")} more</a>
+    </p>
+  ) : null;
+}
+
+function Failures({ status: shown }: { status: Status }): JSX.Element | null {
+  if (!shown.failures.length && !shown.interrupted.length) return null;
+  return (
+    <section class="card list">
+      <h2>Failures of the last hour</h2>
+      <ul class="lines failures">
+        {shown.failures.map((job) => (
+          <li key={job.label}>
+            <a href={jobHash(job.label)}>
+              <span class="id">{job.label}</span> {job.title}
+            </a>
+            <span class="middle">
+              <StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span>
+            </span>
+            <span class="right">{ago(moment(job.ended), now.value)}</span>
+            <span class="second" title={job.why}>
+              {job.why}
+            </span>
+          </li>
+        ))}
+        {shown.interrupted.map((run) => (
+          <li key={run.resume}>
+            <span>
+              {run.jobs} jobs of {run.label} did not start
+            </span>
+            <span class="right">{ago(moment(run.submitted), now.value)}</span>
+            <span class="second">
+              <code>{run.resume}</code>
+            </span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

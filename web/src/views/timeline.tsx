@@ -1,0 +1,221 @@
+/** What ran where, packed by memory, and what comes next. */
+
+import type { EChartsType } from "echarts/core";
+import type { JSX } from "preact";
+import { useRef, useState } from "preact/hooks";
+
+import { getTimeline } from "../api";
+import { Colouring, groupColours } from "../charts/palette";
+import { edgesOf, firstWindow, isFailure, pieces, timelineHeight } from "../charts/lanes";
+import { timelineOption } from "../charts/timeline";
+import { type Window, zoomedWindow } from "../charts/window";
+import { clock, count, moment } from "../format";
+import { useKeys } from "../keys";
+import { useLoaded } from "../load";
+import { Chart } from "../parts/chart";
+import { StateMark } from "../parts/marks";
+import { Empty, Loading, Problem } from "../parts/placeholder";
+import { adjust, go, hashOf, jobHash, route } from "../router";
+import { now, useChanges } from "../state";
+import type { Bar, Timeline } from "../types";
+
+const PERIODS = ["30m", "2h", "12h", "2d", "7d"];
+const REST_MS = 3000;
+const NARROW = 600;
+const MOST_ROWS = 200;
+
+const titleColours = new Colouring();
+
+export function TimelineView(): JSX.Element {
+  const since = route.value.query.get("since") ?? "2h";
+  const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
+  useChanges(loaded.again);
+  const timeline = loaded.data;
+  const byName =
+    timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
+  const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);
+  const colours = byName ? titleColours : groupColours;
+  const zoomed = useRef<Window | null>(null);
+  const chart = useRef<EChartsType | null>(null);
+  const shown = useRef<Timeline | null>(null);
+  shown.current = timeline;
+  const choose = (period: string): void => {
+    zoomed.current = null;
+    adjust({ since: period });
+  };
+  const zoom = (factor: number, shift: number): void => {
+    const whole = shown.current;
+    if (!whole || !chart.current) return;
+    const edges = edgesOf(whole);
+    zoomed.current = zoomedWindow(zoomed.current ?? firstWindow(whole) ?? edges, edges, factor, shift);
+    chart.current.dispatchAction({ type: "dataZoom", startValue: zoomed.current.from, endValue: zoomed.current.until });
+  };
+  useKeys({
+    ArrowLeft: () => zoom(1, -0.2),
+    ArrowRight: () => zoom(1, 0.2),
+    "+": () => zoom(0.6, 0),
+    "=": () => zoom(0.6, 0),
+    "-": () => zoom(1 / 0.6, 0),
+  });
+  const ready = (made: EChartsType): void => {
+    chart.current = made;
+    made.on("click", { seriesId: "bars" }, (event) => {
+      const one = shown.current && pieces(shown.current)[event.dataIndex ?? -1];
+      if (one) go(jobHash(one.bar.label));
+    });
+    made.on("datazoom", () => {
+      const [inside] = (made.getOption() as { dataZoom: { startValue: number; endValue: number }[] }).dataZoom;
+      if (inside) zoomed.current = { from: inside.startValue, until: inside.endValue };
+    });
+  };
+  const bars = timeline?.lanes.reduce((sum, lane) => sum + lane.bars.length + lane.forecast.length, 0) ?? 0;
+  return (
+    <>
+      <div class="filters">
+        <div class="chips" role="group" aria-label="period">
+          {PERIODS.map((period) => (
+            <button
+              key={period}
+              type="button"
+              class="chip"
+              aria-pressed={period === since}
+              onClick={() => choose(period)}
+            >
+              {period}
+            </button>
+          ))}
+        </div>
+        <div class="chips" role="group" aria-label="zoom">
+          <button type="button" class="chip" onClick={() => zoom(0.6, 0)} aria-label="zoom in">
+            +
+          </button>
+          <button type="button" class="chip" onClick={() => zoom(1 / 0.6, 0)} aria-label="zoom out">
+            −
+          </button>
+        </div>
+        <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
+      </div>
+      {loaded.error ? <Problem error={loaded.error} /> : null}
+      {loaded.loading ? <Loading lines={10} /> : null}
+      {timeline && !timeline.lanes.length ? (
+        <Empty title="No GPU is known.">
+          <p>
+            Start the engine: <code>stoker engine start</code>
+          </p>
+        </Empty>
+      ) : null}
+      {timeline?.lanes.length ? (
+        <section class="card timeline">
+          <Chart
+            label={`timeline of ${count(timeline.lanes.length, "GPU")} with ${count(bars, "bar")}`}
+            height={timelineHeight(timeline.lanes.length, innerHeight)}
+            version={timeline}
+            ready={ready}
+            build={(palette, width) =>
+              timelineOption({
+                timeline,
+                palette,
+                narrow: width < NARROW,
+                window: zoomed.current ?? firstWindow(timeline),
+                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.others),
+              })
+            }
+          />
+          <Legend timeline={timeline} keyOf={keyOf} colours={colours} />
+        </section>
+      ) : null}
+      {timeline ? <Rows timeline={timeline} /> : null}
+    </>
+  );
+}
+
+const MOST_KEYS = 12;
+
+function Legend({
+  timeline,
+  keyOf,
+  colours,
+}: {
+  timeline: Timeline;
+  keyOf: (bar: Bar) => string;
+  colours: Colouring;
+}): JSX.Element {
+  const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
+  return (
+    <div class="legend">
+      {keys.slice(0, MOST_KEYS).map((key) => (
+        <span key={key} class="entry">
+          <i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />
+          {key || "no group"}
+        </span>
+      ))}
+      {keys.length > MOST_KEYS ? <span class="entry faint">and {keys.length - MOST_KEYS} more</span> : null}
+      <span class="entry">
+        <i class="swatch filled" />
+        peak in use
+      </span>
+      <span class="entry">
+        <i class="swatch reserved" />
+        reserved
+      </span>
+      <span class="entry">
+        <i class="swatch failed" />
+        failed
+      </span>
+      <span class="entry">
+        <i class="swatch forecast" />
+        forecast
+      </span>
+      <span class="entry">
+        <i class="swatch line" />
+        memory in use, all processes
+      </span>
+      <span class="entry">
+        <i class="swatch heat" />
+        utilisation 0–100%
+      </span>
+      {timeline.left_out ? <span class="entry faint">{count(timeline.left_out, "older job")} left out</span> : null}
+      {timeline.without_gpu ? (
+        <span class="entry faint">{count(timeline.without_gpu, "attempt")} without GPU</span>
+      ) : null}
+    </div>
+  );
+}
+
+/** The same as a list, for the keyboard and for screen readers. */
+function Rows({ timeline }: { timeline: Timeline }): JSX.Element | null {
+  const [open, setOpen] = useState(false);
+  const rows = timeline.lanes
+    .flatMap((lane) => [...lane.bars, ...lane.forecast].map((bar) => ({ lane, bar })))
+    .sort((one, other) => moment(other.bar.start) - moment(one.bar.start));
+  if (!rows.length)
+    return (
+      <Empty title="No job ran on a GPU in this period.">
+        <p>
+          <a href={hashOf("jobs")}>Jobs</a>
+        </p>
+      </Empty>
+    );
+  return (
+    <details class="card rows" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>The same as a list: {count(rows.length, "bar")}</summary>
+      {open ? (
+        <ul class="lines">
+          {rows.slice(0, MOST_ROWS).map(({ lane, bar }) => (
+            <li key={`${lane.id} ${bar.label} ${bar.attempt}`} class={isFailure(bar) ? "bad" : ""}>
+              <a href={jobHash(bar.label)}>
+                <span class="id">{bar.label}</span> {bar.title}
+              </a>
+              <span class="middle">
+                <StateMark state={bar.state} />
+              </span>
+              <span class="right">
+                GPU {lane.label} · {clock(moment(bar.start), now.value)}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : null}
+    </details>
+  );
+}

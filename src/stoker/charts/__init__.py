@@ -1,1 +1,1 @@
-"""Charts as SVG: for papers, issues and reports."""
+"""Charts as SVG and PNG."""

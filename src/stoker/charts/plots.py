@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stoker.charts.svg import FAINT, RED, Drawing, Linear, Logarithmic, Scale, fitted
+from stoker.charts.svg import FAINT, RED, Drawing, fitted
+from stoker.core.chart import axis_over
 
 WIDTH = 520.0
 HEIGHT = 300.0
@@ -17,6 +18,7 @@ RESULT_COLOURS = {
     "timeout": "#bc4c00",
     "lost": "#8250df",
     "cancelled": "#8c959f",
+    "stopped": "#6e7781",
     "skipped": "#afb8c1",
 }
 """Colours of results; each has its name beside it, too."""
@@ -53,32 +55,29 @@ class Axes(NamedTuple):
     title: str
     x: str
     y: str
-    unit: str = ""
     logarithmic: bool = False
     diagonal: bool = False
-    """Whether a line shows where both are equal."""
+    """Whether both have the same range, from 0 on, and a line shows where they are equal."""
 
 
 def scatter_svg(points: Sequence[Point], axes: Axes, width: float = WIDTH, height: float = HEIGHT) -> str:
-    """A dot for each job; both directions have the same range if there is a diagonal."""
+    """A dot for each job."""
     drawing = Drawing(width, height, axes.title)
     x_values, y_values = [point.x for point in points], [point.y for point in points]
     if axes.diagonal:
-        x_values = y_values = [*x_values, *y_values]
-    x = _scale(x_values, LEFT, width - RIGHT, axes)
-    y = _scale(y_values, height - BELOW, TOP, axes)
-    drawing.axis_below(x, TOP, height - BELOW, 6, axes.x)
-    drawing.axis_left(y, LEFT, width - RIGHT, 6, axes.y)
-    if axes.diagonal and x_values:
-        low, high = min(x_values) if axes.logarithmic else 0.0, max(x_values)
-        drawing.line((x.at(low), y.at(low)), (x.at(high), y.at(high)), FAINT, 1.0, "faint-line")
+        x_values = y_values = [0.0, *x_values, *y_values]
+    x_axis = axis_over(axes.x, x_values, log=axes.logarithmic)
+    y_axis = axis_over(axes.y, y_values, log=axes.logarithmic)
+    right, bottom = width - RIGHT, height - BELOW
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return LEFT + x_axis.place(x) * (right - LEFT), bottom - y_axis.place(y) * (bottom - TOP)
+
+    low = y_axis.low
+    drawing.axis_below([(place(x, low)[0], text) for x, text in x_axis.ticks(6)], TOP, bottom, axes.x)
+    drawing.axis_left([(place(x_axis.low, y)[1], text) for y, text in y_axis.ticks(6)], LEFT, right, axes.y)
+    if axes.diagonal and points:
+        drawing.line(place(0.0, 0.0), place(max(x_values), max(x_values)), FAINT, 1.0, "diagonal")
     for point in points:
-        drawing.circle((x.at(point.x), y.at(point.y)), 3.5, point.colour, tip=point.tip)
+        drawing.circle(place(point.x, point.y), 3.5, point.colour, tip=point.tip)
     return drawing.svg(background=False)
-
-
-def _scale(values: Sequence[float], start: float, end: float, axes: Axes) -> Scale:
-    if axes.logarithmic:
-        known = [value for value in values if value > 0] or [1.0]
-        return Logarithmic(min(known) / 1.3, max(known) * 1.3, start, end, axes.unit)
-    return Linear(0.0, max([*values, 1e-9]) * 1.08, start, end, axes.unit)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from math import ceil, floor, log10
-from typing import NamedTuple, Protocol
+from math import ceil
+from typing import NamedTuple
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 FONT_SIZE = 11.0
@@ -41,98 +41,38 @@ def fitted(text: str, width: float, size: float = FONT_SIZE) -> str:
     return f"{text[: most - 1]}…" if most >= 4 else ""
 
 
-# -- scales ----------------------------------------------------------------------------------------
-
-
-class Tick(NamedTuple):
-    """A value of an axis, and what is written there."""
-
-    value: float
-    text: str
-
-
-class Scale(Protocol):
-    """Turns values into pixels."""
-
-    def at(self, value: float) -> float:
-        """The pixel of a value."""
-
-    def ticks(self, most: int) -> list[Tick]:
-        """Round values of the scale, about so many."""
-
-
-class Linear(NamedTuple):
-    """Even values from one pixel to another; the second pixel may be the smaller one."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    unit: str = ""
-
-    def at(self, value: float) -> float:
-        return self.start + (value - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
-
-    def ticks(self, most: int) -> list[Tick]:
-        step = nice_step(self.high - self.low, most)
-        first, last = ceil(self.low / step - 1e-9), floor(self.high / step + 1e-9)
-        return [Tick(place * step, f"{place * step:g}{self.unit}") for place in range(first, last + 1)]
-
-
-class Logarithmic(NamedTuple):
-    """The same for values above 0 that differ by orders of magnitude."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-    unit: str = ""
-
-    def at(self, value: float) -> float:
-        low, high = log10(self.low), log10(max(self.high, self.low * 1.0001))
-        return self.start + (log10(max(value, self.low)) - low) / (high - low) * (self.end - self.start)
-
-    def ticks(self, most: int) -> list[Tick]:
-        first, last = ceil(log10(self.low) - 1e-9), floor(log10(self.high) + 1e-9)
-        step = max(1, ceil((last - first + 1) / max(1, most)))
-        return [Tick(10.0**power, f"{10.0**power:g}{self.unit}") for power in range(first, last + 1, step)]
+# -- time ------------------------------------------------------------------------------------------
 
 
 _MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
 
 
 class Clock(NamedTuple):
-    """Seconds since the epoch, with local times as ticks."""
+    """Seconds since the epoch from one pixel to another, with local times as ticks."""
 
     low: float
     high: float
     start: float
     end: float
 
-    def at(self, value: float) -> float:
-        return Linear(*self).at(value)
+    def at(self, moment: float) -> float:
+        return self.start + (moment - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
 
-    def ticks(self, most: int) -> list[Tick]:
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        """Even moments, at most about so many, and their texts."""
         minutes = (self.high - self.low) / 60
         step = next((one for one in _MINUTES if minutes / one <= max(1, most)), _MINUTES[-1]) * 60
         shift = time.localtime(self.low).tm_gmtoff
         first = ceil((self.low + shift) / step) * step - shift
         moments = [first + place * step for place in range(int((self.high - first) // step) + 1)]
         form = "%H:%M" if step < 86400 else "%b %d"
-        return [Tick(at, _clock(at, form)) for at in moments]
+        return [(at, _clock(at, form)) for at in moments]
 
 
 def _clock(at: float, form: str) -> str:
     local = time.localtime(at)
     midnight = form == "%H:%M" and local[3:5] == (0, 0)
     return time.strftime("%b %d" if midnight else form, local)
-
-
-def nice_step(span: float, most: int) -> float:
-    """1, 2 or 5 times a power of ten, of which a span has about so many."""
-    rough = max(span, 1e-12) / max(1, most)
-    power = 10.0 ** floor(log10(rough))
-    return next((factor * power for factor in (1, 2, 5) if factor * power >= rough), 10 * power)
 
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -191,9 +131,9 @@ class Drawing:
             f' stroke="{stroke}" stroke-width="{width:g}"/>'
         )
 
-    def polyline(self, points: Iterable[tuple[float, float]], stroke: str, width: float = 1.5) -> None:
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-        self._parts.append(f'<polyline points="{path}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>')
+    def path(self, steps: str, stroke: str, width: float = 1.5) -> None:
+        """A line by SVG's path commands, such as M0 0L10 5."""
+        self._parts.append(f'<path d="{steps}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>')
 
     def circle(
         self, centre: tuple[float, float], radius: float, fill: str, *, opacity: float = 0.7, tip: str = ""
@@ -213,33 +153,39 @@ class Drawing:
         size: float = FONT_SIZE,
         bold: bool = False,
         kind: str = "ink",
+        turned: bool = False,
+        halo: bool = False,
     ) -> None:
-        """Words at the base line; `anchor` is start, middle or end."""
-        weight = ' font-weight="600"' if bold else ""
+        """Words at the base line; `anchor` is start, middle or end. A halo keeps them readable on lines."""
+        more = ' font-weight="600"' if bold else ""
+        more += f' transform="rotate(-90 {at[0]:.1f} {at[1]:.1f})"' if turned else ""
+        more += f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if halo else ""
         self._parts.append(
             f'<text class="{kind}" x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" font-size="{size:g}"'
-            f' fill="{fill}"{weight}>{escape(words)}</text>'
+            f' fill="{fill}"{more}>{escape(words)}</text>'
         )
 
     # -- axes -------------------------------------------------------------------------------------
 
-    def axis_below(self, scale: Scale, top: float, bottom: float, most: int, name: str = "") -> None:
-        """Vertical lines from top to bottom, and the values below them."""
-        for tick in scale.ticks(most):
-            x = scale.at(tick.value)
+    def axis_below(self, ticks: Iterable[tuple[float, str]], top: float, bottom: float, name: str = "") -> None:
+        """Vertical lines from top to bottom at pixels, and their texts below."""
+        for x, words in ticks:
             self.line((x, top), (x, bottom))
-            self.text((x, bottom + 14), tick.text, anchor="middle", fill=FAINT, size=10, kind="faint")
+            self.text((x, bottom + 14), words, anchor="middle", fill=FAINT, size=10, kind="faint")
         if name:
-            self.text((self.width / 2, bottom + 30), name, anchor="middle", fill=FAINT, kind="faint")
+            self.text((self.width / 2, bottom + 32), name, anchor="middle", fill=FAINT, kind="faint")
 
-    def axis_left(self, scale: Scale, left: float, right: float, most: int, name: str = "") -> None:
-        """Horizontal lines from left to right, and the values left of them."""
-        for tick in scale.ticks(most):
-            y = scale.at(tick.value)
+    def axis_left(self, ticks: Iterable[tuple[float, str]], left: float, right: float, name: str = "") -> None:
+        """Horizontal lines from left to right at pixels, and their texts on the left."""
+        for y, words in ticks:
             self.line((left, y), (right, y))
-            self.text((left - 6, y + 4), tick.text, anchor="end", fill=FAINT, size=10, kind="faint")
+            self.text((left - 6, y + 4), words, anchor="end", fill=FAINT, size=10, kind="faint")
         if name:
-            self.text((8, 12), name, fill=FAINT, kind="faint")
+            self.text((14, self.height / 2), name, anchor="middle", fill=FAINT, kind="faint", turned=True)
+
+    @staticmethod
+    def legend_width(names: Sequence[tuple[str, str]]) -> float:
+        return sum(26 + len(name) * FONT_SIZE * CHARACTER for name, _ in names)
 
     def legend(self, names: Sequence[tuple[str, str]], at: tuple[float, float]) -> None:
         """Names with their colours, in one row from a point."""

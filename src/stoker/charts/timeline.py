@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stoker.charts.svg import FAINT, GRID, INK, RED, Clock, Drawing, Linear, colour_of, fitted
+from stoker.charts.svg import FAINT, GRID, INK, RED, Clock, Drawing, colour_of, fitted
 from stoker.core.units import size_text
 from stoker.queue.timeline import Bar, Lane, Timeline
 from stoker.queue.view_text import clock_text, watch_text
@@ -46,7 +46,7 @@ def timeline_svg(timeline: Timeline, width: float = WIDTH, *, background: bool =
     clock = Clock(timeline.since.timestamp(), timeline.until.timestamp(), LEFT, width - RIGHT)
     chart = _Chart(drawing, timeline, clock, _groups(timeline), timeline.at.timestamp())
     drawing.text((LEFT, 18), _title(timeline), bold=True, size=13)
-    drawing.axis_below(clock, TOP, bottom, int((width - LEFT) // 70))
+    drawing.axis_below([(clock.at(at), text) for at, text in clock.ticks(int((width - LEFT) // 70))], TOP, bottom)
     if not timeline.lanes:
         drawing.text((LEFT, TOP + 30), "no GPUs", fill=FAINT)
     for place, lane in enumerate(timeline.lanes):
@@ -71,7 +71,7 @@ def _groups(timeline: Timeline) -> list[str]:
 
 
 def _lane(chart: _Chart, lane: Lane, top: float) -> None:
-    drawing, memory = chart.drawing, Linear(0.0, 1.0, top + LANE, top)
+    drawing = chart.drawing
     name = f"GPU {lane.label}" if len(lane.label) <= 3 else lane.label
     drawing.text((8, top + 14), fitted(name, LEFT - 12, 12), bold=True, size=12)
     drawing.text((8, top + 30), fitted(lane.model, LEFT - 12, 10), fill=FAINT, size=10, kind="faint")
@@ -81,27 +81,28 @@ def _lane(chart: _Chart, lane: Lane, top: float) -> None:
     drawing.line((LEFT, top + LANE), (drawing.width - RIGHT, top + LANE), FAINT)
     for bar in lane.forecast:
         end = chart.clock.high if bar.end is None else bar.end.timestamp()
-        _expected(chart, bar, (bar.start.timestamp(), end), memory)
+        _expected(chart, bar, (bar.start.timestamp(), end), top)
     for bar in lane.bars:
-        _bar(chart, bar, lane, memory)
+        _bar(chart, bar, lane, top)
     _heat(chart, lane, top + LANE + 2)
 
 
-def _box(times: tuple[float, float], bar: Bar, clock: Clock, memory: Linear) -> tuple[float, float, float, float]:
+def _box(times: tuple[float, float], bar: Bar, clock: Clock, lane_top: float) -> tuple[float, float, float, float]:
+    """Left, top, width and height of a bar; the lane is as high as the memory of the GPU."""
     left, right = (max(clock.start, min(clock.end, clock.at(at))) for at in times)
-    top, bottom = memory.at(min(1.0, bar.bottom + bar.height)), memory.at(bar.bottom)
-    return left, top, max(1.0, right - left), bottom - top
+    height = min(1.0 - bar.bottom, bar.height) * LANE
+    return left, lane_top + LANE * (1 - bar.bottom) - height, max(1.0, right - left), height
 
 
-def _bar(chart: _Chart, bar: Bar, lane: Lane, memory: Linear) -> None:
+def _bar(chart: _Chart, bar: Bar, lane: Lane, lane_top: float) -> None:
     drawing, start = chart.drawing, bar.start.timestamp()
     end = chart.now if bar.end is None else bar.end.timestamp()
     if end < chart.clock.low or start > chart.clock.high:
         return
     if bar.end is None and bar.expected_end is not None:
-        _expected(chart, bar, (chart.now, bar.expected_end.timestamp()), memory, labelled=False)
+        _expected(chart, bar, (chart.now, bar.expected_end.timestamp()), lane_top, labelled=False)
     colour, tip = RED if bar.state in FAILED else chart.colour(bar), tip_of(bar, chart.now)
-    left, top, width, height = box = _box((start, end), bar, chart.clock, memory)
+    left, top, width, height = box = _box((start, end), bar, chart.clock, lane_top)
     drawing.rect(box, colour, opacity=0.45, stroke=colour, rounded=2, tip=tip)
     used = _used(bar, lane)
     drawing.rect((left, top + height * (1 - used), width, height * used), colour, opacity=0.75, rounded=2, tip=tip)
@@ -125,10 +126,10 @@ def _words(drawing: Drawing, bar: Bar, box: tuple[float, float, float, float], f
         drawing.text((left + 4, top + min(height - 3, 13)), words, fill=fill, kind=kind)
 
 
-def _expected(chart: _Chart, bar: Bar, times: tuple[float, float], memory: Linear, *, labelled: bool = True) -> None:
+def _expected(chart: _Chart, bar: Bar, times: tuple[float, float], lane_top: float, *, labelled: bool = True) -> None:
     if times[1] < chart.clock.low or times[0] > chart.clock.high:
         return
-    colour, box = chart.colour(bar), _box(times, bar, chart.clock, memory)
+    colour, box = chart.colour(bar), _box(times, bar, chart.clock, lane_top)
     chart.drawing.rect(box, colour, opacity=0.15, stroke=colour, dashed=True, rounded=2, tip=tip_of(bar, chart.now))
     if labelled and box[3] >= LEAST_LABEL:
         _words(chart.drawing, bar, box, INK, "ink")

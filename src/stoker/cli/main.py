@@ -81,6 +81,7 @@ COMMANDS = {
     "run": "Run a job list, a script or a command on free GPUs.",
     "shell": "Start an interactive session with GPUs in this terminal.",
     "submit": "Submit a command or script to the queue.",
+    "sweep": "Submit many jobs from a parameter space.",
     "status": "Show GPUs, running and waiting jobs (default command).",
     "top": "Follow GPUs and jobs live in the terminal.",
     "history": "Show finished jobs and their GPU-hours.",

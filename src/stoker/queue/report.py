@@ -33,7 +33,7 @@ MOST_FAILURES = 30
 LAST_LINES = 20
 LONGEST_LINE = 400
 LOG_BYTES = 16 * 1024
-NOT_FAILED = ("done", "cancelled")
+NOT_FAILED = ("done", "cancelled", "stopped")
 
 
 class Failure(Struct, frozen=True):

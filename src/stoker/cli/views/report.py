@@ -98,7 +98,9 @@ def _left_out(report: Report) -> str:
 
 
 def _numbers(report: Report) -> str:
-    failed = sum(count for word, count in report.outcomes.items() if word not in ("done", "cancelled", "skipped"))
+    failed = sum(
+        count for word, count in report.outcomes.items() if word not in ("done", "cancelled", "stopped", "skipped")
+    )
     numbers = [
         (str(sum(report.outcomes.values())), "jobs ended"),
         (str(failed), "failed"),
@@ -127,11 +129,11 @@ def _charts(report: Report) -> str:
     figures = []
     times = [_time_point(job) for job in report.jobs[-MOST_POINTS:] if job.run_seconds is not None]
     if times:
-        axes = Axes("Waiting against run time", "waited", "ran", " s", logarithmic=True)
+        axes = Axes("Waiting against run time", "waited, s", "ran, s", logarithmic=True)
         figures.append(_figure(scatter_svg(times, axes), "Waiting time against run time, each dot is a job"))
     memory = list(_memory_points(report.jobs[-MOST_POINTS:]))
     if memory:
-        axes = Axes("Peak against reserved memory", "reserved", "peak", "G", diagonal=True)
+        axes = Axes("Peak against reserved memory", "reserved, GiB", "peak, GiB", diagonal=True)
         caption = "Peak against reserved GPU memory: far below the line, less could be reserved"
         figures.append(_figure(scatter_svg(memory, axes), caption))
     outcomes = _figure(outcomes_svg(report.outcomes, WIDE), "How the jobs ended")

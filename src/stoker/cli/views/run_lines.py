@@ -52,7 +52,7 @@ class LineView:
         if isinstance(state, Ended):
             ran = after(job, job_event.started)
             note = f" ({printable(state.note)})" if state.note else ""
-            word = state.result if state.result in ("done", "cancelled") else "FAILED"
+            word = state.result if state.result in ("done", "cancelled", "stopped") else "FAILED"
             said = f" {outcome(state)}" if word == "FAILED" else ""
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 

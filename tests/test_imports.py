@@ -24,9 +24,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
     "queue": {"core", "store", "ledger", "devices"},
+    "adviser": {"core", "store", "queue"},
+    "charts": {"core", "queue"},
     "python": {"core", "store", "queue"},
     "web": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "web"},
+    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "charts", "web"},
     "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
     "__main__": {"cli"},
 }
@@ -40,6 +42,7 @@ PURE = {
     "array",
     "bisect",
     "collections",
+    "csv",
     "dataclasses",
     "difflib",
     *("datetime.date", "datetime.datetime", "datetime.time", "datetime.timedelta", "datetime.tzinfo"),  # the calendar
@@ -77,8 +80,12 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
+    "optuna": "stoker.adviser.study",
+    "resvg_py": "stoker.charts.chart",
+    "tensorboard": "stoker.adviser.values",
     "tqdm": "stoker.python.api",
     **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"], "stoker.web"),
+    "yaml": "stoker.queue.sweep_files",
 }
 """Libraries, and the part or parts that may import each."""
 

@@ -13,6 +13,8 @@ from stoker.python.in_job import report as report
 from stoker.python.in_job import should_stop as should_stop
 from stoker.python.in_job import work_dir as work_dir
 from stoker.python.job import Job as Job
+from stoker.python.sweep import Sweep as Sweep
+from stoker.python.sweep import sweep as sweep
 from stoker.python.tables import gpus as gpus
 from stoker.python.tables import history as history
 from stoker.python.tables import status as status
@@ -23,6 +25,7 @@ __all__ = [
     "Job",
     "JobFailed",
     "StokerError",
+    "Sweep",
     "__version__",
     "as_completed",
     "gpus",
@@ -36,6 +39,7 @@ __all__ = [
     "status",
     "submit",
     "submit_array",
+    "sweep",
     "wait",
     "work_dir",
 ]

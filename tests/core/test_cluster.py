@@ -12,21 +12,28 @@ from msgspec.structs import replace
 from stoker.core.cluster import (
     ENDED_STATES,
     SETTLE_SECONDS,
+    START_SECONDS,
     Answers,
+    Caps,
     JournalFact,
+    Room,
     SlurmFact,
     Verdict,
     bundles,
     heard,
+    importance,
     is_ghost,
     judge,
     loss_text,
     minutes_of,
+    offer_in_order,
     reason_text,
     sbatch_words,
     shape_of,
 )
 from stoker.core.job import Job, Waiting
+from stoker.core.planner.queue import WaitingJobs
+from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import Command, JobSpec, Resources
 
@@ -91,7 +98,16 @@ def test_a_task_that_slurm_gave_up_is_taken_back_at_once() -> None:
     """Making its claim shows beyond doubt whether it began."""
     assert judge(NOTHING, Answers(SlurmFact("FAILED"), 1)) == "take back"
     assert judge(NOTHING, Answers(SlurmFact("CANCELLED"), 1)) == "called off"
+    refused = SlurmFact("CANCELLED", node="n1")  # by a node that would not launch it
+    assert judge(NOTHING, Answers(refused, 1)) == "take back"
     assert judge(STARTED, Answers(SlurmFact("FAILED"), 1)) == "runs"
+
+
+def test_a_task_that_was_never_launched_is_taken_back() -> None:
+    """A node may refuse it after a crash of the controller, which calls it running from then on."""
+    for state, verdict in (("RUNNING", "take back"), ("COMPLETING", "take back"), ("PENDING", "waits")):
+        assert judge(NOTHING, Answers(SlurmFact(state), 3, START_SECONDS)) == verdict
+        assert judge(STARTED, Answers(SlurmFact(state), 3, START_SECONDS)) == "runs"
 
 
 def test_answers_count_while_they_agree() -> None:
@@ -202,28 +218,93 @@ def ids(found: object) -> list[list[int]]:
     return [[each.id for each in bundle.jobs] for bundle in found]  # type: ignore[attr-defined]
 
 
+def handed_over(waiting: Sequence[Job], room: Room, most: int) -> list[list[int]]:
+    """Ids of the jobs that are handed over while there is room, by bundle."""
+    taken: list[Job] = []
+
+    def offer(one: Job) -> bool:
+        taken.extend([one] if (took := room.take(one)) else [])
+        return took
+
+    groups = WaitingJobs()
+    for one in waiting:
+        groups.add(one)
+    offer_in_order(groups.groups(), offer)
+    return ids(bundles(taken, most))
+
+
 def test_jobs_alike_make_one_bundle_and_no_bundle_is_too_large() -> None:
     """An array above MaxArraySize becomes several."""
-    assert ids(bundles([job(number) for number in range(7)], lambda _: 0, 100, 3)) == [[0, 1, 2], [3, 4, 5], [6]]
-    two = [job(1), job(2, resources=Resources(gpus=2)), job(3)]
-    assert ids(bundles(two, lambda _: 0, 100, 10)) == [[1, 3], [2]]
+    assert ids(bundles([job(number) for number in range(7)], 3)) == [[0, 1, 2], [3, 4, 5], [6]]
+    assert ids(bundles([job(1), job(2, resources=Resources(gpus=2)), job(3)], 10)) == [[1, 3], [2]]
 
 
 def test_the_more_important_jobs_go_first_while_there_is_room() -> None:
     """Only so many wait in Slurm that priorities and edits still mean something."""
     waiting = [job(1), job(2), job(3, priority=5)]
-    assert ids(bundles(waiting, lambda _: 0, 2, 10)) == [[3, 1]]
-    assert ids(bundles(waiting, lambda _: 0, 0, 10)) == []
+    assert handed_over(waiting, Room(2, 10, lambda _: 0), 10) == [[3, 1]]
+    assert handed_over(waiting, Room(0, 10, lambda _: 0), 10) == []
 
 
 def test_a_limited_array_has_one_bundle_at_a_time() -> None:
     """Slurm keeps the limit within a bundle; beside one that is active only so many follow as may run."""
     tasks = [job(number, 1, at_once=3) for number in range(1, 9)]
-    first = list(bundles(tasks, lambda _: 0, 100, 5))
-    assert ids(first) == [[1, 2, 3, 4, 5]]
-    assert "--array=0-4%3" in sbatch_words(first[0].shape, 5, ClusterSettings())
-    assert ids(bundles(tasks[5:], lambda _: 5, 100, 5)) == []
-    assert ids(bundles(tasks[5:], lambda _: 2, 100, 5)) == [[6]]
+    assert handed_over(tasks, Room(100, 5, lambda _: 0), 5) == [[1, 2, 3, 4, 5]]
+    assert "--array=0-4%3" in sbatch_words(shape_of(tasks[0]), 5, ClusterSettings())
+    assert handed_over(tasks[5:], Room(100, 5, lambda _: 5), 5) == []
+    assert handed_over(tasks[5:], Room(100, 5, lambda _: 2), 5) == [[6]]
+    others = [job(20), job(21)]
+    assert handed_over([*tasks, *others], Room(2, 5, lambda _: 5), 5) == [[20, 21]]  # they take no room
+
+
+def test_limits_count_what_is_active_and_what_is_handed_over() -> None:
+    """-j and groups in both modes; that of an array only where Slurm does not keep it."""
+    active = [job(1, group="a"), job(2, 2, at_once=3)]
+    caps = Caps({"group a": 2, "CPU jobs": 0}, 5, lambda: active)
+    limited = job(4, 2, at_once=3)
+    assert (caps.left(job(3)), caps.left(job(3, group="a")), caps.left(limited)) == (3, 1, 2)
+    for _ in range(2):
+        assert caps.full(limited) is None
+        caps.take(limited)
+    assert caps.full(limited) == CapFull("array 2", 3)
+    assert caps.full(limited, arrays=False) is None
+    caps.take(job(3, group="a"))
+    assert (caps.full(job(5, group="a")), caps.full(job(5))) == (AtLimit(5), AtLimit(5))
+
+
+def test_without_limits_the_active_jobs_are_not_counted() -> None:
+    """There may be ten thousand of them."""
+    caps = Caps({}, None, lambda: pytest.fail("counted"))
+    caps.take(job(1))
+    assert caps.left(job(2)) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=30), st.sets(st.integers(0, 3)))
+def test_jobs_are_offered_by_importance_and_none_after_a_refusal(
+    specs: list[tuple[int, int]], refused: set[int]
+) -> None:
+    """The same as sorting all of them, and leaving out what is like a refused one."""
+    waiting = [
+        job(number, priority=priority, resources=Resources(gpus=gpus))
+        for number, (priority, gpus) in enumerate(specs, 1)
+    ]
+    groups, offered = WaitingJobs(), list[Job]()
+    for one in waiting:
+        groups.add(one)
+
+    def offer(one: Job) -> bool:
+        offered.append(one)
+        return one.spec.resources.gpus not in refused
+
+    offer_in_order(groups.groups(), offer)
+    expected, closed = [], set()
+    for one in sorted(waiting, key=importance):
+        kind = one.spec.priority, one.spec.resources.gpus
+        if kind not in closed:
+            expected.append(one)
+        if one.spec.resources.gpus in refused:
+            closed.add(kind)
+    assert offered == expected
 
 
 def test_the_words_for_sbatch() -> None:
@@ -250,6 +331,7 @@ def test_the_words_for_sbatch() -> None:
         ("QOSMaxJobsPerUserLimit", "a limit of the QOS is reached (QOSMaxJobsPerUserLimit)"),
         ("AssocGrpGRES", "a limit of your account is reached (AssocGrpGRES)"),
         ("ReqNodeNotAvail, UnavailableNodes:n3", "nodes that it needs are down, drained or reserved"),
+        ("InvalidAccount", "the account is not valid; see account in the configuration of the cluster"),
         ("SomethingNew", "SomethingNew"),
     ],
 )

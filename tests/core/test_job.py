@@ -42,6 +42,7 @@ SHORT = Returned(1, at=3.0, short="no process")
 RESUMED = Resumed(5.0)
 LOST = Lost(1, at=3.0)
 CANCELLED = Cancelled(at=4.0, note="by you")
+PRUNED = Cancelled(at=4.0, note="worse than the median", result="stopped")
 
 WAITING = Waiting(0.0)
 PARKED = Waiting(0.0, "no process")
@@ -49,6 +50,8 @@ STARTING = Starting(1, "k1", ("0",), 1.0, "1.log")
 RUNNING = Running(1, "k1", ("0",), 2.0, "1.log")
 STOPPING = Stopping(1, "k1", ("0",), 4.0, "1.log", note="by you")
 STOPPING_RUN = Stopping(1, "k1", ("0",), 4.0, "1.log", note="by you", started=2.0)
+PRUNING = Stopping(1, "k1", ("0",), 4.0, "1.log", note="worse than the median", started=2.0, result="stopped")
+ENDED_BY_TERM = Exited(1, code=0, signal=0, at=9.0, why="stopped")
 OVER = Ended("done", 9.0, 0)
 
 LEGAL: list[tuple[State, Event, State]] = [
@@ -75,6 +78,13 @@ LEGAL: list[tuple[State, Event, State]] = [
     (STOPPING, RETURNED, Ended("cancelled", 3.0, note="cancelled before it started")),
     (STOPPING, SHORT, Ended("cancelled", 3.0, note="cancelled before it started")),
     (STOPPING, LOST, Ended("cancelled", 3.0, note="its worker died while stopping it")),
+    (WAITING, PRUNED, Ended("stopped", 4.0, note="worse than the median")),
+    (RUNNING, PRUNED, PRUNING),
+    (PRUNING, CANCELLED, PRUNING),
+    (PRUNING, ENDED_BY_TERM, Ended("stopped", 9.0, 0, note="worse than the median")),
+    (PRUNING, FAILED, Ended("stopped", 9.0, 3, note="worse than the median")),
+    (PRUNING, DONE, Ended("done", 9.0, 0)),
+    (PRUNING, LOST, Ended("stopped", 3.0, note="its worker died while stopping it")),
 ]
 
 EVENTS: list[Event] = [ASSIGNED, STARTED, DONE, FAILED, TIMEOUT, RETURNED, SHORT, LOST, CANCELLED, RESUMED]
@@ -157,6 +167,14 @@ def test_a_job_that_must_not_run_twice_is_not_queued_again() -> None:
     """With --no-requeue a lost attempt ends the job."""
     job = after(a_job(1, spec=JobSpec(requeue=False)), ASSIGNED, STARTED, LOST)
     assert job.state == Ended("lost", 3.0, note="its worker was killed, or the machine went down")
+
+
+def test_a_job_that_is_always_queued_again_survives_any_number_of_losses() -> None:
+    """The limit of losses does not apply to it."""
+    job = a_job(1, spec=JobSpec(always_requeue=True))
+    for number in range(1, 3 * LOSSES_ALLOWED):
+        job = after(job, ASSIGNED, Lost(number, at=3.0))
+    assert job.state == Waiting(3.0)
 
 
 @pytest.mark.parametrize("why", get_args(Why))

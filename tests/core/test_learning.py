@@ -23,7 +23,7 @@ from stoker.core.learning import (
     seen,
     signature_of,
 )
-from stoker.core.spec import Command, Resources, amount_on
+from stoker.core.spec import Command, Resources, Trial, amount_on
 from support.build import GIB, simulated
 
 LR = Command(("python", "train.py", "--lr", "1e-3"))
@@ -188,3 +188,35 @@ def test_a_peak_between_measurements() -> None:
     use = seen(Use(), 1.0, 5, None)
     assert reached(use, 9).peak == 9
     assert reached(use, 3).peak == 5
+
+
+def kind(words: str, params: str) -> str:
+    return signature_of(Command(tuple(words.split())), "/work", Trial(0, params))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("train 0.1 32", '{"lr": 0.1, "seed": 32}'), ("train 0.2 64", '{"lr": 0.2, "seed": 64}')),
+        (("train --hidden=700", '{"hidden": 700}'), ("train --hidden=720", '{"hidden": 720}')),
+        (("train x", '{"tag": "a"}'), ("train x", '{"tag": "b"}')),
+    ],
+)
+def test_trials_of_one_kind(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Rates, seeds and labels do not change the memory; nearly equal sizes hardly do."""
+    assert kind(*one) == kind(*other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("train 32", '{"batch_size": 32}'), ("train 64", '{"batch_size": 64}')),
+        (("train", '{"hidden": 700}'), ("train", '{"hidden": 1000}')),
+        (("train", '{"model": "vit"}'), ("train", '{"model": "resnet"}')),
+        (("train", '{"amp": true}'), ("train", '{"amp": false}')),
+        (("train --batch 8", '{"lr": 1}'), ("train --batch 16", '{"lr": 1}')),
+    ],
+)
+def test_trials_of_different_kinds(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """Sizes and models do, wherever they are in the command, or only in STOKER_PARAMS."""
+    assert kind(*one) != kind(*other)

@@ -81,7 +81,7 @@ class TestFile:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
-        assert len(tables) == 12
+        assert len(tables) == 14
         assert set(tables) == {(1,)}
 
     def test_commits_reach_the_disk(self, store: Store) -> None:
@@ -219,7 +219,7 @@ class TestTroubles:
         page = 4096
         path.write_bytes(good[:page] + b"\xa5" * (len(good) - page))
         before = path.read_bytes()
-        with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged") as caught:
+        with pytest.raises(StokerError, match="damaged") as caught, closing(Store(path)) as store:
             use(store)
         assert "away together" in caught.value.hint
         assert path.read_bytes() == before

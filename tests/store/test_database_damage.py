@@ -96,7 +96,7 @@ def test_writers_leave_it_alone(path: Path) -> None:
     """A writer that finds damage changes nothing and keeps no file open."""
     junk(path, 1)
     before, descriptors = contents(path), os.listdir("/proc/self/fd")
-    with closing(Store(path)) as store, pytest.raises(StokerError, match="damaged"):
+    with pytest.raises(StokerError, match="damaged"), closing(Store(path)) as store:
         store.add_jobs(1, "queue", JOBS, 2.0)
     assert contents(path) == before
     assert os.listdir("/proc/self/fd") == descriptors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import time
 from collections.abc import Iterator
@@ -129,3 +130,61 @@ def test_the_head_is_killed_at_any_moment(pilots: ClusterQueue) -> None:
     for job in jobs:
         assert pilots.wait(job).code == 0
     assert pilots.ran() == [job + index for job in jobs for index in range(6)]
+
+
+def test_a_pilot_that_finds_too_few_gpus(tmp_path: Path, slurm: Slurm) -> None:
+    """After three tries the jobs are held with the reason; one without GPUs goes to Slurm directly."""
+    settings: dict[str, object] = {"private": True, "pilots": "always", "pilots_max": 3}
+    with contextlib.closing(ClusterQueue(tmp_path, slurm, sim="1x24G", **settings)) as lab:
+        job = lab.submit("-G", "2", RAN)
+        limited = lab.submit("-G", "0", RAN)
+        assert lab.wait(limited).code == 0
+        lab.wait_word("held", job)
+        said = lab("status", "--plain", str(job)).out
+        assert "found 1 GPU, and a job needs 2; see nvidia-smi there" in said
+        assert f"stoker resume {job}" in said
+        assert lab.ran() == [limited]
+
+
+@pytest.fixture
+def two_pilots(tmp_path: Path, slurm: Slurm) -> Iterator[ClusterQueue]:
+    """A queue that may have two pilots."""
+    queue = ClusterQueue(tmp_path, slurm, sim="4x24G", pilots="always", pilots_max=2)
+    with contextlib.closing(queue):
+        yield queue
+
+
+def test_a_free_pilot_gets_what_waits_in_another(two_pilots: ClusterQueue) -> None:
+    """The first one was given all jobs before the second one began."""
+    slurm, others = two_pilots.slurm, "NodeName=n2,n3"
+    slurm.run("scontrol", "update", others, "State=DRAIN", "Reason=test")
+    try:
+        job = two_pilots.submit(f"{RAN} {until('gate')}", count="0-7")
+        two_pilots.wait_word("running", *range(job, job + 4))
+        wait_until(lambda: "waits in a pilot on n1" in two_pilots("status", str(job + 7)).out)
+    finally:
+        slurm.run("scontrol", "update", others, "State=RESUME")
+    two_pilots.wait_word("running", *range(job, job + 8))
+    (two_pilots.cwd / "gate").touch()
+    assert two_pilots.wait(job).code == 0
+    assert two_pilots.ran() == list(range(job, job + 8))
+
+
+def test_the_limit_of_an_array_holds_across_pilots(two_pilots: ClusterQueue) -> None:
+    """No more tasks run at once than it allows, in two pilots together, and the others say why they wait."""
+    first = two_pilots.submit(until("up"), count="0-7")
+    two_pilots.wait_word("running", *range(first, first + 8))  # so there are two pilots
+    (two_pilots.cwd / "up").touch()
+    two_pilots.wait(first)
+    line = f"echo + >> marks; {RAN} {until('gate')}; echo - >> marks"
+    job = two_pilots.submit(line, count="0-11%3")
+    tasks = range(job, job + 12)
+    two_pilots.wait_word("running", *tasks[:3])
+    devices = [getattr(two_pilots.job(task).state, "devices")[0] for task in tasks[:3]]  # noqa: B009
+    assert len({device.split()[0] for device in devices}) == 2
+    wait_until(lambda: "array limit reached (3 of 3 running)" in two_pilots("status", str(tasks[-1])).out)
+    (two_pilots.cwd / "gate").touch()
+    assert two_pilots.wait(job).code == 0
+    assert two_pilots.ran() == list(tasks)
+    steps = [{"+": 1, "-": -1}[line] for line in two_pilots.lines("marks")]
+    assert max(itertools.accumulate(steps)) == 3

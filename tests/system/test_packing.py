@@ -189,11 +189,17 @@ class TestBounds:
 
     def test_busy(self, background: Background) -> None:
         """Work that keeps a GPU busy is not put together, though the memory would do."""
-        first = submit(background, "auto", "--memory 1G --seconds 1.5 --load 90")
-        background.wait_over(first)
-        one = submit(background, "auto", "--memory 1G --seconds 30 --load 90", "--on", "0")
+
+        def is_known_as_busy() -> bool:
+            """Whether a run showed the load. The mean counts the start of Python, which is slow on a busy machine."""
+            first = submit(background, "auto", "--memory 1G --seconds 2 --load 100")
+            background.wait_over(first)
+            return any(load > 90 for runs in learnt(background, first).models.values() for load in runs.loads)
+
+        wait_until(is_known_as_busy)
+        one = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")
         background.wait_word("running", one)
-        other = submit(background, "auto", "--memory 1G --seconds 30 --load 90", "--on", "0")
+        other = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")
         wait_until(lambda: "would load GPU" in told(background, other)["why"])
 
     def test_grab_all_frameworks_are_told_to_be_modest(self, background: Background) -> None:

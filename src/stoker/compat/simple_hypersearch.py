@@ -13,7 +13,7 @@ from string import Formatter
 
 from stoker.compat.tool import STANDARD_OUTPUT, Parser, report_errors, say, whole_number
 from stoker.core.errors import UsageError
-from stoker.core.sweep import Grid, ParameterSet, drawn, ordered, shuffled
+from stoker.core.sweep.grid import Grid, ParameterSet, drawn, ordered, shuffled
 
 PROGRAM = "simple_hypersearch"
 
@@ -94,7 +94,7 @@ def _commands(options: argparse.Namespace) -> Iterator[str]:
     return (pattern.format_map(parameters) for parameters in chosen)
 
 
-def _grid(given: list[list[str]]) -> Grid:
+def _grid(given: list[list[str]]) -> Grid[str]:
     parameters: dict[str, list[str]] = {}
     for name, *values in given:
         if name in parameters:
@@ -103,7 +103,7 @@ def _grid(given: list[list[str]]) -> Grid:
     return Grid(parameters)
 
 
-def _parameter_sets(grid: Grid, options: argparse.Namespace) -> Iterator[ParameterSet]:
+def _parameter_sets(grid: Grid[str], options: argparse.Namespace) -> Iterator[ParameterSet]:
     if options.sampling_mode == "grid":
         return ordered(grid)
     source = Random(options.seed)  # noqa: S311 - a search order is no secret
@@ -122,7 +122,7 @@ def _placeholders(pattern: str) -> set[str]:
     return names
 
 
-def _check_names(asked: set[str], grid: Grid) -> None:
+def _check_names(asked: set[str], grid: Grid[str]) -> None:
     for name in sorted(asked):
         _check_placeholder(name, grid)
     for name, values in grid.parameters.items():
@@ -132,7 +132,7 @@ def _check_names(asked: set[str], grid: Grid) -> None:
             _say(f"warning: parameter {name} is not in the pattern, so its values make no difference")
 
 
-def _check_placeholder(name: str, grid: Grid) -> None:
+def _check_placeholder(name: str, grid: Grid[str]) -> None:
     if not name or name.isdecimal():
         raise UsageError(
             f"the placeholder {{{name}}} has no name",
@@ -145,7 +145,7 @@ def _check_placeholder(name: str, grid: Grid) -> None:
         )
 
 
-def _check_values(pattern: str, grid: Grid) -> None:
+def _check_values(pattern: str, grid: Grid[str]) -> None:
     """Refuse a pattern that some values cannot fill: a scheduler behind the pipe must not start half of the commands.
 
     Values are text, so each can be tried in a field by itself, and those in a format, as in {a:{b}}, without the rest.

@@ -8,11 +8,15 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from math import ceil
 from typing import Literal, NamedTuple
 
 from stoker.core.job import Job
 from stoker.core.planner.queue import CPU_JOBS, caps_of
+from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import JobSpec
 
@@ -20,6 +24,8 @@ ANSWERS_NEEDED = 2
 """Answers of Slurm in a row that must agree before an end is believed that no journal tells..."""
 SETTLE_SECONDS = 5.0
 """... and the seconds that they must span: a shared directory may show what a node wrote with a delay."""
+START_SECONDS = 60.0
+"""A task that Slurm calls running for so long without a start in the journal was never launched, and is taken back."""
 GHOST_ANSWERS = 3
 """Answers in a row that show a task as alive whose attempt is over; then it is cancelled in Slurm."""
 
@@ -42,6 +48,8 @@ class SlurmFact(NamedTuple):
     """Its id, as scancel takes it. Only a hint: Slurm may give an id out twice."""
     start: float | None = None
     """When it started, or is expected to start."""
+    node: str = ""
+    """Where it runs or ran; empty where it was never given a node."""
 
     @property
     def is_over(self) -> bool:
@@ -87,15 +95,28 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
     state = answers.fact.state if answers.fact is not None else ""
     if journal.started:
         return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
-    if state in ENDED_STATES or is_settled(answers):
-        return "called off" if state == "CANCELLED" else "take back"
+    if state in ENDED_STATES or is_settled(answers) or is_stalled(answers):
+        return "called off" if state == "CANCELLED" and not _had_node(answers) else "take back"
     return "waits"
+
+
+def _had_node(answers: Answers) -> bool:
+    """Whether a task may have been cancelled by its node: that is how one ends that the node refuses to launch."""
+    return answers.fact is not None and bool(answers.fact.node)
 
 
 def is_settled(answers: Answers) -> bool:
     """Whether Slurm says for long enough that it does no more for the task."""
     over = answers.fact is None or answers.fact.is_over
     return over and answers.times >= ANSWERS_NEEDED and answers.seconds >= SETTLE_SECONDS
+
+
+def is_stalled(answers: Answers) -> bool:
+    """Whether Slurm calls a task running for so long that its program should have begun.
+
+    After a crash of the controller a node may refuse to launch a task whose id it knows.
+    """
+    return _class_of(answers.fact) == "runs" and answers.times >= GHOST_ANSWERS and answers.seconds >= START_SECONDS
 
 
 def heard(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:
@@ -175,45 +196,104 @@ def minutes_of(spec: JobSpec) -> int | None:
     return None if spec.limit is None else ceil((spec.limit + spec.grace) / 60) + 1
 
 
-def within_limits(
-    waiting: Iterable[Job], active: Sequence[Job], limits: Mapping[str, int], most: int | None
-) -> Iterator[Job]:
-    """Those of the waiting jobs that may be handed over beside the active ones: groups, and -j.
-
-    The limit of an array is kept by its bundle, and that of jobs without GPU is about this machine.
-    """
-    counts = Counter(cap.name for job in active for cap in caps_of(job))
-    total = len(active)
-    for job in waiting:
-        caps = [(cap.name, limits[cap.name]) for cap in caps_of(job) if cap.name in limits and cap != CPU_JOBS]
-        if (most is None or total < most) and all(counts[name] < limit for name, limit in caps):
-            total += 1
-            counts.update(name for name, _ in caps)
-            yield job
-
-
 def importance(job: Job) -> tuple[int, int]:
     """Sorts waiting jobs: the more important first, then the older."""
     return -job.spec.priority, job.id
 
 
-def bundles(waiting: Iterable[Job], active: Callable[[int], int], room: int, most: int) -> Iterator[JobBundle]:
-    """Bundle waiting jobs by shape, the more important and the older first.
+def offer_in_order(groups: Iterable[Iterable[Job]], offer: Callable[[Job], bool]) -> None:
+    """Offer waiting jobs, the more important and the older first; after a refusal no more of the same group.
 
-    `active` tells how many tasks of an array are handed over already, `room` is how many more jobs may wait in Slurm,
-    `most` is the largest bundle. A new bundle of a limited array must leave room for what is active.
+    The jobs of a group are alike and sorted. So the cost depends on the jobs that are taken, not on those that wait.
     """
+    heap = [(importance(job), job, jobs) for jobs in map(iter, groups) for job in islice(jobs, 1)]
+    heapify(heap)
+    while heap:
+        _, job, jobs = heap[0]
+        following = next(jobs, None) if offer(job) else None
+        if following is None:
+            heappop(heap)
+        else:
+            heapreplace(heap, (importance(following), following, jobs))
+
+
+class Caps:
+    """Whether a job may be handed over beside the active ones: -j, and the limits of groups and arrays."""
+
+    def __init__(self, limits: Mapping[str, int], most: int | None, active: Callable[[], Iterable[Job]]) -> None:
+        """`active` is called at most once, and only where there is a limit."""
+        self._limits = {name: limit for name, limit in limits.items() if name != CPU_JOBS.name}  # of this machine
+        self._most = most
+        self._find_active = active
+
+    @cached_property
+    def _counts(self) -> Counter[str]:
+        """Active jobs by the name of a cap; those of all under an empty name."""
+        counts: Counter[str] = Counter()
+        for job in self._find_active():
+            counts.update(("", *(cap.name for cap in caps_of(job))))
+        return counts
+
+    def left(self, job: Job) -> int | None:
+        """How many more jobs like this one may be handed over; None is any number."""
+        return min((limit - self._counts[name] for name, limit in self._limits_of(job)), default=None)
+
+    def full(self, job: Job, *, arrays: bool = True) -> AtLimit | CapFull | None:
+        """The limit that keeps a job from being handed over; `arrays` is whether that of its array counts."""
+        for name, limit in self._limits_of(job, arrays=arrays):
+            if self._counts[name] >= limit:
+                return CapFull(name, limit) if name else AtLimit(limit)
+        return None
+
+    def take(self, job: Job) -> None:
+        """Count a job that is handed over."""
+        if names := [name for name, _ in self._limits_of(job)]:
+            self._counts.update(names)
+
+    def _limits_of(self, job: Job, *, arrays: bool = True) -> list[tuple[str, int]]:
+        limits = [("", self._most)]
+        for cap in caps_of(job):
+            limits.append(
+                (cap.name, self._limits.get(cap.name) if cap.limit is None else cap.limit if arrays else None)
+            )
+        return [(name, limit) for name, limit in limits if limit is not None]
+
+
+class Room:
+    """How many more jobs may wait in Slurm."""
+
+    def __init__(self, count: int, most: int, active: Callable[[int], int]) -> None:
+        """`most` is the largest bundle; `active` tells how many tasks of an array are handed over already."""
+        self._count = count
+        self._most = most
+        self._active = active
+        self._arrays: dict[int, int] = {}
+
+    def take(self, job: Job) -> bool:
+        """Take the room of one job, if there is any.
+
+        A limited array has one bundle at a time, whose limit Slurm keeps; beside it only so many follow as may run.
+        """
+        limit = job.spec.at_once
+        if limit is not None and job.array not in self._arrays:
+            before = self._active(job.array)
+            self._arrays[job.array] = limit - before if before else self._most
+        if self._count <= 0 or (limit is not None and self._arrays[job.array] <= 0):
+            return False
+        self._count -= 1
+        if limit is not None:
+            self._arrays[job.array] -= 1
+        return True
+
+
+def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
+    """Bundle jobs by shape, in their order; `most` is the largest bundle."""
     found: dict[Shape, list[Job]] = {}
-    for job in sorted(waiting, key=importance):
+    for job in jobs:
         found.setdefault(shape_of(job), []).append(job)
-    for shape, jobs in found.items():
-        allowed = jobs[: max(0, room)]
-        if shape.at_once is not None:  # one bundle at a time, whose limit Slurm keeps
-            before = active(shape.array)
-            allowed = allowed[: max(0, shape.at_once - before)] if before else allowed[:most]
-        room -= len(allowed)
-        for first in range(0, len(allowed), most):
-            yield JobBundle(shape, allowed[first : first + most])
+    for shape, alike in found.items():
+        for first in range(0, len(alike), most):
+            yield JobBundle(shape, alike[first : first + most])
 
 
 def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:

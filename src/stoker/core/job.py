@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, with_fields
+from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, Trial, with_fields
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its worker and still be requeued."""
@@ -17,7 +17,10 @@ LOSSES_ALLOWED = 3
 SHARED_FAILURES_ALLOWED = 2
 """How often an attempt may fail because of co-tenants before the job runs exclusively."""
 
-Result = Literal["done", "failed", "oom", "timeout", "cancelled", "skipped", "lost"]
+Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
+
+CancelResult = Literal["cancelled", "stopped"]
+"""Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
 
 Why = Literal["exited", "timeout", "stopped", "refused"]
 
@@ -70,6 +73,7 @@ class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
     """Who asked for it, or why."""
     started: float | None = None
     """When its process started; None before that."""
+    result: CancelResult = "cancelled"
 
 
 class Ended(Struct, frozen=True, tag="ended"):
@@ -151,11 +155,12 @@ class Lost(Struct, frozen=True, tag="lost", omit_defaults=True):
     """Whether a scheduler took the machine away for other jobs: not counted as a loss."""
 
 
-class Cancelled(Struct, frozen=True, tag="cancelled"):
-    """A user or program cancelled the job."""
+class Cancelled(Struct, frozen=True, tag="cancelled", omit_defaults=True):
+    """A user or program cancelled the job, or a sweep stopped it early."""
 
     at: float
     note: str = ""
+    result: CancelResult = "cancelled"
 
 
 class Paused(Struct, frozen=True, tag="paused"):
@@ -222,6 +227,8 @@ class Job(Struct, frozen=True):
     """Attempts that failed because of co-tenants since it was submitted or retried last."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 where unknown."""
+    trial: Trial | None = None
+    """Set for a job of a sweep."""
 
 
 def limit_of(job: Job) -> float | None:
@@ -346,13 +353,13 @@ def _stopping(state: Active, event: Cancelled) -> Stopping:
     if isinstance(state, Stopping):
         return state
     started = state.since if isinstance(state, Running) else None
-    return Stopping(**_place(state, since=event.at), note=event.note, started=started)
+    return Stopping(**_place(state, since=event.at), note=event.note, started=started, result=event.result)
 
 
 def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited | Skipped) -> Job:
     match job.state, event:
         case _, Cancelled():
-            return _ended(job, Ended("cancelled", event.at, note=event.note))
+            return _ended(job, Ended(event.result, event.at, note=event.note))
         case _, Skipped():
             return _ended(job, Ended("skipped", event.at, note=event.note))
         case _, Edited():
@@ -370,7 +377,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 def _edited(job: Job, event: Edited) -> Job:
     """The edited job; its memory floor is void where it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
-    kind = kind_of(job.command, event.spec)
+    kind = kind_of(job.command, event.spec, job.trial)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 
@@ -390,7 +397,7 @@ def _ended(job: Job, ended: Ended) -> Job:
 def _exited(job: Job, event: Exited) -> Job:
     result, note = result_of(event), event.note
     if isinstance(job.state, Stopping) and result != "done":
-        result, note = "cancelled", job.state.note or event.note
+        result, note = job.state.result, job.state.note or event.note
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if result == "failed" and event.cause:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
@@ -422,7 +429,7 @@ def _returned(job: Job, event: Returned) -> Job:
     if isinstance(job.state, Running) and not event.short:  # `Started` is recorded before there is a process
         raise InvalidTransition(job, event)
     if isinstance(job.state, Stopping):
-        return _ended(job, Ended("cancelled", event.at, note="cancelled before it started"))
+        return _ended(job, Ended(job.state.result, event.at, note=f"{job.state.result} before it started"))
     since = event.at if job.tries else job.submitted
     return msgspec.structs.replace(job, state=Waiting(since, event.short))
 
@@ -430,9 +437,9 @@ def _returned(job: Job, event: Returned) -> Job:
 def _lost(job: Job, event: Lost) -> Job:
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if isinstance(job.state, Stopping):
-        return _ended(job, Ended("cancelled", event.at, note="its worker died while stopping it"))
+        return _ended(job, Ended(job.state.result, event.at, note="its worker died while stopping it"))
     losses = job.losses + (not event.preempted)
-    if job.spec.requeue and losses <= LOSSES_ALLOWED:
+    if job.spec.requeue and (losses <= LOSSES_ALLOWED or job.spec.always_requeue):
         return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
     note = event.note or "its worker was killed, or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)

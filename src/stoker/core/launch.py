@@ -81,6 +81,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
         **array_variables(job),
+        **_trial_variables(job),
         **_slurm_variables(job, devices),
     }
 
@@ -112,6 +113,13 @@ def _part(resources: Resources, device: Device) -> int:
 
 def array_variables(job: Job) -> dict[str, str]:
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
+
+
+def _trial_variables(job: Job) -> dict[str, str]:
+    if job.trial is None:
+        return {}
+    number, sweep = str(job.trial.number), str(job.trial.sweep)
+    return {"STOKER_SWEEP": sweep, "STOKER_TRIAL": number, "STOKER_PARAMS": job.trial.params}
 
 
 SLURM_VARIABLES = (
@@ -233,7 +241,7 @@ def _output_path(pattern: str, job: Job, user: str) -> str:
     names = {"j": str(job.id), "A": str(job.array or job.id), "a": str(job.task or 0), "u": user, "%": "%"}
     spoken = {"x": job.name, "l": _label(job)}
     path = re.sub(
-        _PLACEHOLDER, lambda match: names[match[1]] if match[1] in names else _file_name(spoken[match[1]]), pattern
+        _PLACEHOLDER, lambda match: names[match[1]] if match[1] in names else file_name(spoken[match[1]]), pattern
     )
     return f"{path}.{job.tries}" if job.tries else path
 
@@ -245,7 +253,8 @@ def _label(job: Job) -> str:
     return "-".join((job.name, *task)) if job.name else re.sub(r"[^\w.=+-]+", "_", words).strip("_")[:_LABEL]
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
+    """A text as part of a file name: without slashes, leading dots and other special characters."""
     plain = re.sub(r"[^\w.,=+-]", "_", name).lstrip(".")
     return plain.encode(errors="replace")[:_FILE_NAME].decode(errors="ignore") or "job"
 

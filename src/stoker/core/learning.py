@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.spec import Command, JobSpec, Resources
+from stoker.core.spec import Command, JobSpec, Resources, Trial
 
 KEPT = 9
 """Newest runs that are kept."""
@@ -112,32 +114,78 @@ def rounded_up(size: int) -> int:
     return -(-size // GRAIN) * GRAIN
 
 
-def kind_of(command: Command, spec: JobSpec) -> str:
+def kind_of(command: Command, spec: JobSpec, trial: Trial | None = None) -> str:
     """The signature of a job with GPUs: their memory and time are learnt. Empty for jobs without."""
-    return signature_of(command, spec.cwd) if spec.resources.gpus else ""
+    return signature_of(command, spec.cwd, trial) if spec.resources.gpus else ""
 
 
-def signature_of(command: Command, cwd: str) -> str:
-    """Hash of command and directory, without the numbers and labels that only distinguish runs."""
+def signature_of(command: Command, cwd: str, trial: Trial | None = None) -> str:
+    """Hash of command and directory, without the numbers and labels that only distinguish runs.
+
+    For a trial of a sweep, the names of its parameters say which numbers matter, wherever these are in the command.
+    Numbers that matter are put into classes, since a range may give every trial another one.
+    """
     import hashlib
 
+    params = _params_of(trial) if trial else {}
     words = _words(command.words[0]) if command.shell else list(command.words)
-    masked = [*words[:1], *(_masked(word, before) for before, word in pairwise(words))]
-    text = "\0".join([cwd, *masked])
+    varied = frozenset(value for value in params.values() if _is_number(value))
+    masked = [*words[:1], *(_masked(word, before, varied) for before, word in pairwise(words))]
+    text = "\0".join([cwd, *masked, *_classes(params)])
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def _masked(word: str, before: str) -> str:
-    """A word with its number or label replaced by #, unless the number affects the size of the work."""
+def _classes(params: Mapping[str, object]) -> Iterator[str]:
+    """What distinguishes the memory of trials: all texts that are no labels, and the sizes of numbers that matter."""
+    for name, value in params.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if re.search(_MATTERS, name, re.IGNORECASE):
+                yield f"{name}~{_size_class(value)}"
+        elif not _is_label(name):
+            yield f"{name}={value}"
+
+
+def _size_class(number: float) -> int:
+    """Four classes for each factor of 2: numbers of a class differ by less than the margin of estimates."""
+    return round(4 * math.log2(abs(number))) if number else -(2**20)
+
+
+def _params_of(trial: Trial) -> dict[str, object]:
+    params: dict[str, object] = msgspec.json.decode(trial.params)
+    return params
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_label(option: str) -> bool:
+    return bool(re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE))
+
+
+def _masked(word: str, before: str, varied: Collection[object] = ()) -> str:
+    """A word with its number or label replaced by #, unless the number affects the size of the work.
+
+    `varied` are the numbers of a sweep, which are considered by the names of their parameters.
+    """
     name, equals, value = word.rpartition("=")
     option = name if equals else before if before.startswith("-") else ""
-    if option and re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE):
+    if option and _is_label(option):
         return f"{name}{equals}#"
     if _NUMBER.fullmatch(value):
+        if varied and _number(value) in varied:
+            return f"{name}{equals}#"
         return word if re.search(_MATTERS, option, re.IGNORECASE) else f"{name}{equals}#"
     if "/" in value or _FILE.fullmatch(value):
         return f"{name}{equals}{_DIGITS.sub('#', value)}"
     return word
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # a size, such as 8G
+        return None
 
 
 def _with(values: tuple[Kept, ...], value: Kept | None) -> tuple[Kept, ...]:

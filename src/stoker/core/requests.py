@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from stoker.core.job import CancelResult
 from stoker.core.spec import JobSpec
 
 
@@ -16,6 +17,8 @@ class Cancel(Struct, frozen=True, tag="cancel"):
     """Seconds between the signal and KILL; None is the grace of the job."""
     signal: int = 0
     """Sent first in place of TERM; 0 is TERM."""
+    result: CancelResult = "cancelled"
+    """How the job then ends: `stopped` is for trials of a sweep that are not worth finishing."""
 
 
 class Hold(Struct, frozen=True, tag="hold"):

@@ -96,6 +96,8 @@ class JobSpec(Struct, frozen=True):
     retries: int = 0
     requeue: bool = True
     """Whether the job is requeued after its worker died."""
+    always_requeue: bool = False
+    """Whether that has no limit, as for the process that chooses the trials of a sweep."""
     out: str = ""
     """Path pattern of standard output; "-" is the caller's, empty the log file of the attempt."""
     err: str = ""
@@ -196,6 +198,17 @@ def _typed(word: str) -> str:
     return found[1] if found else word
 
 
+class Trial(Struct, frozen=True):
+    """The place of a job in a sweep."""
+
+    number: int
+    """From 0."""
+    params: str
+    """Its parameters as a JSON object."""
+    sweep: int = 0
+    """Id of the sweep; 0 for that of its array, which has no id yet."""
+
+
 class NewJob(Struct, frozen=True):
     """A job that has no id yet."""
 
@@ -206,15 +219,22 @@ class NewJob(Struct, frozen=True):
     """Its index, where it is a task of an array."""
     array: int = 0
     """A number common to the tasks of one array, where several arrays are submitted together."""
+    trial: Trial | None = None
+    """Set for a job of a sweep."""
 
 
-def content_of(command: Command, spec: JobSpec, task: int | None = None) -> bytes:
-    """Digest of command, directory, extra variables and task index: equal for jobs that do the same work."""
+def content_of(command: Command, spec: JobSpec, task: int | None = None, trial: Trial | None = None) -> bytes:
+    """Digest of command, directory, extra variables and task index: equal for jobs that do the same work.
+
+    A trial is known by its parameters in place of its index, so that a larger sweep finds those of a smaller one.
+    """
     import hashlib  # slow to import, and read-only commands do not need it
 
     parts = [command.shell and "shell", spec.cwd, str(len(command.words)), *command.words]
     parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
-    if task is not None:
+    if trial is not None:
+        parts.append(f"params {trial.params}")
+    elif task is not None:
         parts.append(f"task {task}")
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
 

@@ -83,7 +83,7 @@ def outcome(state: Ended) -> str:
     """How a job ended: `exit 1`, `signal 9 (SIGKILL)`, `timeout`."""
     if state.result == "done":
         return "done"
-    if state.result in ("timeout", "cancelled", "skipped", "lost", "oom"):
+    if state.result in ("timeout", "cancelled", "stopped", "skipped", "lost", "oom"):
         return state.result
     return f"signal {state.signal}" if state.signal else f"exit {state.code}"
 

@@ -50,7 +50,7 @@ class Supply:
 
     def spend(self, job: NewJob) -> bool:
         """Use one up for the job; False where none is left."""
-        content = content_of(job.command, job.spec, job.task)
+        content = content_of(job.command, job.spec, job.task, job.trial)
         left = self._left.get(content)
         left = self._count(content) if left is None else left
         self._left[content] = max(0, left - 1)
@@ -136,10 +136,10 @@ Left = TypeVar("Left")
 
 def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
     """Candidates for a job, each given only once."""
-    candidates = left.get(content_of(job.command, job.spec, job.task), [])
+    candidates = left.get(content_of(job.command, job.spec, job.task, job.trial), [])
     while candidates:
         yield candidates.pop(0)
 
 
 def _content(job: Job) -> bytes:
-    return content_of(job.command, job.spec, job.task)
+    return content_of(job.command, job.spec, job.task, job.trial)

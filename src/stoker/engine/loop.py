@@ -9,7 +9,7 @@ from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping
+from stoker.core.job import Active, Cancelled, CancelResult, Job, JobEvent, Queued, Running, Stopping
 from stoker.core.learning import Live
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
@@ -163,16 +163,18 @@ class Engine:
         for job in self._table.heads:
             self.cancel(job.id, grace, note)
 
-    def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
-        """Cancel one job, whatever its state; the signal with this number replaces TERM."""
+    def cancel(
+        self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+    ) -> None:
+        """End one job, whatever its state; the signal with this number replaces TERM."""
         job = self._table.active(job_id)
         if job is None:
             waiting = self._table.withdraw(job_id)
             if waiting is not None:
-                self._jobs.apply(waiting, Cancelled(self.now, note))
+                self._jobs.apply(waiting, Cancelled(self.now, note, result))
             return
         if not isinstance(job.state, Stopping):
-            job = self._jobs.apply(job, Cancelled(self.now, note))
+            job = self._jobs.apply(job, Cancelled(self.now, note, result))
         self.site.stop(job, grace, number)
 
     def recall(self, job_id: int) -> None:

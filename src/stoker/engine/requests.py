@@ -6,7 +6,19 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
+from stoker.core.job import (
+    CancelResult,
+    Edited,
+    Ended,
+    Job,
+    OnHold,
+    Paused,
+    Queued,
+    Resumed,
+    Retried,
+    Stopping,
+    Waiting,
+)
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
@@ -59,8 +71,10 @@ class RequestReader:
 class RequestTarget(Protocol):
     """What an engine does for requests besides changing queued jobs."""
 
-    def cancel(self, job_id: int, grace: float | None, note: str, number: int = 0) -> None:
-        """Cancel one job, whatever its state."""
+    def cancel(
+        self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+    ) -> None:
+        """End one job, whatever its state."""
 
     def recall(self, job_id: int) -> None:
         """Return an active job to the queue that has not started, where its site can do that at once."""
@@ -82,7 +96,7 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
         engine.adopt(left, adopted=False)
     match request:
         case Cancel():
-            engine.cancel(request.job, request.grace, request.note, request.signal)
+            engine.cancel(request.job, request.grace, request.note, request.signal, request.result)
         case Hold():
             engine.recall(request.job)
             jobs.change_queued(request.job, Waiting, Paused(jobs.clock(), request.note))

@@ -53,6 +53,8 @@ class EngineConfig(Struct, frozen=True):
     """Whether it starts a notification as soon as all jobs of a batch have ended. A run may get more jobs."""
     settings: EngineSettings | None = None
     """The whole configuration, for front ends to show."""
+    durable: bool = True
+    """Whether its store has to survive a crash of the machine; that of a pilot is gone with the pilot."""
 
 
 class EngineRuntime:
@@ -86,7 +88,7 @@ class EngineRuntime:
         self._engine_locks = [engine_lock for engine_lock in (owned, self.engine_lock) if engine_lock]
         instance = self.engine_lock.name
         name = owner or instance
-        self.store: Store = self.keep(open_store(paths))
+        self.store: Store = self.keep(open_store(paths, durable=config.durable))
         jobs = Jobs(self.store, steady_clock(), _follow_up(config, name))
         site = config.site.open(SiteContext(name, instance, config.label, paths, self.store, jobs))
         engine = Engine(name, jobs, site, config.policy, notify=notify, label=config.label, heartbeat=heartbeat)

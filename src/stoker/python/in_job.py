@@ -9,6 +9,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
     from typing import Any
@@ -34,6 +35,23 @@ def params() -> dict[str, Any]:
 
     given = json.loads(text)
     return given if isinstance(given, dict) else {}
+
+
+class TrialCall:
+    """A call of a function with the parameters of the trial that this job is; it is pickled by its name."""
+
+    def __init__(self, function: Callable[..., Any], objectives: tuple[str, ...]) -> None:
+        self._function = function
+        self._objectives = objectives
+        """Names of the values that the sweep optimizes."""
+
+    def __call__(self) -> Any:
+        """What the function returns. A number is reported as the objective, a dictionary as several values."""
+        value = self._function(**params())
+        if self._objectives:
+            found = value if isinstance(value, dict) else {self._objectives[0]: value}
+            report(**{str(name): each for name, each in found.items() if each is not None})
+        return value
 
 
 def work_dir() -> Path:

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from stoker.core.errors import JobFailed, NoSuchJob, StokerError
-from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Active, CancelResult, Ended, Queued, Waiting, id_text, is_handed_over, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
 from stoker.core.requests import Cancel
@@ -29,6 +29,7 @@ from stoker.store.schema import AttemptRow
 from stoker.store.status_file import read_machine
 
 NOTE = "cancelled by a program"
+CANCELLED = get_args(CancelResult)
 FOLLOW_INTERVAL = 0.2
 """Seconds between two reads of a log that is followed."""
 
@@ -172,7 +173,7 @@ class Job(Future[Any]):
 
     def cancelled(self) -> bool:
         """Whether it was cancelled and has ended."""
-        return self.done() and isinstance(self._record.state, Ended) and self._record.state.result == "cancelled"
+        return self.done() and isinstance(self._record.state, Ended) and self._record.state.result in CANCELLED
 
     def cancel(self) -> bool:
         """Remove it from the queue, or stop it: TERM, and KILL after its grace. False where it has ended.
@@ -183,7 +184,7 @@ class Job(Future[Any]):
             return self.cancelled()
         cancel_all(self.link, [self])
         state = self._refreshed().state
-        return not isinstance(state, Ended) or state.result == "cancelled"
+        return not isinstance(state, Ended) or state.result in CANCELLED
 
     # -- called by the watcher -----------------------------------------------------------------------
 
@@ -311,12 +312,13 @@ class RemoteTraceback(Exception):
 def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome:
     """The value or error of an ended job."""
     assert isinstance(job.state, Ended)
-    if job.state.result == "cancelled":
-        return Outcome(error=CancelledError(f"job {id_text(job)} was {job.state.note or 'cancelled'}"))
+    if job.state.result in CANCELLED:
+        return Outcome(error=CancelledError(f"job {id_text(job)} was {job.state.note or job.state.result}"))
     failure = _Failure(job, log_of(attempts))
     if job.command.call is None:
         return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
-    path = result_path(str(paths.on(job.spec.cluster).function(job.array or job.id)), job.task or 0)
+    owner, number = (job.trial.sweep, job.trial.number) if job.trial else (job.array or job.id, job.task or 0)
+    path = result_path(str(paths.on(job.spec.cluster).function(owner)), number)
     return _read(job, Path(path), failure)
 
 

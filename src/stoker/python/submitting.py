@@ -24,7 +24,7 @@ from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions
 from stoker.queue.submit import Entered, Part, QueueSubmission
-from stoker.store.paths import make_durable
+from stoker.store.paths import Paths, make_durable
 
 LABEL = "python"
 Undo = Callable[[], object]
@@ -42,7 +42,7 @@ def submit_calls(
 ) -> range:
     """Submit a job for each call; several are the tasks of an array."""
     named = msgspec.structs.replace(_named(options, function), array=array)
-    files = _submission(link, named).files
+    files = files_of(link, named)
     commands = [calls.command_of(files, function, call) for call in given]
     with calls.written(files, function, given) as folder:
 
@@ -53,6 +53,11 @@ def submit_calls(
         entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands), settle)
     make_durable(files.functions)
     return entered[0].ids
+
+
+def files_of(link: Link, options: JobOptions) -> Paths:
+    """Where the files of functions go, so that the jobs find them."""
+    return _submission(link, options).files
 
 
 def _with_commands(part: Part, commands: Sequence[Command]) -> Part:

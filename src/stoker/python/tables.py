@@ -33,7 +33,7 @@ EVERYTHING = 2**62
 class Rows(list[dict[str, Any]]):
     """A list of dictionaries with equal keys, as `pandas.DataFrame(rows)` takes it; shown as a short table."""
 
-    def __init__(self, rows: Iterable[Struct], columns: Sequence[str]) -> None:
+    def __init__(self, rows: Iterable[Struct | dict[str, Any]], columns: Sequence[str]) -> None:
         super().__init__(msgspec.to_builtins(row, builtin_types=(datetime,)) for row in rows)
         self._columns = columns
         """The columns that are shown; each row has more keys."""

@@ -117,15 +117,28 @@ def _waiting(jobs: Iterable[Job], store: Store, now: float) -> WaitingJobs:
 
 
 def _queue_outlook(waiting: WaitingJobs, view: EngineStatus, store: Store, now: float) -> _Outlook:
-    settings = load_config(os.environ, None).engine
-    policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
     history = RunHistory(store)
-    slots = slots_of(store.active_jobs(QUEUE), now)
-    estimate = partial(history.estimate, margin=policy.margin)
-    decided = plan(waiting, slots, view.snapshot, view.leases, policy, now, estimate=estimate)
-    present = Now(waiting, slots, view.snapshot, view.leases, policy, now, estimate)
+    present = _present(waiting, view, store, history, now)
+    decided = plan(waiting, present.slots, view.snapshot, view.leases, present.policy, now, estimate=present.estimate)
     starts = forecast(present, history.expected).starts
     return _Outlook(store, now, decided, view.devices, starts, store.shown_id)
+
+
+def _present(waiting: WaitingJobs, view: EngineStatus, store: Store, history: RunHistory, now: float) -> Now:
+    settings = load_config(os.environ, None).engine
+    policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
+    slots = slots_of(store.active_jobs(QUEUE), now)
+    return Now(waiting, slots, view.snapshot, view.leases, policy, now, partial(history.estimate, margin=policy.margin))
+
+
+def expected_end(
+    jobs: Sequence[Job], view: EngineStatus, store: Store, now: float, typical: float | None
+) -> float | None:
+    """When the queue would be empty, if it had these jobs, too; None where durations are unknown."""
+    history = RunHistory(store)
+    waiting = _waiting((*store.open_jobs(QUEUE, 0, _MOST_PLANNED), *jobs), store, now)
+    present = _present(waiting, view, store, history, now)
+    return forecast(present, history.expected, typical=typical).empty
 
 
 def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:

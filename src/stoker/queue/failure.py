@@ -10,7 +10,7 @@ from stoker.store.reader import Reader
 
 LONGEST = 200
 """Characters of a log line that are shown."""
-NOT_FAILED = ("done", "cancelled", "skipped")
+NOT_FAILED = ("done", "cancelled", "stopped", "skipped")
 
 
 def failure_text(store: Reader, job: Job) -> str:

@@ -80,7 +80,7 @@ def summary(jobs: Sequence[Job]) -> str:
         took = duration_text(ended[0].at - jobs[0].submitted)
         return f"job {id_text(jobs[0])} ({title(jobs[0])}): {outcome(ended[0])}, {took} after submit"
     counts = Counter(state.result for state in ended)
-    others = [f"{counts[word]} {word}" for word in ("cancelled", "skipped") if counts[word]]
+    others = [f"{counts[word]} {word}" for word in ("cancelled", "stopped", "skipped") if counts[word]]
     parts = [f"{len(ended)} of {len(jobs)} finished", f"{len(failed(jobs))} failed", *others]
     return ", ".join(parts)
 

@@ -15,7 +15,7 @@ from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
-from stoker.store.queries import arrays_of, tasks_in
+from stoker.store.queries import arrays_of, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
@@ -26,8 +26,8 @@ _STATUS = "list jobs with: stoker status"
 def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
-    The first id of an array means all its tasks. A name means all open jobs of that name, or the newest where none is
-    open; `all` may mean none. Without words, a filter chooses among all jobs.
+    The first id of an array means all its tasks, the id of a sweep its trials and its adviser. A name means all open
+    jobs of that name, or the newest where none is open; `all` may mean none. Without words, a filter chooses among all.
     """
     picks = parse_selection(words)
     found = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
@@ -127,7 +127,8 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Last():
             return find_last(store)
         case Numbers(first, last):
-            return queries.ids_between(store, first, last) or _no_number(store, pick)
+            found = jobs_of_sweep(store, first) if first == last else []
+            return found or queries.ids_between(store, first, last) or _no_number(store, pick)
         case Task(array, first, last):
             return queries.ids_of_tasks(store, array, first, last) or _no_task(store, pick)
         case Named():

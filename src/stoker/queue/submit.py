@@ -69,7 +69,8 @@ def _new_directory(parent: Path, name: str) -> Path:
 OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
-        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT", "STOKER_PARAMS"),
+        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
+        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS"),
         "STOKER_ALLOCATION",
         VARIABLE,
     )
@@ -88,7 +89,7 @@ class NotServed(StokerError):
 class Part(Struct, frozen=True):
     """Jobs added together: all tasks of one array, or any number of jobs that are none."""
 
-    jobs: list[NewJob]
+    jobs: Sequence[NewJob]
     array: str = ""
     """The indices as typed; empty where it is no array."""
 
@@ -135,7 +136,8 @@ def entered_before(store: Store, key: Key) -> list[Entered]:
 
 def _entered(store: Store, ids: range, array: str) -> Entered:
     jobs = [job for job_id in ids if (job := store.job(job_id))]
-    return Entered(Part([NewJob(job.command, job.spec, job.name, job.task) for job in jobs], array), ids, repeated=True)
+    new = [NewJob(job.command, job.spec, job.name, job.task, trial=job.trial) for job in jobs]
+    return Entered(Part(new, array), ids, repeated=True)
 
 
 class JobBuilder:
@@ -287,6 +289,19 @@ class QueueSubmission:
 
     def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
         """The jobs; refuses dependencies on unknown jobs, and needs that the devices can never meet."""
+        self._know(items, store, machine)
+        parts = list(self._parts(items))
+        self._note([(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)])
+        return parts
+
+    def settle_spec(self, item: Listed, store: Store, machine: Machine | None) -> JobSpec:
+        """The spec that many jobs share, whose commands come later; refuses the same as `settle`."""
+        self._know([item], store, machine)
+        job = self._builder.make(item)
+        self._note([(job.command, job.spec)])
+        return job.spec
+
+    def _know(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> None:
         snapshot = machine.snapshot if machine else None
         self._builder.know(
             snapshot,
@@ -295,13 +310,14 @@ class QueueSubmission:
             resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
         )
         self._builder.check(items)
-        parts = list(self._parts(items))
-        first = [(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)]
+
+    def _note(self, first: Sequence[tuple[Command, JobSpec]]) -> None:
+        """Warn about what the jobs would meet at their start."""
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
         around = self._builder.around
-        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
-        return parts
+        shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, "", *shared})
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

@@ -69,6 +69,7 @@ JobWord = Literal[
     "oom",
     "timeout",
     "cancelled",
+    "stopped",
     "skipped",
     "lost",
 ]
@@ -86,6 +87,7 @@ LETTERS: dict[JobWord, str] = {
     "oom": "OOM",
     "timeout": "TO",
     "cancelled": "CA",
+    "stopped": "CA",
     "skipped": "CA",
     "lost": "NF",
 }

@@ -48,9 +48,15 @@ LARGEST_LOG = 64 * 2**20
 class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float, before_migration: Callable[[], None] = lambda: None) -> None:
-        """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks."""
+    def __init__(
+        self, path: Path, patience: float, before_migration: Callable[[], None] = lambda: None, *, durable: bool = True
+    ) -> None:
+        """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks.
+
+        Only what a `durable` one has written survives a crash of the machine.
+        """
         self._path = path
+        self._synchronous = "FULL" if durable else "OFF"
         self._before_migration = before_migration
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
@@ -145,7 +151,7 @@ class Database:
         if self.rows("PRAGMA journal_mode") != [("wal",)]:
             with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge
         if self._version() < VERSION:
             self._migrate()

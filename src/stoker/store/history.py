@@ -38,6 +38,10 @@ class RunHistory:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
+    def knows(self, job: Job) -> bool:
+        """Whether such a job has succeeded before."""
+        return bool(self._has_learnt and self._known(self._signature(job)).seconds)
+
     def estimate(self, shape: Shape, margin: int) -> Resources:
         """Resources to reserve for jobs of a shape, with a margin on what was learnt."""
         return resolved(shape, self._known(shape.kind), margin) if shape.resources.shares else shape.resources
@@ -87,7 +91,7 @@ class RunHistory:
     def _signature(self, job: Job) -> str:
         if job.kind:
             return job.kind
-        signature = self._signatures.pop(job.id, "") or signature_of(job.command, job.spec.cwd)
+        signature = self._signatures.pop(job.id, "") or signature_of(job.command, job.spec.cwd, job.trial)
         _remember(self._signatures, job.id, signature)
         return signature
 

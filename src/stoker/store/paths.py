@@ -104,6 +104,14 @@ class Paths(Struct, frozen=True):
         return self.reports / f"{job_id}.jsonl"
 
     @property
+    def sweeps(self) -> Path:
+        """Optuna studies of sweeps, and locks of the processes that advise them."""
+        return self.state / "sweeps"
+
+    def study(self, sweep_id: int) -> Path:
+        return self.sweeps / f"{sweep_id}.study"
+
+    @property
     def scripts(self) -> Path:
         """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"

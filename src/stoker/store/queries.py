@@ -17,6 +17,7 @@ from stoker.store.schema import (
     ENDED,
     HELD,
     IN_ARRAY,
+    IN_SWEEP,
     JOB,
     OF_ON_FINISH_JOBS,
     OPEN,
@@ -111,6 +112,13 @@ def all_active(reader: Reader) -> list[Owned]:
     query = JOB.replace(" FROM jobs", f", engine FROM {_ACTIVE_JOBS}") + ACTIVE
     owned = [Owned(reader.job_of(row[:-1]), row[-1]) for row in reader.rows(query)]
     return sorted(owned, key=lambda one: one.job.id)
+
+
+def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
+    """Ids of a sweep's adviser and trials; empty where there is no such sweep."""
+    adviser = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
+    trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
+    return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
 
 
 def queued_jobs(reader: Reader, engine: str, after: int, limit: int) -> list[Job]:
@@ -215,7 +223,7 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
         f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
         *values,
     )
-    failed = [row for row in rows if row[0] not in ("done", "cancelled", "skipped")]
+    failed = [row for row in rows if row[0] not in ("done", "cancelled", "stopped", "skipped")]
     (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"

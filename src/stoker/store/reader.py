@@ -11,7 +11,7 @@ import msgspec
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Use, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, Outcome
+from stoker.core.spec import Command, Dependency, JobSpec, Outcome, Trial
 from stoker.store.database import Database
 from stoker.store.schema import (
     ACTIVE,
@@ -54,6 +54,10 @@ class Reader:
         """The id as users type it: `12`, or `12.3` for a task of an array."""
         rows = self.rows("SELECT array, task FROM jobs WHERE id = ? AND task IS NOT NULL", job_id)
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
+
+    def spec(self, spec_id: int) -> JobSpec:
+        """The spec with this number in its table."""
+        return self._database.spec(spec_id)
 
     def last_job(self) -> int | None:
         ((last,),) = self.rows("SELECT max(id) FROM jobs")
@@ -178,8 +182,9 @@ class Reader:
     def job_of(self, row: tuple[Any, ...]) -> Job:
         """The job in a row of the columns of `JOB`."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor = rest
+        array, task, shared_failures, floor, sweep, number, params = rest
         command, spec = Command(split(words), shell), self._database.spec(spec_id)
+        trial = Trial(number, params, sweep) if sweep else None
         return Job(
             id=job_id,
             batch=batch,
@@ -194,9 +199,10 @@ class Reader:
             tries=tries,
             array=array,
             task=task,
-            kind=kind_of(command, spec),
+            kind=kind_of(command, spec, trial),
             shared_failures=shared_failures,
             floor=floor,
+            trial=trial,
         )
 
     def _is_open(self, dependency: Dependency) -> bool:

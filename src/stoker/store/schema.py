@@ -27,9 +27,9 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Use
 from stoker.core.requests import Request
-from stoker.core.spec import JobSpec, NewJob
+from stoker.core.spec import JobSpec, NewJob, Trial
 
-VERSION = 6
+VERSION = 7
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
 
@@ -59,14 +59,15 @@ CREATE TABLE events (
 ) STRICT;
 CREATE INDEX events_job ON events(job);
 """
-# Not with IN: for every row written, SQLite would build a table of the words first, which takes longer than the row.
-OPEN = (
+_NOT_OVER = (
     "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
     " AND state != 'skipped' AND state != 'lost')"
 )
+OPEN = "ended IS NULL"
 ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
+IN_SWEEP = "sweep != 0"
 ENDED = "ended IS NOT NULL"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
@@ -74,7 +75,7 @@ OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 _QUEUE = f"""
 DROP INDEX jobs_open;
 DROP INDEX jobs_held;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {_NOT_OVER};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
 ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
@@ -157,19 +158,34 @@ CREATE TABLE samples (
   temperature INTEGER, power REAL, PRIMARY KEY (minute, device)
 ) STRICT, WITHOUT ROWID;
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _SAMPLES)
+_SWEEPS = f"""
+DROP INDEX jobs_open;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+ALTER TABLE jobs ADD COLUMN sweep INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN trial INTEGER;
+ALTER TABLE jobs ADD COLUMN params TEXT;
+CREATE UNIQUE INDEX jobs_trial ON jobs(sweep, trial) WHERE sweep != 0;
+CREATE TABLE sweeps (
+  id INTEGER PRIMARY KEY, batch INTEGER NOT NULL, created REAL NOT NULL, adviser INTEGER, stopped REAL,
+  spec INTEGER NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE TABLE trials (
+  sweep INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (sweep, number)
+) STRICT, WITHOUT ROWID;
+"""
+MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _SAMPLES, _SWEEPS)
 """Statements that lead from each version to the next."""
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shared_failures, floor FROM jobs WHERE "
+    " shared_failures, floor, sweep, trial, params FROM jobs WHERE "
 )
 
 JOBS_AT_ONCE = 100
 """Rows per INSERT statement: each statement updates sqlite_sequence once."""
 _INSERT_JOBS = (
-    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task)"
-    " VALUES "
+    "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task,"
+    " sweep, trial, params) VALUES "
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
@@ -282,13 +298,18 @@ def events() -> msgspec.json.Decoder[Event]:
 
 def insert_jobs(count: int) -> str:
     """The statement that inserts `count` jobs."""
-    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
     counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor
     return state_word(job), encode(job.state), *counts, ended, job.id
+
+
+def trial_columns(trial: Trial | None, array: int) -> tuple[int, int | None, str | None]:
+    """Sweep, number and parameters of a job; a trial without a sweep belongs to that of its array."""
+    return (trial.sweep or array, trial.number, trial.params) if trial else (0, None, None)
 
 
 def edits(change: Change) -> bool:
@@ -322,7 +343,7 @@ def attempt_of(row: tuple[Any, ...]) -> AttemptRow:
     return AttemptRow(job, number, ref, tuple(json.loads(devices)), os.fsdecode(log), os.fsdecode(errors), *rest)
 
 
-def encode(value: State | Event | Request) -> bytes:
+def encode(value: Struct) -> bytes:
     """JSON. Only the standard library escapes surrogates, which stand for bytes that are not UTF-8."""
     try:
         return _encoder.encode(value)

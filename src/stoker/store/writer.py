@@ -19,7 +19,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting, state_word
 from stoker.core.learning import Learnt
 from stoker.core.requests import Request
-from stoker.core.spec import NewJob, content_of, digest_of
+from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
 from stoker.store.engine_lock import end_older_engine
 from stoker.store.paths import Paths
@@ -27,6 +27,7 @@ from stoker.store.reader import Reader
 from stoker.store.samples import Sample, write_samples
 from stoker.store.schema import (
     EDIT_JOB,
+    IN_SWEEP,
     JOBS_AT_ONCE,
     MEASURE,
     NO_ENGINE,
@@ -45,17 +46,29 @@ from stoker.store.schema import (
     join,
     measure_row,
     text_of,
+    trial_columns,
 )
 
+_WITHOUT_JOBS = (
+    f"id NOT IN (SELECT sweep FROM jobs WHERE {IN_SWEEP}) AND (adviser IS NULL OR adviser NOT IN (SELECT id FROM jobs))"
+)
+"""Condition of a sweep of which no job is left."""
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 
 
 class Store(Reader):
     """One user's queue on one host. It must not be used after a fork."""
 
-    def __init__(self, path: Path, patience: float = 30.0, before_migration: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        patience: float = 30.0,
+        before_migration: Callable[[], None] = lambda: None,
+        *,
+        durable: bool = True,
+    ) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        super().__init__(Database(path, patience, before_migration))
+        super().__init__(Database(path, patience, before_migration, durable=durable))
 
     def close(self) -> None:
         self._database.close()
@@ -67,6 +80,10 @@ class Store(Reader):
     def forget_specs(self) -> None:
         """Empty the cache of specs after rows of that table were deleted."""
         self._database.forget_specs()
+
+    def spec_id(self, spec: JobSpec) -> int:
+        """The number of a spec in its table, where it is added if it is new."""
+        return self._database.spec_id(spec)
 
     # -- front ends write ------------------------------------------------------------------------
 
@@ -111,9 +128,10 @@ class Store(Reader):
             ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
             rows = (
-                (job_id, batch, engine, *self._columns(job), now, word, detail, name, job.task)
+                (job_id, batch, engine, *self._columns(job), now, word, detail, name, job.task, *of_sweep)
                 for job_id, job in zip(ids, jobs, strict=True)
                 for name in (named.setdefault(job.array, job_id) if job.array else first,)
+                for of_sweep in (trial_columns(job.trial, name),)
             )
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
@@ -124,10 +142,10 @@ class Store(Reader):
         with self.writing() as connection:
             _delete(connection, [job.id for job in jobs])
             for job in jobs:
-                new = NewJob(job.command, job.spec, job.name, job.task)
+                new = NewJob(job.command, job.spec, job.name, job.task, trial=job.trial)
                 state = state_word(job), encode(job.state)
                 row = (job.id, job.batch, engine, *self._columns(new), job.submitted, *state, job.array, job.task)
-                connection.execute(insert_jobs(1), row)
+                connection.execute(insert_jobs(1), (*row, *trial_columns(job.trial, job.array)))
                 connection.execute(UPDATE_JOB, job_row(job))
 
     def add_key(self, key: str, submitted: SubmitKey) -> None:
@@ -190,7 +208,7 @@ class Store(Reader):
             for statement, rows in attempts.items():
                 connection.executemany(statement, rows)
             for job in edited:
-                content = content_of(job.command, job.spec, job.task)
+                content = content_of(job.command, job.spec, job.task, job.trial)
                 connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), content, job.id))
             connection.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
@@ -228,14 +246,14 @@ class Store(Reader):
 
     def _columns(self, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
         command, spec = job.command, job.spec
-        content, words = content_of(command, spec, job.task), join(command.words)
+        content, words = content_of(command, spec, job.task, job.trial), join(command.words)
         return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
 
 
-def open_store(paths: Paths) -> Store:
+def open_store(paths: Paths, *, durable: bool = True) -> Store:
     """The queue of this user on this host, created where it is missing."""
     try:
-        return Store(paths.database, before_migration=partial(end_older_engine, paths))
+        return Store(paths.database, before_migration=partial(end_older_engine, paths), durable=durable)
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",
@@ -288,7 +306,7 @@ def prune(store: Store, before: float, start: Position, needed: Collection[int],
 
 
 def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> None:
-    """Delete specs, environments and batches that no job refers to.
+    """Delete specs, environments, batches and sweeps that no job refers to.
 
     `allowed` is called inside the write transaction: a run adds its environment before its first job.
     """
@@ -296,7 +314,10 @@ def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> No
         if not allowed():
             return
         connection.execute("DELETE FROM batches WHERE created < ? AND id NOT IN (SELECT batch FROM jobs)", (before,))
-        connection.execute("DELETE FROM specs WHERE id NOT IN (SELECT spec FROM jobs)")
+        connection.execute(f"DELETE FROM sweeps WHERE created < ? AND {_WITHOUT_JOBS}", (before,))
+        connection.execute("DELETE FROM trials WHERE sweep NOT IN (SELECT id FROM sweeps)")
+        used = "SELECT spec FROM jobs UNION SELECT spec FROM sweeps"
+        connection.execute(f"DELETE FROM specs WHERE id NOT IN ({used})")
         connection.execute(
             "DELETE FROM environments WHERE digest NOT IN (SELECT json_extract(body, '$.environment') FROM specs)"
         )

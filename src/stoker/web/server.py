@@ -41,9 +41,9 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
 
 def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
-    app = application(service, token)
+    broadcast = Broadcast(service.paths, simulated=service.simulated)
     config = uvicorn.Config(
-        app,
+        application(service, token, broadcast),
         http="h11",
         ws="none",
         lifespan="off",
@@ -55,7 +55,7 @@ def serve(service: Service, token: str, listener: socket.socket, address: str, l
     )
     lock.announce(WebServer(os.getpid(), address, service.readonly))
     AppStatus.enable_automatic_graceful_drain = False  # the server ends the streams itself
-    _Server(config, app.state.broadcast).run(sockets=[listener])
+    _Server(config, broadcast).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
+from support.background import Background
 from support.cli import Stoker
 from support.faults.kills import AGAIN
 from support.faults.table import fault
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
+from support.storm.sweep import SweepStorm
 from support.storm.weather import CHECK, LONG, SHARED, Weather
 
 
@@ -36,6 +38,18 @@ def storm_of_runs(trial: QueueStorm) -> None:
         runs.rage()
         trial.broken += runs.faults()
         trial.blows.update(runs.blows)
+
+
+@fault("storm-of-sweeps", "no trial of a sweep is double, forgotten, or without an end", devices="declared")
+def storm_of_sweeps(trial: QueueStorm) -> None:
+    """Over an adaptive sweep: its adviser, engine, workers and trials, alone or all at once."""
+    trial.feed(1)
+    home = trial.home / "sweep"
+    home.mkdir()
+    with contextlib.closing(Background(home)) as background:
+        storm = SweepStorm(background, trial.weather.seed, kills=30, count=24)
+        trial.broken += storm.rage()
+        trial.blows.update(storm.blows)
 
 
 @fault("storm-long", AGAIN, usual=False)

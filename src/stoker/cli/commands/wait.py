@@ -136,8 +136,8 @@ class _Progress:
 
 
 def exit_code_of(job: Job) -> int:
-    """The job's own code as in a shell; 1 for an end without one."""
-    if not isinstance(job.state, Ended) or job.state.result == "done":
+    """The job's own code as in a shell; 1 for an end without one. A job that was stopped early did not fail."""
+    if not isinstance(job.state, Ended) or job.state.result in ("done", "stopped"):
         return 0
     return job.state.code or 1
 
@@ -163,7 +163,7 @@ def _report(control: Control, jobs: Sequence[Job], *, in_time: bool, as_json: bo
 
 
 def _sum_up(control: Control, jobs: Sequence[Job]) -> None:
-    failed = [job for job in jobs if isinstance(job.state, Ended) and job.state.result != "done"]
+    failed = [job for job in jobs if isinstance(job.state, Ended) and job.state.result not in ("done", "stopped")]
     for job in failed[:NAMED_FAILURES]:
         warn(f"{id_text(job)} {end_text(control.store, job)}")
     if len(failed) > NAMED_FAILURES:

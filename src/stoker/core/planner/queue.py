@@ -41,6 +41,7 @@ class Shape(NamedTuple):
     """Whether it may not share any more, after failures with co-tenants."""
     limit: float | None = None
     """Its time limit, which tells how much work it is."""
+    nodes: int = 1
 
 
 class Wants(NamedTuple):
@@ -69,8 +70,8 @@ def shape_of(job: Job) -> Shape:
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
-        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, spec.limit)
-    return Shape(spec.resources, spec.priority, limit=spec.limit)
+        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, spec.limit, spec.nodes)
+    return Shape(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:

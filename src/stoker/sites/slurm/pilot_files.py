@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -36,6 +37,8 @@ class PilotPlan(Struct, frozen=True):
     """Directory with a ledger for each node; empty is the ledger of the node."""
     whole_node: bool = False
     """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
+    gpus: int = 1
+    """GPUs without which it is of no use."""
 
 
 class Hand(Struct, frozen=True, tag="hand"):
@@ -61,6 +64,10 @@ class Stop(Struct, frozen=True, tag="stop"):
     signal: int
 
 
+class Ask(Struct, frozen=True, tag="ask"):
+    """Answer: Slurm does not say whether the pilot lives."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
     """The pilot works."""
 
@@ -75,12 +82,16 @@ class Report(Struct, frozen=True, tag="report"):
     event: Event
 
 
+class Here(Struct, frozen=True, tag="here"):
+    """The pilot lives."""
+
+
 class Left(Struct, frozen=True, tag="left"):
     """The pilot takes nothing more."""
 
 
-Order = Hand | Recall | Stop
-News = Ready | Report | Left
+Order = Hand | Recall | Stop | Ask
+News = Ready | Report | Here | Left
 Message = TypeVar("Message")
 
 
@@ -99,26 +110,26 @@ class PilotFolder(BundleFolder):
 
     def make_pilot(self, plan: PilotPlan) -> None:
         for name in (CLAIMS, ERRORS):
-            (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.makedirs(self.at(name), mode=0o700, exist_ok=True)
         for name in (ORDERS, NEWS):
-            os.close(os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        made = self.path / f"{PLAN}.new"
+            os.close(os.open(self.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        made = Path(self.at(f"{PLAN}.new"))
         made.write_bytes(msgspec.json.encode(plan))
-        made.rename(self.path / PLAN)
+        made.rename(self.at(PLAN))
         sync(self.path)
 
     @property
     def is_complete(self) -> bool:
-        return (self.path / PLAN).exists()
+        return os.path.exists(self.at(PLAN))
 
     def plan(self) -> PilotPlan:
-        return msgspec.json.decode((self.path / PLAN).read_bytes(), type=PilotPlan)
+        return msgspec.json.decode(Path(self.at(PLAN)).read_bytes(), type=PilotPlan)
 
     def give(self, orders: list[Order]) -> None:
-        append(self.path / ORDERS, b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
+        append(self.at(ORDERS), b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
 
     def tell(self, news: list[News]) -> None:
-        append(self.path / NEWS, b"".join(msgspec.json.encode(one) + b"\n" for one in news))
+        append(self.at(NEWS), b"".join(msgspec.json.encode(one) + b"\n" for one in news))
 
     def read_orders(self, offset: int) -> tuple[list[Order], int]:
         return self._read(ORDERS, offset, _orders())
@@ -129,16 +140,16 @@ class PilotFolder(BundleFolder):
     def claim_as(self, name: str) -> bool:
         """Claim the pilot itself, or an attempt."""
         try:
-            (self.path / CLAIMS / name).mkdir(mode=0o700)
+            Path(self.at(CLAIMS, name)).mkdir(mode=0o700)
         except FileExistsError:
             return False
         return True
 
     def sync_claims(self) -> None:
-        sync(self.path / CLAIMS)
+        sync(self.at(CLAIMS))
 
     def _read(self, name: str, offset: int, decoder: msgspec.json.Decoder[Message]) -> tuple[list[Message], int]:
-        with (self.path / name).open("rb") as file:
+        with open(self.at(name), "rb") as file:
             file.seek(offset)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, loss_text, said
+from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, is_stalled, loss_text, said
 from stoker.core.job import (
     Active,
     Assigned,
-    Event,
-    Exited,
     Job,
     Lost,
     Returned,
     Started,
     Stopping,
-    Waiting,
     started_at,
 )
-from stoker.core.launch import attempt_key, output_paths
+from stoker.core.launch import attempt_key
+from stoker.core.planner.queue import Group
+from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings
-from stoker.sites.interface import EngineJobs
-from stoker.sites.slurm.attempts import Bundle, ref_of
+from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
 from stoker.sites.slurm.commands import NodeSize
+from stoker.sites.slurm.context import ClusterContext
+from stoker.sites.slurm.pace import Pace
+from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, translated
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
-    Hand,
+    Ask,
+    Here,
     Left,
+    News,
     Order,
-    PilotFolder,
     PilotPlan,
     Ready,
     Recall,
@@ -41,205 +44,251 @@ from stoker.sites.slurm.pilot_files import (
     Stop,
 )
 
+FASTEST_LOOK = 0.02
+SLOWEST_LOOK = 0.5
+LOOK_SHARE = 100
+"""Seconds between two looks at the news of pilots, and longer if one takes more than a part in so many of that."""
 IDLE_SECONDS = 60.0
 """Seconds without work after which a pilot leaves."""
-FIRST_AHEAD = 8
-MOST_AHEAD = 256
-"""Attempts that wait in a pilot: at first, and at most where it starts them faster than the head looks."""
+SETTLED_SECONDS = 1.0
+"""An attempt that waits in a pilot for longer is recalled, where another pilot has a GPU free for it."""
 SHORT_SECONDS = 600.0
 MANY = 8
 """Jobs with a limit below this run in pilots, where more than so many of them wait."""
-SPARE_SECONDS = 60.0
-"""A pilot gets nothing that cannot end so long before the pilot's own end."""
-MARK = "pilot"
-"""Begins the name of a pilot, so that a new engine tells it from a bundle."""
-
-
-class Handed:
-    """An attempt in a pilot."""
-
-    def __init__(self, job: Job) -> None:
-        self.job_id = job.id
-        self.number = job.attempts
-        self.assigned = False
-        """Whether the pilot may have begun with it."""
-        self.began: float | None = None
-
-
-class Pilot(Bundle):
-    """One pilot: a single task in Slurm, and the attempts that it was given."""
-
-    def __init__(self, name: str, tag: str, folder: Path) -> None:
-        super().__init__(name, tag, folder)
-        self.files = PilotFolder(folder)
-        self.folder = self.files
-        self.handed: dict[str, Handed] = {}
-        self.answers = Answers()
-        self.ready: Ready | None = None
-        self.leaving = False
-        self.ahead = FIRST_AHEAD
-        self.gpus = 1
-        self.count = 0
-        self.until: float | None = None
-        """When Slurm ends it."""
-        self._offset = 0
-        self._environments: set[str] = set()
-
-    @property
-    def tasks(self) -> Collection[int]:
-        return (0,)
-
-    @property
-    def waiting(self) -> int:
-        return sum(each.began is None for each in self.handed.values())
-
-    def news(self) -> list[Ready | Report | Left]:
-        """What it wrote since the last look; nothing where its folder is out of sight."""
-        with contextlib.suppress(OSError):
-            found, self._offset = self.files.read_news(self._offset)
-            return found
-        return []
-
-    def hand_of(self, job: Job, environment: Callable[[str], dict[str, str]]) -> Hand:
-        """The order for a job; its environment is sent once."""
-        digest = job.spec.environment
-        new = digest not in self._environments
-        self._environments.add(digest)
-        spec = replace(job.spec, cluster="", after=(), begin=None, at_once=None, retries=0, requeue=False)
-        return Hand(replace(job, spec=spec, state=Waiting(job.submitted)), environment(digest) if new else None)
 
 
 class Pilots:
     """All pilots of an engine."""
 
-    def __init__(
-        self, jobs: EngineJobs, settings: ClusterSettings, environment: Callable[[str], dict[str, str]]
-    ) -> None:
-        """`environment` finds the variables of a digest."""
+    def __init__(self, context: ClusterContext) -> None:
         self.all: dict[str, Pilot] = {}
-        self.over: list[Pilot] = []
-        """Pilots whose last events are not recorded yet."""
+        self.nodes: NodeSize | None = None
+        """The largest node, once Slurm told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
-        self._jobs = jobs
-        self._settings = settings
-        self._environment = environment
-        self._orders: dict[str, list[Order]] = {}
+        self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self._context = context
+        self._jobs = context.jobs
+        self._directory = context.directory
+        self._orders = context.orders
+        self._settings = context.settings
+        self._count = 0
+        self._new: list[Pilot] = []
+        """Pilots without files yet."""
+        self._over: list[Pilot] = []
+        """Pilots whose last events are not recorded yet."""
+        self._offered: list[tuple[Pilot, Job]] = []
+        self._outgoing: dict[str, list[Order]] = {}
+        self._many_short = False
 
     # -- which jobs -------------------------------------------------------------------------------
 
-    def choose(self, waiting: Sequence[Job]) -> list[Job]:
-        """Those of the waiting jobs that run in pilots. Slurm itself keeps the limit of an array, so those do not."""
-        if self._settings.pilots == "never":
-            return []
-        single = [job for job in waiting if job.spec.nodes == 1 and job.spec.at_once is None]
-        able = [job for job in single if job.spec.resources.gpus]
-        if self._settings.pilots == "always" or self._settings.private:
-            return able
-        short = [job for job in able if job.spec.limit is not None and job.spec.limit < SHORT_SECONDS]
-        many = {job.id for job in short} if len(short) > MANY else set()
-        return [job for job in able if job.spec.resources.shares or job.id in many]
+    def takes(self, job: Job) -> bool:
+        """Whether a job runs in a pilot, as things were at the last survey."""
+        spec = job.spec
+        if self._settings.pilots == "never" or not self._is_able(job):
+            return False
+        if self._settings.pilots == "always" or self._settings.private or spec.resources.shares:
+            return True
+        return self._many_short and _is_short(spec.limit)
 
-    def wanted(self, waiting: Sequence[Job], nodes: NodeSize) -> int:
-        """How many more pilots to start for jobs that wait, and for those in pilots that have not started."""
-        if not waiting:
-            return 0
-        pending = [pilot for pilot in self.all.values() if pilot.ready is None]
-        alive = [pilot for pilot in self.all.values() if not pilot.leaving]
-        gpus = nodes.gpus or 1
-        need = sum(job.spec.resources.gpus for job in waiting)
-        useful = max(1, ceil(need / gpus)) - len(pending)
-        return max(0, min(useful, self._settings.pilots_max - len(alive)))
+    def _is_able(self, job: Job) -> bool:
+        """Whether a pilot can run it: in one node, and in its time. Slurm itself finds GPUs of a model."""
+        spec, gpus = job.spec, job.spec.resources.gpus
+        single = spec.nodes == 1 and (self._settings.private or not spec.resources.model)
+        fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
+        return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 
-    def dispensable(self) -> list[Pilot]:
-        """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
-        pending = [pilot for pilot in self.all.values() if pilot.ready is None and not pilot.handed and pilot.made]
-        given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
-        for pilot in given_up:
-            del self.all[pilot.name]
-            self.over.append(pilot)
-        return given_up
-
-    def feed(self, waiting: Sequence[Job], now: float, user: str) -> None:
-        """Assign waiting jobs to pilots that have room; the orders follow once that is recorded."""
-        left = list(waiting)
+    def survey(self, waiting: Iterable[Group], now: float) -> None:
+        """See what waits, and which pilots have room."""
+        short = [group for group in waiting if group.shape.resources.gpus and _is_short(group.shape.limit)]
+        self._many_short = sum(len(group) for group in short if group.shape.nodes == 1) > MANY
         for pilot in self.all.values():
-            if pilot.ready is None or pilot.leaving:
-                continue
-            if pilot.waiting == 0 and pilot.handed:
-                pilot.ahead = min(2 * pilot.ahead, MOST_AHEAD)
-            room = pilot.ahead - pilot.waiting
-            fitting = [job for job in left if _fits(job, pilot, now)][: max(0, room)]
-            for job in fitting:
-                self._assign(pilot, job, now, user)
-            chosen = {job.id for job in fitting}
-            left = [job for job in left if job.id not in chosen]
+            pilot.measure_room(now)
 
-    def _assign(self, pilot: Pilot, job: Job, now: float, user: str) -> None:
-        pilot.count += 1
-        out, err = output_paths(job, user)
-        hand = pilot.hand_of(job, self._environment)
-        after = self._jobs.apply(
-            job, Assigned(ref_of(pilot.name, pilot.count), (), out, now, "" if err == out else err)
-        )
-        pilot.handed[attempt_key(after.id, after.attempts)] = Handed(after)
-        self._orders.setdefault(pilot.name, []).append(hand)
+    def offer(self, job: Job, now: float) -> bool:
+        """Keep a place for a job in the pilot with the least to do, if one has room."""
+        fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and pilot.fits(job, now)]
+        if not fitting:
+            return False
+        pilot = min(fitting, key=lambda each: each.load)
+        pilot.room -= 1
+        pilot.offered += job.spec.resources.gpus
+        self._offered.append((pilot, job))
+        return True
 
-    def send(self) -> None:
-        """Send all orders, once the assignments are recorded."""
-        orders, self._orders = self._orders, {}
+    def assign_offered(self, now: float) -> None:
+        """Assign jobs to the places that were kept; the orders follow once that is recorded."""
+        offered, self._offered = self._offered, []
+        for pilot, job in offered:
+            pilot.count += 1
+            out, err = self._orders.outputs(job)
+            hand = pilot.hand_of(job, self._orders.environment)
+            ref = ref_of(pilot.name, pilot.count)
+            after = self._jobs.apply(job, Assigned(ref, (), out, now, "" if err == out else err))
+            pilot.give(attempt_key(after.id, after.attempts), Handed(after, now))
+            self._order(pilot, hand)
+
+    def balance(self, now: float) -> None:
+        """Recall what waits in one pilot while another one has GPUs for it that no other job takes."""
+        usable = (pilot for pilot in self.all.values() if pilot.is_usable)
+        free = max(usable, key=lambda pilot: pilot.idle_gpus, default=None)
+        idle = 0 if free is None else free.idle_gpus
+        for pilot, handed in self._backlog(now):
+            job = self._jobs.active(handed.job_id)
+            if job is not None and free is not None and handed.gpus <= idle and free.fits(job, now):
+                handed.recalled = True
+                idle -= handed.gpus
+                self._order(pilot, Recall(handed.job_id))
+
+    def _backlog(self, now: float) -> list[tuple[Pilot, Handed]]:
+        """Attempts that wait in pilots for so long that another pilot would be better."""
+        crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
+        return [
+            (pilot, handed)
+            for pilot in crowded
+            for handed in pilot.handed.values()
+            if handed.began is None and not handed.recalled and now - handed.since > SETTLED_SECONDS
+        ]
+
+    def _order(self, pilot: Pilot, order: Order) -> None:
+        self._outgoing.setdefault(pilot.name, []).append(order)
+
+    def send(self) -> OSError | None:
+        """Send all orders, once the assignments are recorded; the error where some could not be, which stay."""
+        orders, self._outgoing, failure = self._outgoing, {}, None
         for name, some in orders.items():
             if name in self.all:
                 try:
                     self.all[name].files.give(some)
-                except OSError:
-                    self._orders.setdefault(name, []).extend(some)
+                except OSError as error:
+                    self._outgoing[name], failure = some, error
+        if orders and failure is None:
+            self._directory.trouble = ""
+        return failure
+
+    # -- how many ---------------------------------------------------------------------------------
+
+    def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
+        """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
+        need += sum(handed.gpus for _, handed in self._backlog(now))
+        for _ in range(self._wanted(need, nodes)):
+            self._count += 1
+            pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
+            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, need, least)]
+            pilot.since, pilot.least = now, least
+            self._new.append(pilot)
+
+    def _wanted(self, need: int, nodes: NodeSize) -> int:
+        """How many more pilots to start."""
+        if not need:
+            return 0
+        pending = sum(pilot.ready is None for pilot in self.all.values())
+        alive = sum(not pilot.leaving for pilot in self.all.values())
+        useful = max(1, ceil(need / (nodes.gpus or 1))) - pending
+        return max(0, min(useful, self._settings.pilots_max - alive))
+
+    def _add(self, name: str) -> Pilot:
+        pilot = self.all[name] = Pilot(name, self._context.tag + name, self._directory.folder(name))
+        return pilot
+
+    def write_new(self) -> OSError | None:
+        """Write the files of new pilots; the error where that was not possible, and the pilot was given up."""
+        new, self._new = self._new, []
+        reports = self._directory.files.reports
+        for pilot in new:
+            try:
+                self._directory.make()
+                plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
+                pilot.files.make_pilot(plan)
+                pilot.made = True
+            except OSError as error:
+                del self.all[pilot.name]
+                return error
+        return None
+
+    def dispensable(self) -> list[Pilot]:
+        """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
+        if any(pilot.waiting for pilot in self.all.values()):
+            return []
+        pending = [pilot for pilot in self.all.values() if pilot.ready is None and not pilot.handed and pilot.made]
+        given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
+        for pilot in given_up:
+            self._leave(pilot)
+        return given_up
+
+    def _leave(self, pilot: Pilot) -> None:
+        del self.all[pilot.name]
+        self._over.append(pilot)
+
+    def remove_over(self) -> None:
+        """Remove the files of pilots whose last events are recorded."""
+        over, self._over = self._over, []
+        for pilot in over:
+            pilot.folder.remove()
 
     # -- single jobs ------------------------------------------------------------------------------
 
-    def find(self, job: Job) -> Pilot | None:
+    def _find(self, job: Job) -> Pilot | None:
         assert isinstance(job.state, Active)
-        pilot = self.all.get(job.state.ref.rpartition(".")[0])
+        pilot = self.all.get(read_ref(job.state.ref)[0])
         return pilot if pilot and attempt_key(job.id, job.attempts) in pilot.handed else None
 
-    def stop(self, pilot: Pilot, job: Job, grace: float, number: int) -> None:
-        note = job.state.note if isinstance(job.state, Stopping) else ""
-        self._orders.setdefault(pilot.name, []).append(Stop(job.id, note, grace, number))
+    def stop(self, job: Job, grace: float, number: int) -> None:
+        if (pilot := self._find(job)) is not None:
+            note = job.state.note if isinstance(job.state, Stopping) else ""
+            self._order(pilot, Stop(job.id, note, grace, number))
 
-    def recall(self, pilot: Pilot, job: Job) -> None:
-        self._orders.setdefault(pilot.name, []).append(Recall(job.id))
+    def recall(self, job: Job) -> None:
+        """Ask for an attempt back that has not started."""
+        if (pilot := self._find(job)) is not None:
+            self._order(pilot, Recall(job.id))
 
-    def adopt(self, pilot: Pilot, job: Job) -> None:
-        """Order the attempt once more, since the last engine may have died before it did; a pilot takes it once."""
-        pilot.handed[attempt_key(job.id, job.attempts)] = Handed(job)
-        if started_at(job) is None:
-            hand = pilot.hand_of(replace(job, attempts=job.attempts - 1), self._environment)
-            self._orders.setdefault(pilot.name, []).append(hand)
+    def adopt(self, job: Job) -> None:
+        """Take over an attempt of a dead engine.
+
+        It is ordered once more, since that engine may have died before it did; a pilot takes it once.
+        """
+        assert isinstance(job.state, Active)
+        name, index = read_ref(job.state.ref)
+        pilot = self.all.get(name)
+        if pilot is None:
+            pilot = self._add(name)
+            pilot.made, pilot.submitted_at = True, 0.0  # it worked when it was given the job
+        handed = Handed(job, job.state.since)
+        pilot.give(attempt_key(job.id, job.attempts), handed)
+        if (began := started_at(job)) is not None:
+            pilot.note_start(handed, began)
+        else:
+            self._order(pilot, pilot.hand_of(replace(job, attempts=job.attempts - 1), self._orders.environment))
         if isinstance(job.state, Stopping):
-            self.stop(pilot, job, job.spec.grace, 0)
-        pilot.count = max(pilot.count, int(getattr(job.state, "ref", ".0").rpartition(".")[2]))
+            self.stop(job, job.spec.grace, 0)
+        pilot.count = max(pilot.count, index)
 
     # -- what happens -----------------------------------------------------------------------------
 
-    def look(self) -> bool:
-        """Apply the news of all pilots; whether there was any."""
-        any_news = False
-        for pilot in list(self.all.values()):
-            if not pilot.made:
-                continue
-            for one in pilot.news():
-                any_news = True
-                match one:
-                    case Ready():
-                        pilot.ready = one
-                        self.failures.clear()
-                    case Left():
-                        pilot.leaving = True
-                    case Report():
-                        self._report(pilot, one)
-        if any_news:
+    def look(self) -> None:
+        """Apply the news of all pilots."""
+        began = self._jobs.clock()
+        news = [(pilot, one) for pilot in self.all.values() if pilot.made for one in pilot.news()]
+        for pilot, one in news:
+            self._hear(pilot, one)
+        now = self._jobs.clock()
+        if news or self._backlog(now):
             self._jobs.plan_due = True
-        return any_news
+        self.pace.looked(now, now - began, news=bool(news))
+
+    def _hear(self, pilot: Pilot, news: News) -> None:
+        match news:
+            case Ready():
+                pilot.get_ready(news)
+                self.failures.clear()
+            case Here():
+                pilot.asked_at, pilot.answers = None, Answers()
+            case Left():
+                pilot.leaving = True
+            case Report():
+                self._report(pilot, news)
 
     def _report(self, pilot: Pilot, report: Report) -> None:
         handed, job = pilot.handed.get(report.attempt), self._jobs.attempt(report.attempt)
@@ -248,37 +297,52 @@ class Pilots:
         if isinstance(report.event, Assigned):
             handed.assigned = True
             return
-        if job is not None:
-            event = _translated(job, handed, report.event, self._jobs.clock())
-            if isinstance(event, Started):
-                if started_at(job) is None:
-                    self._jobs.apply(job, event)
-                return
-            self._jobs.apply(job, event)
-            self._jobs.resume(job.id)  # what one node is short of says nothing about the next
-        if not isinstance(report.event, Started):
-            del pilot.handed[report.attempt]
+        if isinstance(report.event, Started):
+            pilot.note_start(handed, report.event.at)
+        else:
+            pilot.forget(report.attempt)
+        if job is None or (isinstance(report.event, Started) and started_at(job) is not None):
+            return
+        self._jobs.apply(job, translated(job, handed, report.event, self._jobs.clock()))
+        self._jobs.resume(job.id)  # what one node is short of says nothing about the next
 
-    def note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
+    def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float, seconds: float) -> None:
+        """Note an answer of Slurm's, and give up pilots that it does no more for; their news were read after it."""
+        for pilot in list(self.all.values()):
+            if pilot.submitted_at is not None and asked_at > pilot.submitted_at:
+                self._note(pilot, facts.get((pilot.tag, 0)), seconds)
+                stalled = pilot.ready is None and is_stalled(pilot.answers)
+                if is_settled(pilot.answers) or stalled:
+                    self._give_up(pilot, stalled=stalled)
+
+    def _note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
         pilot.answers = heard(pilot.answers, fact, seconds)
         if fact is not None and fact.state == "RUNNING" and fact.start is not None:
             pilot.until = fact.start + self._settings.pilot_time
 
-    def decide(self, pilot: Pilot) -> None:
-        """Give up a pilot that Slurm does no more for; its news were read after that answer."""
+    def _is_dead(self, pilot: Pilot) -> bool:
+        """As for an attempt: a pilot that Slurm lost sight of is asked, and must be silent."""
+        fact, now = pilot.answers.fact, time.monotonic()
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return True
+        if pilot.asked_at is None:
+            self._order(pilot, Ask())
+            pilot.asked_at = now
+        return now - pilot.asked_at >= SILENT_SECONDS
+
+    def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact
-        if not is_settled(pilot.answers):
-            return
         never_began = pilot.files.claim_as(OWN_CLAIM)
+        if not never_began and (stalled or not self._is_dead(pilot)):
+            return
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
             if job is not None:
                 self._lose(pilot, job, key, handed, safe=never_began or (fact is not None and not handed.assigned))
-            del pilot.handed[key]
+            pilot.forget(key)
         if pilot.ready is None and fact is not None and fact.state in ("FAILED", "COMPLETED", "OUT_OF_MEMORY"):
             self.failures.append(pilot.files.error(0) or said(fact))
-        del self.all[pilot.name]
-        self.over.append(pilot)
+        self._leave(pilot)
         self._jobs.plan_due = True
 
     def _lose(self, pilot: Pilot, job: Job, key: str, handed: Handed, *, safe: bool) -> None:
@@ -292,33 +356,20 @@ class Pilots:
         note = f"its pilot ended (Slurm: {fact.state})" if fact is not None else loss_text(pilot.answers)
         self._jobs.apply(job, Lost(handed.number, now, note, preempted=taken_away))
 
-
-def _fits(job: Job, pilot: Pilot, now: float) -> bool:
-    assert pilot.ready is not None
-    lasts = job.spec.limit or 0.0
-    in_time = pilot.until is None or now + lasts + SPARE_SECONDS < pilot.until
-    return job.spec.resources.gpus <= pilot.ready.gpus and in_time
+    def situations(self) -> dict[str, InCluster]:
+        """Why attempts have not started, by pilot."""
+        return {name: InCluster(None, f"waits in a pilot{_node_text(pilot)}") for name, pilot in self.all.items()}
 
 
-def _translated(job: Job, handed: Handed, event: Event, now: float) -> Event:
-    """A pilot's event with the number of the head's attempt, and by the head's clock."""
-    assert isinstance(job.state, Active)
-    if isinstance(event, Started):
-        handed.began = event.at
-        return replace(event, attempt=handed.number, at=min(max(event.at, job.state.since), now))
-    began = started_at(job)
-    if isinstance(event, Exited):
-        at = event.at if began is None or handed.began is None else began + max(0.0, event.at - handed.began)
-        return replace(event, attempt=handed.number, at=at)
-    assert isinstance(event, Returned | Lost)
-    if isinstance(event, Lost):
-        return replace(event, attempt=handed.number, at=now)
-    if began is not None and not event.short:
-        return Lost(handed.number, now, "its pilot gave it back")
-    return Returned(handed.number, now, event.short)
+def _is_short(limit: float | None) -> bool:
+    return limit is not None and limit < SHORT_SECONDS
 
 
-def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str]) -> PilotPlan:
+def _node_text(pilot: Pilot) -> str:
+    return f" on {pilot.ready.node}" if pilot.ready is not None else ""
+
+
+def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
     """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
     return PilotPlan(
         cluster,
@@ -327,11 +378,15 @@ def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapp
         own.get("STOKER_SIM", ""),
         own.get("STOKER_LEDGER", ""),
         whole_node=settings.private,
+        gpus=gpus,
     )
 
 
-def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterator[str]:
-    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot."""
+def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int, least: int) -> Iterator[str]:
+    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot.
+
+    `need` are the GPUs of all jobs that wait, `least` those of the largest.
+    """
     for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
         if value:
             yield f"--{name}={value}"
@@ -339,6 +394,7 @@ def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterat
     yield "--nodes=1"
     if settings.private:  # the ledger of the node shares its GPUs with other users
         yield "--exclusive"
+        yield f"--gres=gpu:{least}"
     else:
         yield f"--gres=gpu:{gpus}"
         yield f"--mem={nodes.memory * gpus // max(1, nodes.gpus) * 9 // 10}"
@@ -346,7 +402,3 @@ def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterat
     yield f"--time={ceil(settings.pilot_time / 60)}"
     yield "--signal=B:USR1@60"
     yield from settings.options
-
-
-def is_pilot(name: str) -> bool:
-    return name.startswith(MARK)

@@ -2,8 +2,10 @@
 
 Each file has one writer, is only appended to in whole lines, and is synced. Readers open it anew for each look: on NFS
 only an open asks the server. The head makes the journals beforehand, since a client may remember for a minute that a
-name is missing. A claim is a directory, because mkdir is atomic on every file system. Standard library only: nodes
-import it.
+name is missing. A claim is a directory, because mkdir is atomic on every file system.
+
+Every task on a node imports this, perhaps from a network file system: standard library only, and no pathlib, typing or
+shutil, which take as long to import as all the rest.
 """
 
 from __future__ import annotations
@@ -11,17 +13,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 JOURNALS = "journals"
 CLAIMS = "claims"
-STOPS = "stops"
+MESSAGES = "messages"
 ERRORS = "errors"
 ORDERS = "orders"
 SUBMITTED = "submitted"
+MARKER = "stoker-queue"
+"""File by which the shared directory is recognised: what is missing from another one has not vanished."""
+ALIVE = "A"
+"""Begins the line of a journal by which a node answers that it still works on the attempt."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -29,40 +36,54 @@ _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 class BundleFolder:
     """The folder of a bundle; attempts are known by their index in it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def at(self, *names: object) -> str:
+        """The path of something in it."""
+        return "/".join((self.path, *map(str, names)))
 
     # -- the head writes -------------------------------------------------------------------------
 
     def make(self, orders: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, str]]) -> None:
         """Make all files; the orders get their name last, so that one look tells whether all is there."""
-        for name in (JOURNALS, CLAIMS, STOPS, ERRORS):
-            (self.path / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (JOURNALS, CLAIMS, ERRORS):
+            os.makedirs(self.at(name), mode=0o700, exist_ok=True)
+        os.close(os.open(self.at(MESSAGES), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for index in range(len(orders)):
-            os.close(os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.at(JOURNALS, index), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         lines = [json.dumps(environments), *map(json.dumps, orders)]
-        made = self.path / f"{ORDERS}.new"
+        made = self.at(f"{ORDERS}.new")
         with contextlib.suppress(FileNotFoundError):
-            made.unlink()
+            os.unlink(made)
         _write(made, "".join(f"{line}\n" for line in lines).encode(), _NEW)
-        made.rename(self.path / ORDERS)
+        os.rename(made, self.at(ORDERS))
         sync(self.path)
 
     @property
     def is_complete(self) -> bool:
-        return (self.path / ORDERS).exists()
+        return os.path.exists(self.at(ORDERS))
 
     def note_submitted(self, slurm_id: str) -> None:
-        _write(self.path / SUBMITTED, f"{slurm_id}\n".encode(), _APPEND)
+        _write(self.at(SUBMITTED), f"{slurm_id}\n".encode(), _APPEND)
 
     def stop(self, index: int, grace: float, number: int) -> None:
         """Order the node to stop an attempt; a signal tells it to look."""
-        _write(self.path / STOPS / str(index), f"{json.dumps({'grace': grace, 'signal': number})}\n".encode(), _APPEND)
+        self._tell(index, {"grace": grace, "signal": number})
+
+    def ask(self, index: int) -> None:
+        """Ask the node whether it still works on an attempt; it answers in the journal."""
+        self._tell(index, {"ask": True})
+
+    def _tell(self, index: int, message: Mapping[str, Any]) -> None:
+        append(self.at(MESSAGES), f"{json.dumps({'index': index, **message})}\n".encode())
 
     def remove(self) -> None:
         """Remove all. A task of Slurm's that comes late finds no orders, and does nothing."""
+        import shutil  # here, since no node removes anything
+
         with contextlib.suppress(OSError):
-            (self.path / ORDERS).unlink()
+            os.unlink(self.at(ORDERS))
         shutil.rmtree(self.path, ignore_errors=True)
 
     # -- both sides ------------------------------------------------------------------------------
@@ -70,17 +91,26 @@ class BundleFolder:
     def claim(self, index: int) -> bool:
         """Claim an attempt: True for the one process that may decide what becomes of it."""
         try:
-            (self.path / CLAIMS / str(index)).mkdir(mode=0o700)
+            os.mkdir(self.at(CLAIMS, index), mode=0o700)
         except FileExistsError:
             return False
-        sync(self.path / CLAIMS)
+        sync(self.at(CLAIMS))
         return True
 
     # -- the head reads --------------------------------------------------------------------------
 
+    @property
+    def claims_changed(self) -> int:
+        """When a claim was made last, in nanoseconds."""
+        return os.stat(self.at(CLAIMS)).st_mtime_ns
+
+    def claims(self) -> list[int]:
+        """The attempts that have been claimed."""
+        return [int(name) for name in os.listdir(self.at(CLAIMS)) if name.isdecimal()]
+
     def journal(self, index: int, offset: int) -> bytes:
         """The whole lines of a journal from an offset on."""
-        descriptor = os.open(self.path / JOURNALS / str(index), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(self.at(JOURNALS, index), os.O_RDONLY | os.O_CLOEXEC)
         try:
             data = os.pread(descriptor, 1 << 16, offset)
         finally:
@@ -89,43 +119,49 @@ class BundleFolder:
 
     @property
     def was_submitted(self) -> bool:
-        return (self.path / SUBMITTED).exists()
+        return os.path.exists(self.at(SUBMITTED))
 
     @property
-    def errors(self) -> Path:
-        return self.path / ERRORS
+    def errors(self) -> str:
+        return self.at(ERRORS)
 
     def error(self, index: int) -> str:
         """Why the node's program could not run; empty where it left no words."""
-        with contextlib.suppress(OSError):
-            lines = (self.path / ERRORS / str(index)).read_text(errors="replace").strip().splitlines()
+        with contextlib.suppress(OSError), open(self.at(ERRORS, index), errors="replace") as file:
+            lines = file.read().strip().splitlines()
             return lines[-1] if lines else ""
         return ""
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the head has removed it; a shared directory that is out of sight says nothing."""
+        marker = os.path.join(os.path.dirname(self.path), MARKER)
+        return not os.path.exists(self.at(ORDERS)) and os.path.exists(marker)
 
     # -- nodes read and write --------------------------------------------------------------------
 
     def order(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
         """The order of an attempt, and the environment that it was submitted with."""
-        lines = (self.path / ORDERS).read_bytes().split(b"\n")
+        with open(self.at(ORDERS), "rb") as file:
+            lines = file.read().split(b"\n")
         order = json.loads(lines[index + 1])
         return order, json.loads(lines[0])[order["environment"]]
 
     def fail(self, index: int, words: str) -> None:
-        _write(self.path / ERRORS / str(index), f"{words}\n".encode(errors="backslashreplace"), _APPEND)
+        _write(self.at(ERRORS, index), f"{words}\n".encode(errors="backslashreplace"), _APPEND)
 
     def open_journal(self, index: int) -> int:
-        return os.open(self.path / JOURNALS / str(index), os.O_WRONLY | os.O_CLOEXEC)
+        return os.open(self.at(JOURNALS, index), os.O_WRONLY | os.O_CLOEXEC)
 
-    def stops(self, index: int) -> list[dict[str, Any]]:
-        """All orders to stop an attempt, oldest first."""
-        try:
-            data = (self.path / STOPS / str(index)).read_bytes()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    def messages(self, index: int) -> list[dict[str, Any]]:
+        """All that the head told the node about an attempt, oldest first."""
+        with open(self.at(MESSAGES), "rb") as file:
+            data = file.read()
+        found = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [message for message in found if message["index"] == index]
 
 
-def sync(folder: Path) -> None:
+def sync(folder: str) -> None:
     """Write the names in a directory to the disk; a file system that cannot do that has done it already."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -135,15 +171,21 @@ def sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def append(path: Path, data: bytes) -> None:
+def append(path: str, data: bytes) -> None:
     _write(path, data, _APPEND)
 
 
-def _write(path: Path, data: bytes, flags: int) -> None:
+def _write(path: str, data: bytes, flags: int) -> None:
+    """Write all or nothing: a full disk may take the first half of a line."""
     descriptor = os.open(path, flags, 0o600)
     try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.core.sweep import MOST_SHUFFLED, Grid, ParameterSet, drawn, ordered, shuffled
+from stoker.core.sweep.grid import MOST_SHUFFLED, Grid, ParameterSet, drawn, ordered, shuffled
 
 SMALL = Grid({"lr": ["0.1", "0.2"], "size": ["32", "64", "128"]})
 HUGE = Grid({f"bit{number}": ["0", "1"] for number in range(200)})
@@ -19,7 +19,7 @@ HUGE = Grid({f"bit{number}": ["0", "1"] for number in range(200)})
 grids = st.dictionaries(st.text(max_size=3), st.lists(st.text(max_size=3), max_size=4), max_size=4).map(Grid)
 
 
-def combinations(grid: Grid) -> list[ParameterSet]:
+def combinations(grid: Grid[str]) -> list[ParameterSet]:
     """The whole product, which the lazy orders must equal."""
     return [dict(zip(grid.parameters, values, strict=True)) for values in product(*grid.parameters.values())]
 
@@ -53,14 +53,14 @@ def test_parameter_without_values_empties_the_grid() -> None:
 
 
 @given(grids)
-def test_ordered_is_the_product(grid: Grid) -> None:
+def test_ordered_is_the_product(grid: Grid[str]) -> None:
     """Combinations by number equal the plain product, including repeated values."""
     assert list(ordered(grid)) == combinations(grid)
     assert grid.size == len(combinations(grid))
 
 
 @given(grids, st.integers())
-def test_shuffled_has_the_order_of_a_shuffled_list(grid: Grid, seed: int) -> None:
+def test_shuffled_has_the_order_of_a_shuffled_list(grid: Grid[str], seed: int) -> None:
     """A seed gives the order of shuffling the list of all combinations."""
     expected = combinations(grid)
     Random(seed).shuffle(expected)
@@ -68,7 +68,7 @@ def test_shuffled_has_the_order_of_a_shuffled_list(grid: Grid, seed: int) -> Non
 
 
 @given(grids, st.integers())
-def test_drawn_has_every_combination_once(grid: Grid, seed: int) -> None:
+def test_drawn_has_every_combination_once(grid: Grid[str], seed: int) -> None:
     """Drawing to the end gives the whole grid, repeated combinations included."""
     assert counted(list(drawn(grid, Random(seed)))) == counted(combinations(grid))
 

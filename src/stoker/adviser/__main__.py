@@ -1,0 +1,41 @@
+"""`python -m stoker.adviser STATE`: the command of the job that advises a sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+
+from stoker.adviser.loop import Adviser, only_adviser
+from stoker.core.errors import StokerError
+from stoker.queue.adviser_job import TRY_AGAIN
+from stoker.store.paths import Paths
+from stoker.store.trials import sweep_of_adviser
+from stoker.store.writer import open_store
+
+AGAIN_SECONDS = 5.0
+"""Pause before this job is started again after a failure that may pass."""
+
+
+def main() -> int:
+    """Advise until the sweep is over; an error ends up in the log of this job."""
+    paths, job = Paths(Path(sys.argv[1])), int(os.environ["STOKER_JOB_ID"])
+    try:
+        with contextlib.closing(open_store(paths)) as store:
+            sweep_id = sweep_of_adviser(store, job)
+            with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
+                return adviser.run()
+    except StokerError as error:
+        print(f"{error.message}; {error.hint}" if error.hint else error.message, file=sys.stderr)
+        if error.exit_code != StokerError.exit_code:  # of the user; anything else may pass, as a full disk
+            return error.exit_code
+    except OSError as error:
+        print(error, file=sys.stderr)
+    time.sleep(AGAIN_SECONDS)
+    return TRY_AGAIN
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The job that advises a sweep: it reads values, stops trials early, and chooses trials for adaptive methods."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+from msgspec.structs import replace
+
+from stoker.core.errors import UsageError
+from stoker.core.launch import log_pattern
+from stoker.core.spec import Command, JobSpec, NewJob, Resources
+from stoker.core.sweep.objective import Objective, parse_objectives
+from stoker.core.sweep.points import ADAPTIVE
+from stoker.core.sweep.pruning import Pruner, parse_pruner
+from stoker.core.sweep.record import Sweep
+from stoker.core.sweep.template import placeholders
+from stoker.store.paths import Paths
+
+RESTARTS = 1000
+TRY_AGAIN = 75
+"""Exit code of an adviser that has to be started again."""
+KILLED = ("129", "137", "143")
+"""Exit codes of an adviser that was killed by HUP, KILL or TERM, and not cancelled: the next one continues."""
+OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
+"""Placeholders that differ between all trials."""
+
+
+def needs_adviser(sweep: Sweep) -> bool:
+    """Whether a sweep has values to read, or trials to choose or to stop."""
+    return bool(sweep.objectives or sweep.pruners or sweep.method in ADAPTIVE)
+
+
+def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
+    """The objectives and rules of a sweep; refuses what cannot work, before anything is queued."""
+    objectives = parse_objectives(sweep.objectives, sweep.goal or None)
+    rules = [parse_pruner(text) for text in sweep.pruners]
+    if not objectives and (rules or sweep.method in ADAPTIVE):
+        what = f"--method {sweep.method}" if sweep.method in ADAPTIVE else f"--pruner {sweep.pruners[0]}"
+        raise UsageError(
+            f"{what} needs to know what is good", "name a value that trials report: --objective val_loss:min"
+        )
+    for one in objectives:
+        _check_file(sweep, one)
+    if sweep.method in ADAPTIVE and sweep.results and not {"trial", "i"} & set(placeholders([sweep.results])):
+        raise UsageError(
+            f"with --method {sweep.method} two trials may have the same parameters and share a folder",
+            f"put {{trial}} into it: --results {sweep.results}-{{trial}}",
+        )
+    if sweep.method in ADAPTIVE:
+        _check_packages(sweep.method, len(objectives))
+    if any(one.source == "tensorboard" for one in objectives) and find_spec("tensorboard") is None:
+        raise UsageError("tensorboard is not installed", "pip install 'stoker[tensorboard]'")
+    return objectives, rules
+
+
+def _check_file(sweep: Sweep, objective: Objective) -> None:
+    """Refuse a file that all trials would write to."""
+    names = {one.name for one in sweep.space.parameters}
+    used = set(placeholders([objective.where])) if objective.source in ("jsonl", "csv", "tensorboard") else set()
+    if objective.source in ("report", "regex") or used & set(OF_ONE_TRIAL) or (names <= used and sweep.repeat == 1):
+        return
+    raise UsageError(
+        f"all trials would write {objective.name} to the same file {objective.where}",
+        f"give each its own: {objective.name}={objective.source}:runs/{{trial}}/{objective.where}, also in the command",
+    )
+
+
+PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("optuna", "cmaes")}
+
+
+def _check_packages(method: str, objectives: int) -> None:
+    missing = [package for package in PACKAGES[method] if find_spec(package) is None]
+    if "optuna" in missing:
+        raise UsageError(f"--method {method} needs optuna, which is not installed", "pip install 'stoker[sweep]'")
+    if missing:
+        raise UsageError(
+            f"--method {method} needs {' and '.join(missing)}, which this Python does not have",
+            f"pip install {' '.join(missing)}, or use --method tpe",
+        )
+    if method == "cmaes" and objectives > 1:
+        raise UsageError("--method cmaes has one objective only", "use --method tpe")
+
+
+def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
+    """The job; it finds its sweep by its own id."""
+    spec = replace(
+        trial_spec,
+        resources=Resources(gpus=0),
+        out=log_pattern(paths.logs),
+        err="",
+        limit=None,
+        signal=None,
+        retries=RESTARTS,
+        retry_on=(str(TRY_AGAIN), *KILLED),
+        requeue=True,
+        always_requeue=True,
+        at_once=None,
+        array_tasks=None,
+        cluster="",
+        nodes=1,
+        cap=False,
+        mps_optional=False,
+        fill=False,
+        notify=(),
+    )
+    words = (sys.executable, "-P", "-m", "stoker.adviser", str(paths.state))
+    return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} adviser")

@@ -1,0 +1,95 @@
+"""Objectives as users type them, and the values of trials."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import pytest
+
+from stoker.core.errors import UsageError
+from stoker.core.sweep.objective import (
+    STORED_POINTS,
+    Objective,
+    Series,
+    parse_objective,
+    parse_objectives,
+    problem_of,
+    thinned,
+    value_of,
+)
+
+TYPED = {
+    "val_loss": Objective("val_loss"),
+    "acc:max": Objective("acc", "max"),
+    "loss:min:best": Objective("loss", take="best"),
+    "regex:val_loss[=: ]+([-+0-9.eE]+)": Objective("val_loss", "min", "regex", "val_loss[=: ]+([-+0-9.eE]+)"),
+    "regex:^(?:top1) ([0-9.]+):max": Objective("top1", "max", "regex", "^(?:top1) ([0-9.]+)"),
+    "err=regex:([0-9]+)%": Objective("err", "min", "regex", "([0-9]+)%"),
+    "eval.loss=jsonl:out/{lr}/m.jsonl": Objective("eval.loss", "min", "jsonl", "out/{lr}/m.jsonl"),
+    "acc=csv:m.csv:max": Objective("acc", "max", "csv", "m.csv"),
+    "val/loss=tensorboard:runs": Objective("val/loss", "min", "tensorboard", "runs"),
+}
+
+REFUSED = {
+    "": "is not understood",
+    "loss value": "is not understood",
+    "regexp:x": "did you mean regex",
+    "regex:([0-9": "is not a regular expression",
+    "csv:m.csv": "write it as val_loss=csv:m.csv",
+    "test_acc": "has no goal",
+    "F1": "has no goal",
+}
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_what_is_understood(text: str) -> None:
+    """Name, source, goal and which value counts."""
+    assert parse_objective(text) == TYPED[text]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused(text: str) -> None:
+    """With a hint; a value that users want to be large needs a goal."""
+    with pytest.raises(UsageError) as error:
+        parse_objective(text)
+    assert REFUSED[text] in f"{error.value.message}; {error.value.hint}"
+
+
+def test_the_goal_of_all() -> None:
+    """`--goal` is for objectives without one of their own; W&B's words count, too."""
+    assert [one.goal for one in parse_objectives(["acc", "loss:min"], "max")] == ["max", "min"]
+    assert parse_objective("acc", "maximize").goal == "max"
+    with pytest.raises(UsageError, match="not a goal"):
+        parse_objective("loss", "up")
+    with pytest.raises(UsageError, match="two objectives are called loss"):
+        parse_objectives(["loss", "regex:loss (.*)"])
+
+
+def test_a_series_takes_the_newest_value_of_a_step() -> None:
+    """Values without a step are counted, and steps may come in any order."""
+    series = Series()
+    for value, step in [(3.0, None), (2.0, None), (9.0, 5), (1.5, 2), (1.0, nan)]:
+        series.add(value, step)
+    assert series.curve == ((1.0, 3.0), (2.0, 1.5), (5.0, 1.0))
+
+
+def test_the_value_of_a_trial() -> None:
+    """The last one, or the best; nan and inf are problems, and so is a value that never came."""
+    curve = ((1.0, 0.4), (2.0, nan), (3.0, 0.6))
+    assert value_of(Objective("loss"), curve) == 0.6
+    assert value_of(Objective("loss", take="best"), curve) == 0.4
+    assert value_of(Objective("acc", "max", take="best"), curve) == 0.6
+    assert value_of(Objective("loss"), ()) is None
+    assert problem_of(Objective("loss"), 0.6) == ""
+    assert problem_of(Objective("loss"), nan) == "loss is nan"
+    assert problem_of(Objective("loss"), -inf) == "loss is -inf"
+    never = problem_of(Objective("loss", "min", "regex", "loss=(.*)"), None)
+    assert never == "it wrote no value of loss: nothing came from the pattern 'loss=(.*)' in the log"
+
+
+def test_a_long_curve_is_thinned() -> None:
+    """First and last point stay."""
+    curve = tuple((float(step), float(step)) for step in range(10_000))
+    kept = thinned(curve)
+    assert (len(kept), kept[0], kept[-1]) == (STORED_POINTS, curve[0], curve[-1])
+    assert len(set(kept)) == STORED_POINTS

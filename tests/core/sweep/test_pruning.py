@@ -1,0 +1,173 @@
+"""Rules that stop trials early."""
+
+from __future__ import annotations
+
+from math import inf, isfinite, nan
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.core.errors import UsageError
+from stoker.core.sweep.objective import Goal
+from stoker.core.sweep.pruning import (
+    Asha,
+    Hyperband,
+    Median,
+    Patience,
+    Pruner,
+    Threshold,
+    TrialCurve,
+    bracket_of,
+    brackets_of,
+    parse_pruner,
+    stop_reason,
+)
+
+TYPED: dict[str, Pruner] = {
+    "median": Median(),
+    "median:startup=3,warmup=10": Median(3, 10),
+    "asha": Asha(),
+    "ASHA:min=2,eta=4": Asha(2, 4),
+    "successive_halving:1": Asha(1),
+    "hyperband:max=81": Hyperband(max=81),
+    "patience": Patience(10),
+    "patience:5,delta=1e-3": Patience(5, 0.001),
+    "threshold:upper=10,lower=-1": Threshold(10, -1),
+}
+REFUSED = {
+    "": "is not known",
+    "medium": "did you mean median",
+    "median:begin=3": "median has startup, warmup",
+    "median:startup=x": "is not understood",
+    "asha:eta=1": "eta more than 1",
+    "asha:min=0": "min must be more than 0",
+    "hyperband:min=9,max=3": "max must be more than min",
+    "patience:0": "patience:10",
+    "patience:1.5": "patience:10",
+    "threshold": "needs upper or lower",
+    "threshold:upper=1,lower=2": "lower is above upper",
+}
+
+
+def trial(number: int, *values: float, step: float = 1) -> TrialCurve:
+    """A trial with values at step, 2 step, 3 step ..."""
+    return TrialCurve(number, tuple((step * place, value) for place, value in enumerate(values, 1)))
+
+
+@pytest.mark.parametrize("text", TYPED)
+def test_what_is_understood(text: str) -> None:
+    """Names and their numbers."""
+    assert parse_pruner(text) == TYPED[text]
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_what_is_refused(text: str) -> None:
+    """With the names that there are."""
+    with pytest.raises(UsageError) as error:
+        parse_pruner(text)
+    assert REFUSED[text] in f"{error.value.message}; {error.value.hint}"
+
+
+def test_median() -> None:
+    """Only behind the median, after enough others, after the warm-up; the best value so far counts."""
+    others = [trial(number, number, number) for number in range(1, 6)]
+    assert stop_reason([Median()], "min", trial(9, 5.0, 4.0), others)
+    assert not stop_reason([Median()], "min", trial(9, 2.0, 9.0), others)
+    assert not stop_reason([Median()], "max", trial(9, 3.0, 4.0), others)
+    assert not stop_reason([Median()], "min", trial(9, 5.0, 4.0), others[:4])
+    assert not stop_reason([Median(warmup=2)], "min", trial(9, 5.0, 4.0), others)
+    assert not stop_reason([Median()], "min", trial(9, 5.0, 4.0, 4.0), others), "none of them came so far"
+
+
+def test_asha() -> None:
+    """At a rung only the best third goes on, and a trial that passed a rung is not judged there again."""
+    others = [trial(number, *[float(number)] * 3) for number in range(1, 6)]
+    assert stop_reason([Asha(3, 3)], "min", trial(9, 9.0, 9.0, 2.5), others)
+    assert not stop_reason([Asha(3, 3)], "min", trial(9, 9.0, 9.0, 1.5), others)
+    assert not stop_reason([Asha(3, 3)], "min", trial(9, 9.0, 9.0), others)
+    assert not stop_reason([Asha(3, 3)], "min", trial(9, 9.0, 9.0, 2.5, 2.5), others, judged=3)
+    assert not stop_reason([Asha(3, 3)], "min", trial(9, 9.0, 9.0, 2.5), []), "the first at a rung goes on"
+
+
+def test_a_trial_that_skips_a_rung_is_judged_by_its_values_up_to_it() -> None:
+    """Steps of 2 and a rung at 3: the value at 2 counts."""
+    others = [trial(1, 1.0, 1.0, 1.0)]
+    assert stop_reason([Asha(3, 3)], "min", trial(2, 2.0, 0.5, step=2), others, judged=2)
+    assert not stop_reason([Asha(3, 3)], "min", trial(2, 0.5, 2.0, step=2), others, judged=2)
+
+
+def test_hyperband_has_brackets() -> None:
+    """Each has another first rung, and trials are compared within their bracket only."""
+    rule = Hyperband(1, 9, 3)
+    assert [one for one, _ in brackets_of(rule)] == [Asha(1, 3), Asha(3, 3), Asha(9, 3)]
+    numbers = range(sum(share for _, share in brackets_of(rule)))
+    assert [bracket_of(rule, number) for number in numbers].count(0) == brackets_of(rule)[0][1]
+    late = next(number for number in numbers if bracket_of(rule, number) == 2)
+    better = [trial(number, *[0.1] * 8) for number in numbers if number != late]
+    assert not stop_reason([rule], "min", trial(late, *[9.0] * 8), better), "its first rung is 9"
+    assert brackets_of(Hyperband()) == [(Asha(1, 3), 1)], "without a maximum it is asha"
+
+
+def test_patience_and_threshold() -> None:
+    """They see one trial alone."""
+    assert stop_reason([Patience(2)], "min", trial(1, 3.0, 1.0, 1.0, 1.0), [])
+    assert not stop_reason([Patience(2)], "min", trial(1, 3.0, 2.0, 2.0, 1.9), [])
+    assert stop_reason([Patience(2, delta=0.5)], "min", trial(1, 3.0, 2.0, 2.0, 1.9), [])
+    assert stop_reason([Threshold(upper=5)], "min", trial(1, 1.0, 6.0, 1.0), [])
+    assert not stop_reason([Threshold(upper=5)], "min", trial(1, 1.0, 6.0, 1.0), [], judged=2)
+    assert not stop_reason([Threshold(lower=0, warmup=2)], "max", trial(1, -1.0, -1.0, 1.0), [])
+
+
+@pytest.mark.parametrize("value", [nan, inf, -inf])
+def test_a_trial_that_diverged_is_stopped(value: float) -> None:
+    """By any rule; without a rule nothing is stopped."""
+    assert "step 2" in stop_reason([Asha(100)], "min", trial(1, 1.0, value), [])
+    assert not stop_reason([], "min", trial(1, 1.0, value), [])
+
+
+VALUES = st.floats(allow_nan=True, allow_infinity=True, width=32)
+CURVES = st.lists(VALUES, min_size=1, max_size=12)
+RULES = st.one_of(
+    st.builds(Median, st.integers(1, 4), st.integers(0, 5)),
+    st.builds(Asha, st.integers(1, 4), st.sampled_from([1.5, 2, 3, 4])),
+    st.builds(Hyperband, st.integers(1, 3), st.integers(4, 30), st.sampled_from([2, 3])),
+)
+GOALS: st.SearchStrategy[Goal] = st.sampled_from(["min", "max"])
+QUIET = settings(max_examples=150, derandomize=True, deadline=None)
+
+
+@QUIET
+@given(RULES, GOALS, st.lists(CURVES, max_size=8), st.integers(1, 12))
+def test_the_best_trial_is_never_stopped(rule: Pruner, goal: Goal, curves: list[list[float]], length: int) -> None:
+    """Whatever the others did, and whenever it is judged."""
+    best = -1e39 if goal == "min" else 1e39
+    others = [trial(number, *curve) for number, curve in enumerate(curves)]
+    finite = [one for one in others if all(isfinite(value) for _, value in one.curve)]
+    for judged in range(length):
+        own = trial(99, *[best] * length)
+        assert stop_reason([rule], goal, own, finite, judged) == ""
+
+
+@QUIET
+@given(RULES, st.lists(CURVES, min_size=1, max_size=8))
+def test_neither_the_order_of_trials_nor_the_sign_matters(rule: Pruner, curves: list[list[float]]) -> None:
+    """A rule is a function of the values: the same for any order, and for max of the negated values."""
+    own, *others = [trial(number, *curve) for number, curve in enumerate(curves)]
+    reason = stop_reason([rule], "min", own, others)
+    assert stop_reason([rule], "min", own, others[::-1]) == reason
+    mirrored = [TrialCurve(one.number, tuple((step, -value) for step, value in one.curve)) for one in (own, *others)]
+    assert bool(stop_reason([rule], "max", mirrored[0], mirrored[1:])) == bool(reason)
+
+
+@QUIET
+@given(st.lists(st.floats(-1e6, 1e6), min_size=9, max_size=40, unique=True), st.sampled_from([2, 3]))
+def test_asha_lets_about_one_of_eta_go_on(values: list[float], eta: int) -> None:
+    """Of trials that reach a rung one after another, those in the best 1/eta at that moment go on, at least one."""
+    arrived: list[TrialCurve] = []
+    for number, value in enumerate(values):
+        own = trial(number, value)
+        rank = sum(one.curve[0][1] < value for one in arrived)
+        stopped = bool(stop_reason([Asha(1, eta)], "min", own, arrived))
+        assert stopped == (rank >= max(1, (len(arrived) + 1) // eta))
+        arrived.append(own)

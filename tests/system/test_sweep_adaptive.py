@@ -1,0 +1,166 @@
+"""Sweeps that choose and stop trials: real engines, jobs and studies."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from stoker.core.requests import Cancel
+from stoker.core.spec import Dependency, Resources
+from stoker.queue.control import ask
+from support.background import Background
+from support.cli import until
+from support.storm.sweep import SweepStorm
+from support.sweeps import broken_promises, start_sweep, stored_trials, wait_sweep
+from support.wait import wait_until
+
+WHOLE = Resources(gpus=2)
+
+
+def stop_early(background: Background, *ids: int) -> None:
+    """Ask the engine to end jobs early, as a sweep does."""
+    with background.open_store() as store:
+        ask(background.paths, store, [Cancel(job, note="not good", result="stopped") for job in ids], time.time())
+
+
+def test_a_job_that_is_stopped_early_did_not_fail(background: Background) -> None:
+    """It gets TERM, ends as stopped also with code 0, frees its GPUs for the next job, and `wait` succeeds."""
+    saves = f"trap 'echo saved; exit 0' TERM; touch ready; {until('never')}"
+    running, following = background.submit(saves, "true", resources=WHOLE)
+    dependant, afterwards = background.submit("true", resources=Resources(0), after=(Dependency(running),)) + (
+        background.submit("true", resources=Resources(0), after=(Dependency(running, "any"),))
+    )
+    wait_until((background.cwd / "ready").exists)
+    stop_early(background, running)
+    background.wait_over(running, following, dependant, afterwards)
+    ended = background.ended(running)
+    assert (ended.result, ended.code, ended.note) == ("stopped", 0, "not good")
+    assert background.log(running) == "saved\n"
+    assert [background.word(job) for job in (following, dependant, afterwards)] == ["done", "skipped", "done"]
+    assert background("wait", str(running)).code == 0
+    (row,) = json.loads(background("history", "--state", "stopped", "--json").out)["jobs"]
+    assert (row["state"], row["note"]) == ("stopped", "not good")
+
+
+def test_a_search_stops_bad_trials_and_finds_a_good_one(background: Background, tmp_path: Path) -> None:
+    """All trials are in the queue and in the study; screens, tables and charts show them."""
+    sweep = start_sweep(background, "--method", "tpe", "-N", "14", "--pruner", "asha:min=2", "--name", "toy")
+    view = wait_sweep(background, sweep)
+    assert broken_promises(background, sweep, 14) == []
+    assert view["counts"]["stopped"] >= 4
+    assert view["gpu_hours_saved"] > 0
+    assert view["importance"]["lr"] > 0.2
+    best = view["best"][0]
+    assert best["values"]["loss"] == min(one["values"]["loss"] for one in view["trials"] if one["state"] == "done")
+    shown = background("sweep", "status", "--table").out
+    assert "14 of 14 trials over" in shown
+    assert "early stopping saved about" in shown
+    assert f"trial {best['trials'][0]}" in background("sweep", "best", "toy", "--table").out
+    rows = list(csv.DictReader(background("sweep", "table", "--sort", "value", "--csv").out.splitlines()))
+    assert [float(row["loss"]) for row in rows] == sorted(float(row["loss"]) for row in rows)
+    assert {row["state"] for row in rows} == {"done", "stopped"}
+    assert "best so far" in background("sweep", "plot").out
+    for kind in ("best", "parallel", "parameter", "curves"):
+        assert background("sweep", "plot", "--kind", kind, "-o", str(tmp_path / f"{kind}.svg")).code == 0
+        assert ElementTree.parse(tmp_path / f"{kind}.svg").getroot().tag.endswith("svg")
+    assert background("sweep", "plot", "-p", "lr", "-o", str(tmp_path / "lr.png")).code == 0
+    assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_a_storm_over_a_sweep_does_no_harm(background: Background, seed: int) -> None:
+    """Adviser, engine, workers and trials are killed: no trial is double, forgotten, or without an end."""
+    storm = SweepStorm(background, seed, kills=6)
+    assert storm.rage() == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
+    assert storm.blows.total() > 0
+
+
+WRITER = """\
+import csv, json, os, sys
+import stoker
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+x, folder = float(stoker.params()["x"]), os.environ["OUT"]
+os.makedirs(folder, exist_ok=True)
+events = EventFileWriter(folder)
+with open(f"{folder}/m.csv", "w") as table, open(f"{folder}/m.jsonl", "w") as lines:
+    print("epoch,latency", file=table)
+    for step in (1, 2, 3):
+        if x != 3:
+            stoker.report(step=step, acc=x / step)
+        print(f"{step},{x * step}", file=table)
+        loss = float("nan") if x == 2 and step == 3 else x + step
+        print(json.dumps({"epoch": step, "eval": {"loss": loss}}), file=lines)
+        value = Summary.Value(tag="val/f", simple_value=x * 10 + step)
+        events.add_event(Event(wall_time=__import__("time").time(), step=step, summary=Summary(value=[value])))
+events.close()
+"""
+
+
+def test_values_come_from_reports_files_and_tensorboard(background: Background) -> None:
+    """Four objectives of a grid; nan and a value that never comes make a trial fail, with the reason."""
+    (background.cwd / "w.py").write_text(WRITER)
+    objectives = [
+        "acc:max",
+        "latency=csv:out {trial}/m.csv",
+        "eval.loss=jsonl:out {trial}/m.jsonl",
+        "val/f=tensorboard:out {trial}",
+    ]
+    words = [word for text in objectives for word in ("--objective", text)]
+    command = ["--env", "OUT=out {trial}", "-G", "0", "--style", "none", "--", sys.executable, "w.py"]
+    said = background("sweep", "--parsable", "x=1,2,3,4", *words, *command)
+    assert said.code == 0, said.err
+    view = wait_sweep(background, int(said.out))
+    first, nan, never, last = view["trials"]
+    assert first["values"] == {"acc": pytest.approx(1 / 3), "latency": 3.0, "eval.loss": 4.0, "val/f": 13.0}
+    assert (nan["state"], nan["message"]) == ("failed", "eval.loss is nan")
+    assert (never["state"], never["values"]["val/f"]) == ("failed", 33.0)
+    assert "no value of acc: nothing came from stoker.report(acc=...)" in never["message"]
+    assert [one["trials"] for one in view["best"]] == [[last["number"]], [first["number"]]]
+
+
+def test_a_sweep_is_stopped_and_extended(background: Background) -> None:
+    """What waits is withdrawn, running trials finish; extended, it goes on with the same study, even a deleted one."""
+    sweep = start_sweep(background, "--method", "tpe", "-N", "50", steps=3, pause=0.1)
+    wait_until(lambda: sum(state == "done" for _, state, _ in stored_trials(background, sweep)) >= 3)
+    assert "stopped: " in background("sweep", "stop").out
+    stopped = wait_sweep(background, sweep)
+    count = len(stopped["trials"])
+    assert stopped["state"] == "stopped"
+    assert set(stopped["counts"]) <= {"done", "stopped"}
+    (background.paths.sweeps / f"{sweep}.study").unlink()
+    said = background("sweep", "extend", str(sweep), "3")
+    assert said.out == f"sweep {sweep}: 3 trials more, {count + 3} in all\n", said.err
+    wait_until(lambda: len(stored_trials(background, sweep)) == count + 3)
+    wait_sweep(background, sweep)
+    assert broken_promises(background, sweep, count + 3) == []
+    assert "the study had lost" in background("logs", str(sweep)).out
+
+
+REFUSED = {
+    "--method tpe -N 3": "--method tpe needs to know what is good",
+    "--method tpe --objective loss": "does not end by itself",
+    "--method gp -N 3 --objective loss": "needs torch",
+    "--pruner median": "--pruner median needs to know what is good",
+    "--objective loss --pruner medium": "did you mean median",
+    "--objective test_acc": "has no goal",
+    "--objective loss=csv:m.csv": "all trials would write loss to the same file",
+    "--method cmaes -N 3 --objective a:min --objective b:min": "one objective only",
+    "--method tpe -N 3 --objective loss --results runs/{lr}": "share a folder",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_is_refused_before_anything_is_queued(background: Background, words: str) -> None:
+    """With the reason, and what to type."""
+    said = background("sweep", *words.split(), "lr=1e-4..1:log:x3", "--", "true")
+    assert (said.code, said.out) == (2, "")
+    assert REFUSED[words] in said.err
+    assert background("sweep", "status").code == 4

@@ -29,6 +29,8 @@ class Cost:
     seconds: float
     cpu: float
     """CPU seconds of the command and its waited-for children, without the work of a server."""
+    memory: int = 0
+    """Most bytes of its largest process."""
 
 
 def spend(words: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> Cost:
@@ -45,7 +47,7 @@ def spend(words: Sequence[str | Path], directory: Path, environment: Mapping[str
             errors.seek(0)
             said = errors.read().decode(errors="replace").strip()
             raise Incomplete(f"ended with {process.returncode}: {' '.join(map(str, words))}: {said}")
-    return Cost(seconds, usage.ru_utime + usage.ru_stime)
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 
 
 def processes_at_home(directory: Path) -> list[int]:

@@ -15,6 +15,7 @@ from stoker.core.spec import Command, JobSpec, NewJob, Trial, content_of
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep, trial_jobs
 from stoker.queue.select import find
+from stoker.store.queries import jobs_of_sweep
 from stoker.store.schema import Change
 from stoker.store.sweeps import (
     StoredSweep,
@@ -23,7 +24,6 @@ from stoker.store.sweeps import (
     all_sweeps,
     change_sweep,
     find_sweep,
-    jobs_of_sweep,
     set_trial_result,
     stop_sweep,
     sweep_of_content,

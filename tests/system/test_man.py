@@ -15,6 +15,7 @@ import pytest
 
 from stoker.cli.commands.cluster import COMMANDS as CLUSTER_COMMANDS
 from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
+from stoker.cli.commands.sweep import SUBCOMMANDS as SWEEP_COMMANDS
 from stoker.cli.main import COMMANDS
 from support.cli import Stoker
 from support.wait import PATIENCE_SECONDS
@@ -35,8 +36,8 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """The commands of the engine and of clusters too, but no hidden one."""
-    below = {"engine": ENGINE_COMMANDS, "cluster": CLUSTER_COMMANDS}
+    """The commands of the engine, of clusters and of sweeps too, but no hidden one."""
+    below = {"engine": ENGINE_COMMANDS, "cluster": CLUSTER_COMMANDS, "sweep": SWEEP_COMMANDS}
     expected = {"stoker", *(f"stoker-{verb}" for verb in COMMANDS)}
     expected |= {f"stoker-{verb}-{name}" for verb, names in below.items() for name in names}
     assert set(pages) == expected

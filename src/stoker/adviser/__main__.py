@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 
 from stoker.adviser.loop import Adviser, only_adviser
 from stoker.core.errors import StokerError
+from stoker.queue.adviser_job import TRY_AGAIN
 from stoker.store.paths import Paths
 from stoker.store.trials import sweep_of_adviser
 from stoker.store.writer import open_store
+
+AGAIN_SECONDS = 5.0
+"""Pause before this job is started again after a failure that may pass."""
 
 
 def main() -> int:
@@ -20,11 +25,16 @@ def main() -> int:
     try:
         with contextlib.closing(open_store(paths)) as store:
             sweep_id = sweep_of_adviser(store, job)
-            with only_adviser(paths, sweep_id):
-                return Adviser(paths, store, sweep_id).run()
+            with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
+                return adviser.run()
     except StokerError as error:
         print(f"{error.message}; {error.hint}" if error.hint else error.message, file=sys.stderr)
-        return error.exit_code
+        if error.exit_code != StokerError.exit_code:  # of the user; anything else may pass, as a full disk
+            return error.exit_code
+    except OSError as error:
+        print(error, file=sys.stderr)
+    time.sleep(AGAIN_SECONDS)
+    return TRY_AGAIN
 
 
 if __name__ == "__main__":

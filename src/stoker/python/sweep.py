@@ -29,7 +29,7 @@ from stoker.queue.sweep import Again, Asked, Prepared, prepare, submit_sweep
 from stoker.queue.sweep_files import space_of
 from stoker.queue.sweep_view import SweepView, read_sweep
 from stoker.store.paths import make_durable
-from stoker.store.sweeps import jobs_of_sweep
+from stoker.store.queries import jobs_of_sweep
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -245,6 +245,12 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
+    sweep: int | None = None
+    """The sweep that it is a trial of; null outside of sweeps."""
+    trial: int | None = None
+    """Its number there, from 0."""
+    params: dict[str, bool | int | float | str | None] | None = None
+    """Its parameters."""
 
 
 class SelectedJobs(Struct, frozen=True):
@@ -323,6 +329,9 @@ def details_of(
         advice=text_for_json(_advice(job, happened, knowledge)),
         failure=failure_text(store, job),
         order=tuple(_order(job, knowledge)),
+        sweep=job.trial.sweep if job.trial else None,
+        trial=job.trial.number if job.trial else None,
+        params=msgspec.json.decode(job.trial.params) if job.trial else None,
     )
 
 

@@ -15,8 +15,7 @@ from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
-from stoker.store.queries import arrays_of, tasks_in
-from stoker.store.sweeps import jobs_of_sweep
+from stoker.store.queries import arrays_of, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]

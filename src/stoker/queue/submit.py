@@ -70,7 +70,7 @@ OF_THE_JOB_WE_ARE_IN = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
-        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS", "STOKER_RESULTS"),
+        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS"),
         "STOKER_ALLOCATION",
         VARIABLE,
     )
@@ -316,7 +316,8 @@ class QueueSubmission:
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
         around = self._builder.around
-        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
+        shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, "", *shared})
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

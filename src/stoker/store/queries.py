@@ -17,6 +17,7 @@ from stoker.store.schema import (
     ENDED,
     HELD,
     IN_ARRAY,
+    IN_SWEEP,
     JOB,
     OF_ON_FINISH_JOBS,
     OPEN,
@@ -111,6 +112,13 @@ def all_active(reader: Reader) -> list[Owned]:
     query = JOB.replace(" FROM jobs", f", engine FROM {_ACTIVE_JOBS}") + ACTIVE
     owned = [Owned(reader.job_of(row[:-1]), row[-1]) for row in reader.rows(query)]
     return sorted(owned, key=lambda one: one.job.id)
+
+
+def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
+    """Ids of a sweep's adviser and trials; empty where there is no such sweep."""
+    adviser = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
+    trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
+    return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
 
 
 def queued_jobs(reader: Reader, engine: str, after: int, limit: int) -> list[Job]:

@@ -92,13 +92,6 @@ def all_sweeps(reader: Reader) -> list[StoredSweep]:
     return [_stored(reader, row) for row in reader.rows(_SWEEP + "ORDER BY created DESC, id DESC")]
 
 
-def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
-    """Ids of a sweep's adviser and trials; empty where there is no such sweep."""
-    adviser = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
-    trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
-    return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
-
-
 def trials_of(reader: Reader, sweep_id: int) -> list[TrialRow]:
     """The trials that are in the queue, by number."""
     query = f"SELECT trial, id, state, params, ended FROM jobs WHERE sweep = ? AND {IN_SWEEP} ORDER BY trial"

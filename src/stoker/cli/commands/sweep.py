@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,28 +229,19 @@ def _print_commands(prepared: Prepared) -> int:
     """One line for each trial, as simple_hypersearch prints them."""
     from stoker.core.spec import JobSpec
     from stoker.core.sweep.points import FIXED
-    from stoker.core.sweep.record import trial_jobs
+    from stoker.core.sweep.record import TrialMaker
 
     if prepared.sweep.method not in FIXED:
         raise UsageError(
             f"--method {prepared.sweep.method} chooses points by the results of earlier ones",
             "try --dry-run with --method random",
         )
-    jobs = trial_jobs(prepared.sweep, JobSpec())
     sys.stdout.flush()
-    lines: list[bytes] = []
-    for job in jobs:
-        lines.append(os.fsencode(job.command.text) + b"\n")
-        if len(lines) == 1000:
-            _write(lines)
-    _write(lines)
+    commands = TrialMaker(prepared.sweep, JobSpec()).commands()
+    while some := [command.text for command in islice(commands, 1000)]:
+        sys.stdout.buffer.write(os.fsencode("\n".join([*some, ""])))
+        sys.stdout.buffer.flush()
     return 0
-
-
-def _write(lines: list[bytes]) -> None:
-    sys.stdout.buffer.write(b"".join(lines))
-    sys.stdout.buffer.flush()
-    lines.clear()
 
 
 def _confirm(prepared: Prepared, request: Request) -> None:

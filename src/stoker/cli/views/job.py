@@ -83,6 +83,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("progress", _progress(details)),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
+        ("sweep", "" if details.sweep is None else f"trial {details.trial} of sweep {details.sweep}"),
         ("reported", latest_text(details.reported) if details.reported else ""),
         ("directory", details.directory),
         ("needs", _needs(details)),

@@ -152,11 +152,11 @@ def parse_domain(text: str) -> Domain:
 
 def choices_of(items: Sequence[tuple[Scalar, str]]) -> Choices:
     """A list of values with their texts, each once."""
-    for place, (value, text) in enumerate(items[:1000]):
-        if any(same(value, other) and type(value) is type(other) for other, _ in items[:place]):
+    seen: set[tuple[bool, Scalar]] = set()
+    for value, text in items:
+        if (isinstance(value, bool), value) in seen:
             raise UsageError(f"the value {text!r} occurs twice", "write each value once; --repeat N runs each N times")
-    if len(items) > 1000 and len({(type(value), value) for value, _ in items}) < len(items):
-        raise UsageError("a value occurs twice", "write each value once; --repeat N runs each N times")
+        seen.add((isinstance(value, bool), value))
     texts = tuple(text for _, text in items)
     values = tuple(value for value, _ in items)
     return Choices(values, () if texts == tuple(map(value_text, values)) else texts)

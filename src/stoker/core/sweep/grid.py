@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain, product
 from math import prod
 from random import Random
 from typing import Any, Generic, Protocol, TypeVar
@@ -16,6 +16,8 @@ from stoker.core.errors import UsageError
 
 MOST_SHUFFLED = 100_000_000
 """Most combinations that a shuffle keeps in memory, at four bytes each."""
+MOST_IN_MEMORY = 1_000_000
+"""Most values of all parameters that `itertools.product` may copy."""
 MOST_CASES = 10_000
 """Most values of a parameter on which others depend: each is a case of its own."""
 Value = TypeVar("Value")
@@ -28,6 +30,9 @@ class Points(Protocol[Point_co]):
 
     @property
     def size(self) -> int: ...
+    def __iter__(self) -> Iterator[Point_co]:
+        """All of them in order."""
+
     def at(self, number: int) -> Point_co:
         """The combination with this number, counted from 0."""
 
@@ -42,6 +47,13 @@ class Grid(Generic[Value]):
     def size(self) -> int:
         """The number of combinations; without parameters there is one, the empty one."""
         return prod(len(values) for values in self.parameters.values())
+
+    def __iter__(self) -> Iterator[dict[str, Value]]:
+        """All combinations in order: faster than one by one, where the values fit into memory."""
+        if sum(map(len, self.parameters.values())) > MOST_IN_MEMORY:
+            return map(self.at, range(self.size))
+        names = tuple(self.parameters)
+        return (dict(zip(names, values, strict=True)) for values in product(*self.parameters.values()))
 
     def at(self, number: int) -> dict[str, Value]:
         chosen = {}
@@ -76,6 +88,9 @@ class Tree(Generic[Value]):
                     f"the limit is {MOST_CASES}; give {name} a list of values",
                 )
         self.size = self._count(0, {})
+
+    def __iter__(self) -> Iterator[dict[str, Value]]:
+        return map(self.at, range(self.size))
 
     def at(self, number: int) -> dict[str, Value]:
         chosen: dict[str, Value] = {}
@@ -133,13 +148,16 @@ class Chain(Generic[Point_co]):
     def size(self) -> int:
         return self._ends[-1]
 
+    def __iter__(self) -> Iterator[Point_co]:
+        return chain.from_iterable(self._parts)
+
     def at(self, number: int) -> Point_co:
         place = bisect_right(self._ends, number)
         return self._parts[place].at(number - (self._ends[place - 1] if place else 0))
 
 
 def ordered(grid: Points[Point_co]) -> Iterator[Point_co]:
-    return map(grid.at, range(grid.size))
+    return iter(grid)
 
 
 def shuffled(grid: Points[Point_co], source: Random) -> Iterator[Point_co]:

@@ -9,7 +9,7 @@ from random import Random
 
 from stoker.core.errors import UsageError
 from stoker.core.sweep.grammar import at_fraction
-from stoker.core.sweep.grid import MOST_SHUFFLED, drawn, shuffled
+from stoker.core.sweep.grid import MOST_SHUFFLED, drawn, ordered, shuffled
 from stoker.core.sweep.sobol import MOST_DIMENSIONS, sobol_points
 from stoker.core.sweep.space import (
     Choices,
@@ -47,14 +47,16 @@ def count_of(space: Space, method: str, count: int | None) -> int:
 
 def visited(space: Space, method: str, seed: int, start: int, stop: int) -> Iterator[Params]:
     """The points of a search from one number up to another. More points never change the earlier ones."""
-    return islice(_all(space, method, seed, stop), start, stop)
+    if method == "grid" and start:
+        points = points_of(space)
+        return map(points.at, range(start, min(stop, points.size)))
+    return islice(_all(space, method, seed), start, stop)
 
 
-def _all(space: Space, method: str, seed: int, stop: int) -> Iterator[Params]:
+def _all(space: Space, method: str, seed: int) -> Iterator[Params]:
     source = Random(seed)  # noqa: S311 - a search order is no secret
     if method == "grid":
-        points = points_of(space)
-        return map(points.at, range(min(stop, points.size)))
+        return ordered(points_of(space))
     if method == "shuffled":
         points = points_of(space)
         return shuffled(points, source) if points.size <= MOST_SHUFFLED else drawn(points, source)

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from stoker.core.spec import Command, JobSpec, NewJob, Trial
 from stoker.core.sweep.points import count_of, visited
-from stoker.core.sweep.space import Params, Scalar, Space, Texts, texts_of
-from stoker.core.sweep.template import Template, render_path, render_text, with_variables
+from stoker.core.sweep.space import Params, Scalar, Space, Texts, texts_of, with_texts
+from stoker.core.sweep.template import LATER, OWN, Template, placeholders, render_path, render_text, with_variables
 
 REPEAT = "repeat"
 """Name of the parameter that --repeat adds."""
@@ -58,30 +58,66 @@ class TrialMaker:
         self._id = sweep_id
         self._template = Template(sweep.command)
         self._texts = Texts(sweep.space)
+        used = set(placeholders([*sweep.command.words, *sweep.env.values()]))
+        self._uses_name = "name" in used
+        self._only_parameters = used.isdisjoint((*OWN, *LATER))
 
     def job(self, number: int, point: Mapping[str, Scalar], task: int | None = None) -> NewJob:
         """The trial with this number, at a point of the space."""
-        sweep = self._sweep
-        params: Params = {**point, REPEAT: number % sweep.repeat} if sweep.repeat > 1 else dict(point)
+        params = self._params(number, point)
         texts = self._texts.of(params)
-        name = trial_name(sweep.name, texts)
-        values = {"trial": str(number), "i": str(number), "name": name, REPEAT: "0", **texts}
-        if sweep.results:
-            values = {"results": results_of(sweep, number, texts), **values}
+        name = trial_name(self._sweep.name, texts)
+        trial = Trial(number, _encode(params).decode(), self._id)
+        return NewJob(self._filled(number, name, texts), self._spec, name, task, trial=trial)
+
+    def command(self, number: int, point: Mapping[str, Scalar]) -> Command:
+        """The command of a trial alone."""
+        texts = self._texts.of(self._params(number, point))
+        name = trial_name(self._sweep.name, texts) if self._uses_name else ""
+        return self._filled(number, name, texts)
+
+    def _params(self, number: int, point: Mapping[str, Scalar]) -> Mapping[str, Scalar]:
+        repeat = self._sweep.repeat
+        return {**point, REPEAT: number % repeat} if repeat > 1 else point
+
+    def _filled(self, number: int, name: str, texts: Mapping[str, str]) -> Command:
+        sweep = self._sweep
+        values = texts if self._only_parameters else self._with_own(number, name, texts)
         command = self._template.render(values)
-        if sweep.env:
-            command = with_variables(command, {key: render_text(text, values) for key, text in sweep.env.items()})
-        return NewJob(command, self._spec, name, task, trial=Trial(number, _encode(params).decode(), self._id))
+        if not sweep.env:
+            return command
+        return with_variables(command, {key: render_text(text, values) for key, text in sweep.env.items()})
+
+    def _with_own(self, number: int, name: str, texts: Mapping[str, str]) -> Mapping[str, str]:
+        folder = {"results": results_of(self._sweep, number, texts)} if self._sweep.results else {}
+        return {"trial": str(number), "i": str(number), "name": name, REPEAT: "0", **folder, **texts}
+
+    def commands(self) -> Iterator[Command]:
+        """The commands of all trials, for a method that needs no results."""
+        sweep = self._sweep
+        plain = self._only_parameters and not sweep.env and sweep.repeat == 1
+        if plain and sweep.method != "sobol" and (texts := with_texts(sweep.space)) is not None:
+            points = visited(texts, sweep.method, sweep.seed, 0, sweep.trials)
+            return (self._template.render(point) for point in points)  # type: ignore[arg-type]
+        return (self.command(number, point) for number, point in self._numbered(0, self._sweep.trials))
 
     def jobs(self, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
         """The trials from one number up to another, for a method that needs no results. They are tasks of an array."""
+        end = self._sweep.trials if stop is None else stop
+        return (self.job(number, point, number) for number, point in self._numbered(start, end))
+
+    def _numbered(self, start: int, stop: int) -> Iterator[tuple[int, Params]]:
         sweep, repeat = self._sweep, self._sweep.repeat
-        end = sweep.trials if stop is None else stop
         first = start // repeat
-        points = visited(sweep.space, sweep.method, sweep.seed, first, -(-end // repeat))
-        for place, point in enumerate(points, first):
-            for number in range(max(place * repeat, start), min((place + 1) * repeat, end)):
-                yield self.job(number, point, number)
+        points = visited(sweep.space, sweep.method, sweep.seed, first, -(-stop // repeat))
+        if repeat == 1:
+            return enumerate(points, start)
+        repeated = (
+            (number, point)
+            for place, point in enumerate(points, first)
+            for number in range(place * repeat, (place + 1) * repeat)
+        )
+        return ((number, point) for number, point in repeated if start <= number < stop)
 
 
 def trial_job(sweep: Sweep, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import overload
+from typing import Any, overload
 
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.sweep.grid import Chain, Grid, Points, Tree
+from stoker.core.sweep.grid import MOST_IN_MEMORY, Chain, Grid, Points, Tree
 
 Scalar = bool | int | float | str | None
 """A value of a parameter, as JSON has it."""
@@ -170,25 +170,62 @@ def value_text(value: Scalar) -> str:
     return "null" if value is None else str(value)
 
 
+class _Table(dict[Any, str]):
+    """The texts of the values of one parameter; other values are as `value_text` writes them."""
+
+    def __missing__(self, value: Scalar) -> str:
+        return value_text(value)
+
+
+class _TypedTable(_Table):
+    """The same for a parameter that may be true or false, which Python takes for 1 and 0."""
+
+    def __getitem__(self, value: Scalar) -> str:
+        return self.get((type(value), value)) or value_text(value)
+
+
+class _Tables(dict[str, _Table]):
+    """The tables of all parameters."""
+
+    def __missing__(self, name: str) -> _Table:
+        return _TypedTable()
+
+
 class Texts:
     """The texts of values: those of a list as they were typed."""
 
     def __init__(self, space: Space) -> None:
-        self._typed: dict[str, dict[tuple[type, Scalar], str]] = {}
-        for parameter in space.parameters:
-            if isinstance(parameter.domain, Choices) and parameter.domain.texts:
-                typed = zip(parameter.domain.values, parameter.domain.texts, strict=True)
-                known = {(type(value), value): text for value, text in typed}
-                self._typed[parameter.name] = {**known, **self._typed.get(parameter.name, {})}
+        self._tables = _Tables()
+        lists = [(one.name, one.domain) for one in space.parameters if isinstance(one.domain, Choices)]
+        typed = {name for name, domain in lists if any(isinstance(value, bool) for value in domain.values)}
+        for name, domain in lists:
+            table = self._tables.setdefault(name, _TypedTable() if name in typed else _Table())
+            for value, text in zip(domain.values, _texts_of(domain), strict=True):
+                table.setdefault((type(value), value) if name in typed else value, text)
 
     def of(self, point: Mapping[str, Scalar]) -> dict[str, str]:
-        typed = self._typed
-        if not typed:
-            return {name: value_text(value) for name, value in point.items()}
-        return {
-            name: (typed[name].get((type(value), value)) if name in typed else None) or value_text(value)
-            for name, value in point.items()
-        }
+        tables = self._tables
+        return {name: tables[name][value] for name, value in point.items()}
+
+
+def with_texts(space: Space) -> Space | None:
+    """The same points with the texts of their values; None for a space with conditions or very many values."""
+    values = {one: values_of(one.domain) for one in space.parameters}
+    if any(one.when or found is None for one, found in values.items()):
+        return None
+    if sum(len(found) for found in values.values() if found is not None) > MOST_IN_MEMORY:
+        return None
+    return Space(
+        tuple(
+            Product(tuple(Parameter(one.name, Choices(_texts_of(one.domain))) for one in product.parameters))
+            for product in space.products
+        )
+    )
+
+
+def _texts_of(domain: Domain) -> tuple[str, ...]:
+    texts = domain.texts if isinstance(domain, Choices) else ()
+    return texts or tuple(map(value_text, values_of(domain) or ()))
 
 
 def texts_of(space: Space, point: Mapping[str, Scalar]) -> dict[str, str]:
@@ -199,8 +236,7 @@ def texts_of(space: Space, point: Mapping[str, Scalar]) -> dict[str, str]:
 def domain_text(domain: Domain) -> str:
     """A domain as it can be typed."""
     if isinstance(domain, Choices):
-        texts = domain.texts or tuple(map(value_text, domain.values))
-        return ",".join(map(_item_text, domain.values, texts))
+        return ",".join(map(_item_text, domain.values, _texts_of(domain)))
     signs = [":log"] * domain.log + [f":{domain.step}"] * (domain.step is not None)
     signs += [":float"] * (not domain.integer and isinstance(domain.low, int) and isinstance(domain.high, int))
     return f"{domain.low}..{domain.high}{''.join(signs)}"

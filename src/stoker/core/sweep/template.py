@@ -29,6 +29,8 @@ LATER = ("id", "gpu")
 ENV = "/usr/bin/env"
 _PLACEHOLDER = re.compile(r"\{\{(" + NAME + r")\}\}|(?<!\$)\{(" + NAME + r")\}")
 _SAFE = re.compile(r"(?a)[\w@%+:,./-][\w@%+=:,./-]*")
+MOST_KNOWN = 10_000
+"""Quoted values that are remembered."""
 _READ_AGAIN = re.compile(
     r"\[\[|\(\(|<<(?!<)|(?:^|[\s;&|(])(?:eval|let|trap|declare|typeset|ssh|su|xargs|watch)\s|\s-\w*c\s"
 )
@@ -79,17 +81,17 @@ class Template:
         self._names = list(dict.fromkeys(placeholders(command.words)))
         self._forms: dict[tuple[str, ...], _Form] = {}
         """By the parameters that a trial does not have."""
+        self._whole = _form(command, ())
 
     def render(self, values: Mapping[str, str]) -> Command:
         """The command of a trial."""
-        missing = tuple([name for name in self._names if name not in values])
-        form = self._forms.get(missing)
-        if form is None:
-            form = self._forms[missing] = _form(self._command, missing)
-        if form.quoted:
-            quoted = {key: _in_shell(slot, values, self._command) for key, slot in form.quoted.items()}
-            values = {**values, **quoted}
-        return Command(tuple((form.text % values).split("\0")), self._command.shell)
+        try:
+            return self._whole.render(values)
+        except KeyError:  # the trial does not have all parameters
+            missing = tuple([name for name in self._names if name not in values])
+        if missing not in self._forms:
+            self._forms[missing] = _form(self._command, missing)
+        return self._forms[missing].render(values)
 
 
 def render_text(text: str, values: Mapping[str, str]) -> str:
@@ -126,30 +128,48 @@ def _plain(match: re.Match[str], values: Mapping[str, str]) -> str:
     return values.get(match[2], match[0])
 
 
-class _Form(NamedTuple):
+class _Quoted(dict[str, str]):
+    """Values as they stand in one place of a shell's line; the same ones come again and again."""
+
+    def __init__(self, slot: Slot, command: Command) -> None:
+        super().__init__()
+        self._slot = slot
+        self._command = command
+
+    def __missing__(self, value: str) -> str:
+        if len(self) >= MOST_KNOWN:
+            self.clear()
+        self[value] = quoted = _in_shell(self._slot, value, self._command)
+        return quoted
+
+
+class _Form:
     """The words of a command with a NUL between them, as one format of Python: the fastest way to fill it."""
 
-    text: str
-    quoted: dict[str, Slot]
-    """Values that a shell reads, by their names in the format."""
+    def __init__(self, text: str, slots: Sequence[tuple[str, _Quoted | None]], shell: str) -> None:
+        """`slots` are the names in order, each with the quoted values where a shell reads it."""
+        self._text = text
+        self._slots = slots
+        self._shell = shell
+
+    def render(self, values: Mapping[str, str]) -> Command:
+        found = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
+        return Command(tuple((self._text % tuple(found)).split("\0")), self._shell)
 
 
 def _form(command: Command, missing: Sequence[str]) -> _Form:
-    pieces = _pieces(command)
-    quoted: dict[str, Slot] = {}
+    slots: list[tuple[str, _Quoted | None]] = []
 
     def piece_text(piece: str | Slot) -> str:
         if isinstance(piece, str):
             return piece.replace("%", "%%")
         if piece.name in LATER and piece.name in missing:
             return f"{{{piece.name}}}"
-        key = piece.name if piece.context == "word" else f"{piece.name} {piece.context}"
-        if key != piece.name:
-            quoted[key] = piece
-        return f"%({key})s"
+        slots.append((piece.name, None if piece.context == "word" else _Quoted(piece, command)))
+        return "%s"
 
-    kept = _without(pieces, [name for name in missing if name not in LATER], command)
-    return _Form("\0".join("".join(map(piece_text, word)) for word in kept), quoted)
+    kept = _without(_pieces(command), [name for name in missing if name not in LATER], command)
+    return _Form("\0".join(["".join([piece_text(piece) for piece in word]) for word in kept]), slots, command.shell)
 
 
 def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Command) -> tuple[Pieces, ...]:
@@ -248,9 +268,8 @@ def _others(count: int) -> list[Context]:
     return ["other"] * count
 
 
-def _in_shell(slot: Slot, values: Mapping[str, str], command: Command) -> str:
+def _in_shell(slot: Slot, value: str, command: Command) -> str:
     """A value quoted for its place in the line of a shell."""
-    value = values[slot.name]
     if _SAFE.fullmatch(value):
         return value
     if slot.context == "other":

@@ -52,6 +52,13 @@ def test_web_server_has_its_bars(tmp_path: Path) -> None:
     assert "end of a job seen, longest, s" in told.stdout
 
 
+def test_samples_are_compared_with_none(tmp_path: Path) -> None:
+    """Three kinds of engines run a short list, and both kinds with samples have a bar."""
+    told = bench("samples.py", tmp_path, "--rounds", "1", "--jobs", "8")
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.count("/ without samples") == 2
+
+
 def test_keystrokes_are_echoed_in_both_shells(tmp_path: Path) -> None:
     """A few keys in bash and in a session end with both rows and the bar between them."""
     told = bench("keystrokes.py", tmp_path, "--keys", "3")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
@@ -75,9 +75,19 @@ class Feed:
     """Reads the store and the status files only if one of them has changed. Use it in one thread."""
 
     def __init__(
-        self, paths: Paths, *, simulated: bool, lines: int = LINES, chosen: Filter = NO_FILTER, each_task: bool = False
+        self,
+        paths: Paths,
+        *,
+        simulated: bool,
+        lines: int = LINES,
+        chosen: Filter = NO_FILTER,
+        each_task: bool = False,
+        patience: float = 0.0,
     ) -> None:
-        """`lines` is how many waiting jobs are listed; a change of it or of the filter shows at the next look."""
+        """`lines` is how many waiting jobs are listed; a change of it or of the filter shows at the next look.
+
+        `patience` is for how many seconds a look may be too old for what only the status file tells, such as memory.
+        """
         self.lines = lines
         self.chosen = chosen
         self.each_task = each_task
@@ -89,6 +99,11 @@ class Feed:
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
         self._seen: Hashable = None
+        """What tells that something happened..."""
+        self._told: Hashable = None
+        """... and that an engine told more of itself."""
+        self._read_at = 0.0
+        self._patience = patience
         self._engine_lives = False
         self._probe = DeviceProbe(paths, simulated=simulated)
         self._probe_after = 0.0
@@ -98,14 +113,16 @@ class Feed:
     def changes(self) -> Changes | None:
         """What changed since the last call, or all of it in the first; None if nothing did."""
         store = self._opened()
-        # Taken before reading: what is written meanwhile counts as a change the next time.
         version = store.version_of_data()
-        engines = tuple(self._engines())
-        self._engine_lives = any(engine.lives for engine in engines)
-        probe = None if self._engine_lives else int(time.time() // PROBE_SECONDS)
-        mark = version, engines, probe, self.lines, self.chosen, self.each_task
-        if mark == self._seen:
+        if not self._is_new(version):
             return None
+        try:
+            return self._read(store, version)
+        except BaseException:
+            self.expire()  # what could not be read is new the next time
+            raise
+
+    def _read(self, store: Store, version: int) -> Changes:
         before, cursor = self.status, self._cursor
         statuses = self._statuses(now := time.time())
         with store.reading():
@@ -124,8 +141,19 @@ class Feed:
             self._cursor = cursor_now(store)
             moved = [] if cursor is None else jobs_changed_since(store, cursor, MOST_CHANGED + 1)
             labels = [store.shown_id(job_id) for job_id in moved[:MOST_CHANGED]]
-        self._seen = mark
         return differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
+
+    def _is_new(self, version: int) -> bool:
+        """Whether there is something to read. Called before reading: what is written meanwhile is new the next time."""
+        engines = self._engines()
+        living = tuple(engine.name for engine in engines if engine.lives)
+        self._engine_lives = bool(living)
+        seen = version, living, self.lines, self.chosen, self.each_task
+        told = tuple(engines), None if living else int(time.time() // PROBE_SECONDS)
+        if seen == self._seen and (told == self._told or time.monotonic() < self._read_at + self._patience):
+            return False
+        self._seen, self._told, self._read_at = seen, told, time.monotonic()
+        return True
 
     def _statuses(self, now: float) -> EngineStatuses:
         """The status files; without an engine the driver is asked, but not before the first screen."""
@@ -166,7 +194,7 @@ class Feed:
         self._file, self._cursor, self._seen, self._loads = _identity(self._paths), None, None, None
         return self._store
 
-    def _engines(self) -> Iterable[_EngineMark]:
+    def _engines(self) -> list[_EngineMark]:
         names = sorted({QUEUE, *(path.stem for path in self._paths.engines.glob("*.lock"))})
         return [_EngineMark(name, engine_lives(self._paths, name), _written(self._paths, name)) for name in names]
 

@@ -26,8 +26,10 @@ from stoker.store.queries import Period
 
 LOG_BYTES = 64 * 1024
 """Bytes from the end of a log that are shown."""
-LINES = 100
+LINES = 60
 """Waiting jobs that are read at first, and how many more when the user has scrolled to the last."""
+STATUS_SECONDS = 1.5
+"""For how long readings of GPUs and jobs may be old; what happens to jobs is shown at the next look."""
 MOST_LINES = 5000
 CURVE_SECONDS = 3600.0
 """Length of the curves of GPUs."""
@@ -42,7 +44,7 @@ class Source:
         self.paths = paths
         self.sim = sim
         self._thread = ThreadPoolExecutor(1, "stoker-top")
-        self._feed = Feed(paths, simulated=bool(sim), lines=LINES, chosen=chosen)
+        self._feed = Feed(paths, simulated=bool(sim), lines=LINES, chosen=chosen, patience=STATUS_SECONDS)
         self._log = ("", -1)
 
     async def call(

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
-from stoker.core.spec import Command, JobSpec, NewJob, Trial, content_of
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.select import find
+from stoker.queue.select import find, resolve_after
 from stoker.store.queries import jobs_of_sweep
 from stoker.store.schema import Change
 from stoker.store.sweeps import (
@@ -99,6 +99,10 @@ def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
     assert find(store, [str(grid.id)]) == [1, 2, 3, 4]
     assert find(store, [str(adaptive.id)]) == [adaptive.id, trial] == jobs_of_sweep(store, adaptive.id)
     assert find(store, ["1.2"]) == [3]
+    assert resolve_after(store, f"{grid.id},{adaptive.id}") == (
+        Dependency(grid.id, array=True),
+        Dependency(adaptive.id),  # it ends after its trials, and a failed trial is no failure of the sweep
+    )
 
 
 def test_changes_and_results(store: Store) -> None:

@@ -26,6 +26,7 @@ from statistics import median, quantiles
 import optuna
 
 from machine import load, parser, say
+from stoker.adviser.loop import AHEAD_SHARE
 from stoker.adviser.study import Study, Told
 from stoker.core.spec import Command
 from stoker.core.sweep.grammar import parse_space
@@ -159,7 +160,9 @@ def with_adviser(method: str, rules: list[Pruner], per_gpu: int, seed: int, fold
         values = (trial.seen[-1],) if usable else ()
         study.tell(Told(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
 
-    return Search(_name(method, rules, per_gpu), study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // 4)
+    return Search(
+        _name(method, rules, per_gpu), study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // AHEAD_SHARE
+    )
 
 
 def at_random(rules: list[Pruner], per_gpu: int, seed: int) -> Search:

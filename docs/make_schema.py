@@ -28,6 +28,7 @@ TYPES = {
     "jobs-page-1": "stoker.queue.jobs_page:JobsPage",
     "log-1": "stoker.cli.views.logs:LogLine",
     "log-part-1": "stoker.queue.job_log:LogText",
+    "report-1": "stoker.queue.report:Report",
     "run-1": "stoker.queue.run_view:RunResult",
     "series-1": "stoker.queue.job_series:Series",
     "session-1": "stoker.web.api:Session",

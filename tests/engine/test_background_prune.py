@@ -11,10 +11,13 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
+from stoker.core.sweep.grammar import parse_space
+from stoker.core.sweep.record import Sweep
 from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.schema import Change
+from stoker.store.sweeps import StoredSweep, add_sweep
 from stoker.store.writer import Store
 
 DAY = 86_400.0
@@ -226,3 +229,15 @@ def test_copies_of_scripts_go_with_the_last_job_that_runs_them(paths: Paths, sto
         assert sorted(os.listdir(paths.scripts)) == digests
     prune(paths, store)
     assert sorted(os.listdir(paths.scripts)) == digests[1:3]
+
+
+def test_studies_of_forgotten_sweeps_are_removed(paths: Paths, store: Store) -> None:
+    """Those of sweeps that are in the queue stay."""
+    (job,) = add(store)
+    sweep = Sweep(space=parse_space(["x=1,2"]), command=job.command)
+    add_sweep(store, StoredSweep(job.id, job.batch, NOW, job.id, None, job.spec, sweep))
+    paths.sweeps.mkdir()
+    for name in (f"{job.id}.study", f"{job.id}.lock", "77.study", "77.lock"):
+        (paths.sweeps / name).touch()
+    prune(paths, store)
+    assert sorted(path.name for path in paths.sweeps.iterdir()) == [f"{job.id}.lock", f"{job.id}.study"]

@@ -25,8 +25,8 @@ def main() -> int:
     try:
         with contextlib.closing(open_store(paths)) as store:
             sweep_id = sweep_of_adviser(store, job)
-            with only_adviser(paths, sweep_id):
-                return Adviser(paths, store, sweep_id).run()
+            with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
+                return adviser.run()
     except StokerError as error:
         print(f"{error.message}; {error.hint}" if error.hint else error.message, file=sys.stderr)
         if error.exit_code != StokerError.exit_code:  # of the user; anything else may pass, as a full disk

@@ -53,10 +53,12 @@ if TYPE_CHECKING:
 SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 """Seconds between two looks at the queue and the logs."""
-KEPT_CURVES = 5000
+KEPT_CURVES = 1000
 """Ended trials that rules compare with; of more, the newest."""
 SAVE_SECONDS = 2.0
 """How often the values of running trials are written to the store, for screens."""
+AHEAD_SHARE = 8
+"""One trial more waits for each so many that run. A waiting trial was chosen without the results of those that run."""
 NO_ENGINE_SECONDS = 3.0
 """How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
@@ -72,6 +74,7 @@ class Adviser:
         self._objectives = parse_objectives(self._sweep.objectives, self._sweep.goal or None)
         self._rules = [parse_pruner(text) for text in self._sweep.pruners]
         self._results = {number: read_result(body) for number, body in trial_results(store, sweep_id).items()}
+        self._ended_curves: dict[int, TrialCurve] = {}
         self._running: dict[int, _RunningTrial] = {}
         self._study: Study | None = None
         self._untold: set[int] = set()
@@ -80,6 +83,11 @@ class Adviser:
         self._version = -1
         self._saved_at = 0.0
         self._without_engine = 0.0
+
+    def close(self) -> None:
+        """Close the files of trials that run."""
+        for trial in self._running.values():
+            trial.close()
 
     @property
     def _sweep(self) -> Sweep:
@@ -186,6 +194,7 @@ class Adviser:
         result = ended_result(self._last_values(row), self._objectives, job.state.result, self._why(job))
         set_trial_result(self._store, self._stored.id, row.number, msgspec.to_builtins(result))
         self._results[row.number] = result
+        self._ended_curves.pop(row.number, None)
         if result.message and not result.stopped:
             say(f"trial {row.number}: {result.message}")
 
@@ -242,7 +251,10 @@ class Adviser:
         """The values of the newest ended trials and of all running ones."""
         name = self._primary.name
         ended = [number for number, result in self._results.items() if result.over][-KEPT_CURVES:]
-        found = {number: TrialCurve(number, self._results[number].curve(name)) for number in ended}
+        for number in ended:
+            if number not in self._ended_curves:
+                self._ended_curves[number] = TrialCurve(number, self._results[number].curve(name))
+        found = {number: self._ended_curves[number] for number in ended}
         running = {number: TrialCurve(number, trial.values.curves[name]) for number, trial in self._running.items()}
         return {**found, **running}
 
@@ -361,14 +373,16 @@ class Adviser:
         running, waiting = len(self._running), count_queued_trials(self._store, self._stored.id)
         if (most := self._sweep.max_parallel) is not None:
             return running + waiting + self._sweep.repeat <= max(most, self._sweep.repeat)
-        ahead = 1 + running // 4
+        ahead = 1 + running // AHEAD_SHARE
         return waiting < (ahead if self._results or running else max(ahead, self._slots()))
 
     def _slots(self) -> int:
         """How many trials the machine can start at once, as far as the engine has told."""
-        machine = read_machine(self._paths.status_file(QUEUE))
         gpus = self._stored.spec.resources.gpus
-        return len(machine.devices) // gpus if machine and gpus else os.cpu_count() or 1
+        if not gpus:
+            return os.cpu_count() or 1
+        machine = read_machine(self._paths.status_file(QUEUE))
+        return len(machine.devices) // gpus if machine else 1
 
     def _engine_was_killed(self) -> bool:
         """Whether the engine is dead, and no worker of a trial will start it again."""

@@ -85,6 +85,7 @@ COMMANDS = {
     "status": "Show GPUs, running and waiting jobs (default command).",
     "top": "Follow GPUs and jobs live in the terminal.",
     "history": "Show finished jobs and their GPU-hours.",
+    "report": "Write an HTML file about a run, a list or a period.",
     "logs": "Show or follow the output of jobs.",
     "wait": "Wait until jobs have finished; exit with their result.",
     "cancel": "Cancel waiting jobs and stop running ones.",

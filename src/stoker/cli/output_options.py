@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
@@ -15,6 +16,7 @@ from msgspec import Struct
 from stoker.cli.console import json_is_default, watch_reads
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
+from stoker.core.text import printable
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -93,6 +95,20 @@ def output_options(function: Callable[..., int], *more: Decorator) -> Callable[.
 
 def write_json(value: Struct) -> None:
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def write_file(name: str, text: str) -> None:
+    """Write a text that a user asked for into a file, or to standard output for `-`."""
+    if name == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {name}: {error.strerror}", "name another file, or - for standard output"
+        ) from error
+    print(f"stoker: wrote {printable(name)}", file=sys.stderr)
 
 
 def write_plain(lines: Iterable[str]) -> None:

@@ -29,6 +29,7 @@ from stoker.store.engine_lock import (
     process_of,
 )
 from stoker.store.paths import UNFINISHED, Paths
+from stoker.store.trials import sweep_ids
 from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
 
 INTERVAL = 86_400.0
@@ -80,6 +81,7 @@ class Pruner:
             prune_unused(self._store, before, self._exclusive)
         self._remove_unfinished(now)
         self._remove_scripts()
+        self._remove_studies()
         return self._pruned
 
     def _begin(self, now: float) -> bool:
@@ -121,6 +123,15 @@ class Pruner:
                 with self._store.writing():
                     for name in unused_scripts(self._store, str(scripts), names) if self._exclusive() else ():
                         shutil.rmtree(scripts / name, ignore_errors=True)
+
+    def _remove_studies(self) -> None:
+        """Files of sweeps that are gone; a sweep is in the store before its adviser makes a file."""
+        files = list(self._paths.sweeps.glob("*"))
+        known = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
+        for path in files:
+            if path.stem not in known:
+                with contextlib.suppress(OSError):
+                    path.unlink()
 
     def _remove(self, logs: Iterable[str]) -> None:
         """Only logs in our own directory: all others are the user's files."""

@@ -26,6 +26,8 @@ from stoker.store.queries import Period
 SCHEMA = "stoker.timeline/1"
 MOST_JOBS = 2000
 """Ended jobs that a timeline shows; older ones are left out."""
+MARGIN = 0.02
+"""Part of a trimmed timeline before its first bar."""
 LEAST_HEIGHT = 0.02
 """Part of a lane that a bar has at least, so that it can be seen."""
 
@@ -102,11 +104,17 @@ class Span(NamedTuple):
 
 
 def read_timeline(
-    paths: Paths, period: Period, until: float | None = None, *, simulated: bool, limit: int = MOST_JOBS
+    paths: Paths,
+    period: Period,
+    until: float | None = None,
+    *,
+    simulated: bool,
+    limit: int = MOST_JOBS,
+    trim: bool = False,
 ) -> Timeline:
     """The timeline from the start of a period; without `until`, to the end of what is expected."""
     with known(paths, simulated=simulated) as knowledge:
-        return timeline_of(knowledge, period, until, limit=limit)
+        return timeline_of(knowledge, period, until, limit=limit, trim=trim)
 
 
 def timeline_of(
@@ -116,8 +124,9 @@ def timeline_of(
     *,
     limit: int = MOST_JOBS,
     only: Collection[int] | None = None,
+    trim: bool = False,
 ) -> Timeline:
-    """The timeline of a period, or of some jobs `only`, whose forecast is left out if they have ended."""
+    """The timeline of a period, or of some jobs `only`; with `trim` it begins with the first of them."""
     now, store = knowledge.now, knowledge.store
     if only is None:
         found, left_out = attempts_between(store, period, now if until is None else until, limit)
@@ -126,7 +135,8 @@ def timeline_of(
     ahead = list(_expected(knowledge, only)) if until is None or until > now else []
     last = max([now, *(one.end for one in ahead if one.end), *_expected_ends(found, knowledge)])
     end = last if until is None else until
-    steps = steps_of(period.since, min(now, end))
+    since = _trimmed(period.since, found, end) if trim else period.since
+    steps = steps_of(since, min(now, end))
     lanes = list(_lanes(found, [one for one in ahead if one.start <= end], knowledge, steps))
     return Timeline(
         schema=SCHEMA,
@@ -134,7 +144,7 @@ def timeline_of(
         host=text_for_json(host_name()),
         simulated=knowledge.simulated,
         engine_running=knowledge.statuses.lives,
-        since=exactly(period.since),
+        since=exactly(since),
         until=exactly(end),
         expected_empty=expected_empty(knowledge.statuses, _counts(knowledge)),
         samples_start=steps.start,
@@ -143,6 +153,12 @@ def timeline_of(
         left_out=left_out,
         without_gpu=sum(not one.attempt.devices for one in found),
     )
+
+
+def _trimmed(since: float, found: Sequence[Ran], end: float) -> float:
+    """Shortly before the first attempt, so that the timeline has no long empty start."""
+    first = min((one.started for one in found if one.attempt.devices), default=since)
+    return max(since, first - (end - first) * MARGIN)
 
 
 def _counts(knowledge: Knowledge) -> Counts:

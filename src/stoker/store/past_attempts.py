@@ -114,3 +114,12 @@ def gpu_spans(reader: Reader, period: Period, now: float, limit: int) -> list[Gp
         for device in json.loads(devices)
         if ended > period.since
     ]
+
+
+def spans_of_jobs(reader: Reader, ids: Collection[int], now: float) -> list[GpuSpan]:
+    """The GPU time of some jobs, up to now for those that run."""
+    return [
+        GpuSpan(one.job.spec.group, device, one.started, now if one.ended is None else one.ended)
+        for one in _ran(reader, list(ids))
+        for device in one.attempt.devices
+    ]

@@ -28,6 +28,10 @@ class TrialJob(Struct, frozen=True):
     ended: float | None
 
 
+def sweep_ids(reader: Reader) -> list[int]:
+    return [sweep_id for (sweep_id,) in reader.rows("SELECT id FROM sweeps")]
+
+
 def sweep_of_adviser(reader: Reader, job: int) -> int:
     """The sweep that a job advises."""
     rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", job)

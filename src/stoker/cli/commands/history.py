@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
@@ -19,12 +19,14 @@ from stoker.queue.history_view import History, past_jobs, read_history
 from stoker.queue.select import ENDED_STATES, refuse_states
 from stoker.queue.view_text import LocalZone
 from stoker.store.filters import Filter
-from stoker.store.paths import paths_here
+from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period
 
 MOST_LINES = 200
 """Jobs that are shown without --limit if the output is no terminal."""
 EVERYTHING = 2**62
+TIMELINE_SECONDS = 12 * 3600.0
+"""Length of a timeline without --since."""
 
 
 @click.command(name="history", cls=StokerCommand)
@@ -35,6 +37,8 @@ EVERYTHING = 2**62
 @click.option("--hooks", "on_finish_jobs", is_flag=True, help="Also jobs of on_finish and --notify.")
 @click.option("--csv", "stream", flag_value="csv", help="Print all jobs as CSV.")
 @click.option("--jsonl", "stream", flag_value="jsonl", help="Print all jobs as JSON, one per line.")
+@click.option("--timeline", is_flag=True, help="Show what ran on each GPU over time, and what is expected to run.")
+@click.option("--svg", "picture", metavar="FILE", help="Write the timeline as a picture; - is standard output.")
 @filter_options
 @screen_options
 def command(
@@ -46,6 +50,8 @@ def command(
     each_task: bool,
     on_finish_jobs: bool,
     stream: str | None,
+    timeline: bool,
+    picture: str | None,
     screen: Screen,
 ) -> int:
     """Show finished jobs, newest last, with their GPU-hours and why they failed.
@@ -57,11 +63,14 @@ def command(
       stoker history --since 1d --state failed,oom
       stoker history --tag sweep=3 --tasks        every task of a sweep
       stoker history --csv > jobs.csv             all, for a spreadsheet
+      stoker history --timeline --since 2h        GPUs over time; --svg FILE draws it
     """
     now = time.time()
     refuse_states(chosen, ENDED_STATES, "stoker status")
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, chosen, on_finish_jobs)
     paths = paths_here(screen.sim)
+    if timeline or picture is not None:
+        return show_timeline(paths, period._replace(since=period.since or now - TIMELINE_SECONDS), picture, screen)
     if stream:
         with past_jobs(paths, period, limit or EVERYTHING) as jobs:
             json_lines = (msgspec.json.encode(job).decode() for job in jobs)
@@ -83,3 +92,21 @@ def _show(history: History, screen: Screen) -> None:
             print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
     else:
         write_lines(render_history(history, screen.size[0], screen.typed), screen.color)
+
+
+def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Screen) -> int:
+    """GPUs over time, as text, JSON or a picture; it begins with the first job if that is later than the period."""
+    from stoker.queue.timeline import read_timeline
+
+    found = read_timeline(paths, period, simulated=screen.sim, trim=True)
+    if picture is not None:
+        from stoker.charts.timeline import timeline_svg
+
+        write_file(picture, timeline_svg(found))
+    elif screen.form == "json":
+        write_json(found)
+    else:
+        from stoker.cli.views.timeline import render_timeline
+
+        write_lines(render_timeline(found, screen.size[0], screen.size[1]), screen.color)
+    return 0

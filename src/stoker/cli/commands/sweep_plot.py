@@ -48,7 +48,7 @@ def plot(
     path = Path(out)
     if path.suffix.lower() not in (".svg", ".png"):
         raise UsageError(f"{out} is neither .svg nor .png", f"write it as {out}.svg")
-    from stoker.charts.sweep import write_chart
+    from stoker.charts.chart import write_chart
 
     write_chart(chart, path)
     return 0

@@ -19,6 +19,8 @@ from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
 from stoker.store.logs import Tail
 
+LONG_LIST = 20
+"""Ended jobs from which on a run suggests a report."""
 SHOWN_FAILURES = 10
 
 
@@ -156,6 +158,9 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
         lines.append(f"  logs: {folder}/")
     if again and (tally.failures or run.waiting):
         lines.append(f"  rerun the rest: {again}")
+    if logs and tally.ended >= LONG_LIST and tally.last_ended is not None:
+        sim = logs.removeprefix("stoker logs")
+        lines.append(f"  charts: stoker report{sim} --batch {tally.last_ended.id} --html report.html")
     return lines
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from stoker.charts.sweep import chart_svg, write_chart
+from stoker.charts.chart import chart_svg, write_chart
 from stoker.core.chart import Axis, Chart, Parallel, Series
 from stoker.core.errors import StokerError
 
@@ -37,6 +37,7 @@ def test_the_file_is_valid_and_loads_nothing(chart: Chart | Parallel) -> None:
         "title",
         "rect",
         "path",
+        "line",
         "circle",
         "text",
     }

@@ -1,0 +1,196 @@
+"""Draw SVG: scales, axes and shapes. All text is escaped, so that no name of a job can become markup."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from math import ceil
+from typing import NamedTuple
+
+FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+FONT_SIZE = 11.0
+CHARACTER = 0.58
+"""Width of a character, as a part of the font size."""
+INK = "#1f2328"
+FAINT = "#6e7781"
+GRID = "#d8dee4"
+PAPER = "#ffffff"
+RED = "#cf222e"
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b61c9")
+"""Colours that people with colour blindness can tell apart."""
+
+
+def escape(text: str) -> str:
+    """The text for an element or an attribute; characters that XML forbids become a replacement character."""
+    shown = "".join(one if one in "\t\n" or one.isprintable() or one == " " else "\ufffd" for one in text)
+    for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        shown = shown.replace(character, entity)
+    return shown
+
+
+def colour_of(name: str, names: Sequence[str]) -> str:
+    """The colour of one of some names, by its place."""
+    return PALETTE[names.index(name) % len(PALETTE)] if name in names else FAINT
+
+
+def fitted(text: str, width: float, size: float = FONT_SIZE) -> str:
+    """As much of a text as fits about so many pixels; empty if that is less than three characters."""
+    most = int(width / (size * CHARACTER))
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 1]}…" if most >= 4 else ""
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
+
+
+class Clock(NamedTuple):
+    """Seconds since the epoch from one pixel to another, with local times as ticks."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def at(self, moment: float) -> float:
+        return self.start + (moment - self.low) / ((self.high - self.low) or 1.0) * (self.end - self.start)
+
+    def ticks(self, most: int) -> list[tuple[float, str]]:
+        """Even moments, at most about so many, and their texts."""
+        minutes = (self.high - self.low) / 60
+        step = next((one for one in _MINUTES if minutes / one <= max(1, most)), _MINUTES[-1]) * 60
+        shift = time.localtime(self.low).tm_gmtoff
+        first = ceil((self.low + shift) / step) * step - shift
+        moments = [first + place * step for place in range(int((self.high - first) // step) + 1)]
+        form = "%H:%M" if step < 86400 else "%b %d"
+        return [(at, _clock(at, form)) for at in moments]
+
+
+def _clock(at: float, form: str) -> str:
+    local = time.localtime(at)
+    midnight = form == "%H:%M" and local[3:5] == (0, 0)
+    return time.strftime("%b %d" if midnight else form, local)
+
+
+# -- shapes ----------------------------------------------------------------------------------------
+
+
+class Drawing:
+    """Collects shapes. Colours are attributes, which all programs know; classes let a page replace them."""
+
+    def __init__(self, width: float, height: float, title: str) -> None:
+        """`title` says what the chart shows, for those who cannot see it."""
+        self.width = width
+        self.height = height
+        self._title = title
+        self._parts: list[str] = []
+
+    def svg(self, *, background: bool = True) -> str:
+        """The whole document; without a background it takes that of a page."""
+        size = f'width="{self.width:g}" height="{self.height:g}" viewBox="0 0 {self.width:g} {self.height:g}"'
+        paper = f'<rect class="paper" width="100%" height="100%" fill="{PAPER}"/>' if background else ""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" font-family="{FONT}" font-size="{FONT_SIZE:g}">'
+            f"<title>{escape(self._title)}</title>{paper}"
+        )
+        return "\n".join([head, *self._parts, "</svg>"]) + "\n"
+
+    def rect(
+        self,
+        box: tuple[float, float, float, float],
+        fill: str,
+        *,
+        opacity: float = 1.0,
+        stroke: str = "",
+        dashed: bool = False,
+        rounded: float = 0.0,
+        tip: str = "",
+    ) -> None:
+        """A rectangle by its left, top, width and height; `tip` is shown when the mouse is above it."""
+        x, y, width, height = box
+        line = f' stroke="{stroke}"' + (' stroke-dasharray="3 2"' if dashed else "") if stroke else ""
+        shape = (
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(0.0, width):.1f}" height="{max(0.0, height):.1f}"'
+            f' fill="{fill}" fill-opacity="{opacity:g}"{line}' + (f' rx="{rounded:g}"' if rounded else "")
+        )
+        self._parts.append(f"{shape}><title>{escape(tip)}</title></rect>" if tip else f"{shape}/>")
+
+    def line(
+        self,
+        start: tuple[float, float],
+        end: tuple[float, float],
+        stroke: str = GRID,
+        width: float = 1.0,
+        kind: str = "grid",
+    ) -> None:
+        self._parts.append(
+            f'<line class="{kind}" x1="{start[0]:.1f}" y1="{start[1]:.1f}" x2="{end[0]:.1f}" y2="{end[1]:.1f}"'
+            f' stroke="{stroke}" stroke-width="{width:g}"/>'
+        )
+
+    def path(self, steps: str, stroke: str, width: float = 1.5) -> None:
+        """A line by SVG's path commands, such as M0 0L10 5."""
+        self._parts.append(f'<path d="{steps}" fill="none" stroke="{stroke}" stroke-width="{width:g}"/>')
+
+    def circle(
+        self, centre: tuple[float, float], radius: float, fill: str, *, opacity: float = 0.7, tip: str = ""
+    ) -> None:
+        shape = (
+            f'<circle cx="{centre[0]:.1f}" cy="{centre[1]:.1f}" r="{radius:g}" fill="{fill}" fill-opacity="{opacity:g}"'
+        )
+        self._parts.append(f"{shape}><title>{escape(tip)}</title></circle>" if tip else f"{shape}/>")
+
+    def text(
+        self,
+        at: tuple[float, float],
+        words: str,
+        *,
+        anchor: str = "start",
+        fill: str = INK,
+        size: float = FONT_SIZE,
+        bold: bool = False,
+        kind: str = "ink",
+        turned: bool = False,
+        halo: bool = False,
+    ) -> None:
+        """Words at the base line; `anchor` is start, middle or end. A halo keeps them readable on lines."""
+        more = ' font-weight="600"' if bold else ""
+        more += f' transform="rotate(-90 {at[0]:.1f} {at[1]:.1f})"' if turned else ""
+        more += f' stroke="{PAPER}" stroke-width="3" paint-order="stroke"' if halo else ""
+        self._parts.append(
+            f'<text class="{kind}" x="{at[0]:.1f}" y="{at[1]:.1f}" text-anchor="{anchor}" font-size="{size:g}"'
+            f' fill="{fill}"{more}>{escape(words)}</text>'
+        )
+
+    # -- axes -------------------------------------------------------------------------------------
+
+    def axis_below(self, ticks: Iterable[tuple[float, str]], top: float, bottom: float, name: str = "") -> None:
+        """Vertical lines from top to bottom at pixels, and their texts below."""
+        for x, words in ticks:
+            self.line((x, top), (x, bottom))
+            self.text((x, bottom + 14), words, anchor="middle", fill=FAINT, size=10, kind="faint")
+        if name:
+            self.text((self.width / 2, bottom + 32), name, anchor="middle", fill=FAINT, kind="faint")
+
+    def axis_left(self, ticks: Iterable[tuple[float, str]], left: float, right: float, name: str = "") -> None:
+        """Horizontal lines from left to right at pixels, and their texts on the left."""
+        for y, words in ticks:
+            self.line((left, y), (right, y))
+            self.text((left - 6, y + 4), words, anchor="end", fill=FAINT, size=10, kind="faint")
+        if name:
+            self.text((14, self.height / 2), name, anchor="middle", fill=FAINT, kind="faint", turned=True)
+
+    @staticmethod
+    def legend_width(names: Sequence[tuple[str, str]]) -> float:
+        return sum(26 + len(name) * FONT_SIZE * CHARACTER for name, _ in names)
+
+    def legend(self, names: Sequence[tuple[str, str]], at: tuple[float, float]) -> None:
+        """Names with their colours, in one row from a point."""
+        x, y = at
+        for name, colour in names:
+            self.rect((x, y - 9, 10, 10), colour, rounded=2)
+            self.text((x + 14, y), name, fill=FAINT, kind="faint")
+            x += 26 + len(name) * FONT_SIZE * CHARACTER

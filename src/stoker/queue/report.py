@@ -1,0 +1,158 @@
+"""Build the report about a run, a batch or a period: timeline, outcomes, slowest jobs, failures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from stoker.core.errors import NoSuchJob
+from stoker.core.job import Ended, Job
+from stoker.core.launch import INHERIT
+from stoker.core.logs.text import without_colours
+from stoker.core.text import printable, text_for_json
+from stoker.queue.history_view import PastLine, past_line
+from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.timeline import Timeline, timeline_of
+from stoker.queue.usage import busy_seconds
+from stoker.queue.view_model import exactly
+from stoker.queue.view_text import DAY
+from stoker.store import queries
+from stoker.store.logs import read_tail
+from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
+from stoker.store.paths import Paths, host_name
+from stoker.store.queries import Past, Period
+
+SCHEMA = "stoker.report/1"
+MOST_JOBS = 10_000
+"""Jobs that one report is about, the newest."""
+SLOWEST = 10
+MOST_FAILURES = 30
+LAST_LINES = 20
+LONGEST_LINE = 400
+LOG_BYTES = 16 * 1024
+NOT_FAILED = ("done", "cancelled", "stopped")
+
+
+class Failure(Struct, frozen=True):
+    """A job that failed, and the end of its log."""
+
+    job: PastLine
+    lines: list[str]
+    """Without colours, overwritten progress bars and control characters."""
+
+
+class Report(Struct, frozen=True):
+    """A report: `stoker report --json`."""
+
+    schema: str
+    at: datetime
+    host: str
+    simulated: bool
+    title: str
+    """What it is about."""
+    since: datetime
+    until: datetime
+    outcomes: dict[str, int]
+    open: int
+    """Jobs that have not ended."""
+    left_out: int
+    """Older jobs of the period that it does not consider."""
+    gpu_hours: float
+    busy_gpu_hours: float
+    """Where jobs shared a GPU, counted once."""
+    saved_gpu_hours: float
+    """What sharing saved at most against one job for each GPU."""
+    jobs: list[PastLine]
+    """All that ended, oldest first."""
+    slowest: list[PastLine]
+    failures: list[Failure]
+    """The newest first."""
+    more_failures: int
+    timeline: Timeline
+
+
+def report_of_jobs(paths: Paths, ids: Sequence[int], title: str, *, simulated: bool) -> Report:
+    """The report about some jobs."""
+    with known(paths, simulated=simulated) as knowledge:
+        jobs = list(queries.jobs_of(knowledge.store, sorted(ids)))
+        if not jobs:
+            raise NoSuchJob("no such job", "list jobs with: stoker history")
+        return _report(knowledge, jobs, title, None, left_out=0)
+
+
+def report_of_period(paths: Paths, period: Period, title: str, *, simulated: bool) -> Report:
+    """The report about all jobs that ended in a period, or have not ended."""
+    with known(paths, simulated=simulated) as knowledge:
+        past = queries.past(knowledge.store, period, MOST_JOBS)
+        left_out = sum(queries.past_counts(knowledge.store, period).values()) - len(past)
+        running = [one.job for one in knowledge.active if one.job.spec.role != "hook"]
+        return _report(knowledge, [*(one.job for one in reversed(past)), *running], title, period, left_out=left_out)
+
+
+def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
+    """The jobs that were submitted together with one, and what submitted them."""
+    with known(paths, simulated=paths.is_simulated) as knowledge:
+        job = knowledge.store.job(job_id)
+        if job is None:
+            raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")
+        jobs = [one.id for one in queries.jobs_of_batch(knowledge.store, job.batch)]
+        return jobs, text_for_json(knowledge.store.batch_label(job.batch))
+
+
+def _report(knowledge: Knowledge, jobs: Sequence[Job], title: str, period: Period | None, *, left_out: int) -> Report:
+    store, ids = knowledge.store, [job.id for job in jobs]
+    ended = [
+        _line(past, knowledge) for past in queries.past_of(store, [j.id for j in jobs if isinstance(j.state, Ended)])
+    ]
+    ended.sort(key=lambda line: (line.ended, line.id))
+    spans = spans_of_jobs(store, ids, knowledge.now)
+    hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600
+    since = _since(knowledge, jobs, period)
+    until = None if len(ended) < len(jobs) or not ended else max(line.ended.timestamp() for line in ended)
+    timeline = timeline_of(knowledge, Period(since), until, only=None if period else set(ids), trim=True)
+    failed = [line for line in reversed(ended) if line.state not in NOT_FAILED]
+    return Report(
+        schema=SCHEMA,
+        at=exactly(knowledge.now),
+        host=text_for_json(host_name()),
+        simulated=knowledge.simulated,
+        title=title,
+        since=exactly(since),
+        until=exactly(knowledge.now if until is None else until),
+        outcomes=dict(Counter(line.state for line in ended)),
+        open=len(jobs) - len(ended),
+        left_out=max(0, left_out),
+        gpu_hours=round(hours, 4),
+        busy_gpu_hours=round(busy, 4),
+        saved_gpu_hours=round(max(0.0, hours - busy), 4),
+        jobs=ended,
+        slowest=sorted(ended, key=lambda line: -(line.run_seconds or 0.0))[:SLOWEST],
+        failures=[Failure(line, last_lines(line.log)) for line in failed[:MOST_FAILURES]],
+        more_failures=max(0, len(failed) - MOST_FAILURES),
+        timeline=timeline,
+    )
+
+
+def _line(past: Past, knowledge: Knowledge) -> PastLine:
+    return past_line(past, knowledge.store, knowledge.devices)
+
+
+def _since(knowledge: Knowledge, jobs: Sequence[Job], period: Period | None) -> float:
+    if period is not None and period.since:
+        return period.since
+    starts = [one.started for one in attempts_of_jobs(knowledge.store, [job.id for job in jobs])]
+    return min([*starts, *(job.submitted for job in jobs)], default=knowledge.now - DAY)
+
+
+def last_lines(log: str | None, most: int = LAST_LINES) -> list[str]:
+    """The end of a log for people: no colours, no overwritten progress bars, no control characters."""
+    if not log or log == INHERIT:
+        return []
+    lines = [
+        line.rstrip("\r").rpartition("\r")[2]
+        for line in without_colours(read_tail(log, LOG_BYTES)).rstrip().split("\n")
+    ]
+    return [printable(line.replace("\t", "    "))[:LONGEST_LINE] for line in lines[-most:] if line.strip()]

@@ -28,8 +28,8 @@ from stoker.store.sweeps import (
     stop_sweep,
     sweep_of_content,
     trial_results,
-    trials_of,
 )
+from stoker.store.trials import all_trials
 from stoker.store.writer import Store, prune_unused
 
 SPEC = JobSpec(cwd="/work")
@@ -73,7 +73,7 @@ def test_a_record_is_as_it_was(store: Store) -> None:
 def test_trials_carry_their_parameters(store: Store) -> None:
     """With their types, and the sweep that their array is."""
     grid = add_grid(store)
-    rows = trials_of(store, grid.id)
+    rows = all_trials(store, grid.id)
     assert [(row.number, row.job, row.state) for row in rows] == [(n, 1 + n, "waiting") for n in range(4)]
     assert rows[2].params == {"lr": 0.2, "opt": "a b"}
     job = store.job(3)
@@ -87,7 +87,7 @@ def test_a_trial_is_added_once(store: Store) -> None:
     first = add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 3.0)
     assert add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 4.0) == first
     second = add_trial(store, stored, 1, {"lr": 0.2, "opt": "c"}, 4.0)
-    assert [row.job for row in trials_of(store, stored.id)] == [first, second]
+    assert [row.job for row in all_trials(store, stored.id)] == [first, second]
     with pytest.raises(StokerError, match="UNIQUE"), store.writing() as connection:
         connection.execute("UPDATE jobs SET trial = 0 WHERE id = ?", (second,))
 

@@ -11,8 +11,8 @@ import pytest
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
-from stoker.adviser.study import Study, StudyLost, Told, made_sampler
-from stoker.core.errors import UsageError
+from stoker.adviser.study import Study, Told, made_sampler
+from stoker.core.errors import StudyLost, UsageError
 from stoker.core.spec import Command
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.objective import Objective

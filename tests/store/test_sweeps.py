@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
-from stoker.core.spec import Command, JobSpec, NewJob, Trial, content_of
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.select import find
+from stoker.queue.select import find, resolve_after
 from stoker.store.queries import jobs_of_sweep
 from stoker.store.schema import Change
 from stoker.store.sweeps import (
@@ -28,8 +28,8 @@ from stoker.store.sweeps import (
     stop_sweep,
     sweep_of_content,
     trial_results,
-    trials_of,
 )
+from stoker.store.trials import all_trials
 from stoker.store.writer import Store, prune_unused
 
 SPEC = JobSpec(cwd="/work")
@@ -73,7 +73,7 @@ def test_a_record_is_as_it_was(store: Store) -> None:
 def test_trials_carry_their_parameters(store: Store) -> None:
     """With their types, and the sweep that their array is."""
     grid = add_grid(store)
-    rows = trials_of(store, grid.id)
+    rows = all_trials(store, grid.id)
     assert [(row.number, row.job, row.state) for row in rows] == [(n, 1 + n, "waiting") for n in range(4)]
     assert rows[2].params == {"lr": 0.2, "opt": "a b"}
     job = store.job(3)
@@ -87,7 +87,7 @@ def test_a_trial_is_added_once(store: Store) -> None:
     first = add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 3.0)
     assert add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 4.0) == first
     second = add_trial(store, stored, 1, {"lr": 0.2, "opt": "c"}, 4.0)
-    assert [row.job for row in trials_of(store, stored.id)] == [first, second]
+    assert [row.job for row in all_trials(store, stored.id)] == [first, second]
     with pytest.raises(StokerError, match="UNIQUE"), store.writing() as connection:
         connection.execute("UPDATE jobs SET trial = 0 WHERE id = ?", (second,))
 
@@ -99,6 +99,10 @@ def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
     assert find(store, [str(grid.id)]) == [1, 2, 3, 4]
     assert find(store, [str(adaptive.id)]) == [adaptive.id, trial] == jobs_of_sweep(store, adaptive.id)
     assert find(store, ["1.2"]) == [3]
+    assert resolve_after(store, f"{grid.id},{adaptive.id}") == (
+        Dependency(grid.id, array=True),
+        Dependency(adaptive.id),  # it ends after its trials, and a failed trial is no failure of the sweep
+    )
 
 
 def test_changes_and_results(store: Store) -> None:

@@ -74,7 +74,7 @@ class TestSubmit:
         assert refused.code == 2
         assert "1 of 2 trials are already done" in refused.err
         resumed = background("sweep", "--resume", "x=3,1,2", "-G", "0", "--", *trial)
-        assert resumed.out == "submitted sweep 3 (2 trials; 1 others are done or in the queue)\n"
+        assert resumed.out == "submitted sweep 3 (2 trials; 1 submitted before)\n"
         background.wait_over(3, 4)
         assert [background.job(number).task for number in (3, 4)] == [0, 2]
         again = background("sweep", "--resume", "x=3,1", "-G", "0", "--", *trial)

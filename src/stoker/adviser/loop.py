@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from math import inf
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.adviser.values import TrialValues
-from stoker.core.errors import StokerError
+from stoker.core.errors import StokerError, StudyLost
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
 from stoker.core.sweep.objective import Objective, parse_objectives
@@ -107,9 +106,13 @@ class Adviser:
         """Work until the sweep is over; returns the exit code."""
         pause = SHORTEST_PAUSE
         while True:
-            busy = self.turn()
-            if self.is_over:
-                return 0
+            try:
+                busy = self.turn()
+                if self.is_over:
+                    return 0
+            except StudyLost as error:
+                say(f"{error.message}; {error.hint}")
+                self._study, busy = None, True
             if self._engine_was_killed():
                 return TRY_AGAIN
             pause = SHORTEST_PAUSE if busy else min(1.5 * pause, LONGEST_PAUSE)
@@ -327,8 +330,7 @@ class Adviser:
             numbers = self._numbers(point)
             if all(number in self._results and self._results[number].over for number in numbers):
                 told = self._told(point, trials_numbered(self._store, self._stored.id, numbers))
-                if not self._with_study(partial(study.tell, told)):
-                    return
+                study.tell(told)
                 self._untold.discard(point)
 
     def _numbers(self, point: int) -> range:
@@ -339,13 +341,11 @@ class Adviser:
         """Choose points while trials are wanted; True where one was added."""
         added = False
         while self._missing() and self._is_wanted():
-            added = self._with_study(self._choose_one) or added
+            point, params = self._open_study().ask()
+            self._untold.add(point)
+            self._add_point(point, params)
+            added = True
         return added
-
-    def _choose_one(self) -> None:
-        point, params = self._open_study().ask()
-        self._untold.add(point)
-        self._add_point(point, params)
 
     def _add_point(self, point: int, params: Params) -> None:
         """Add the trials of a point to the queue; those that are there are not added again."""
@@ -355,18 +355,6 @@ class Adviser:
                 make_folder(self._sweep, trial_job(self._sweep, spec, number, params))
                 add_trial(self._store, self._stored, number, params, self._clock())
         wake(self._paths, engine_of(self._stored.spec.cluster))
-
-    def _with_study(self, act: Callable[[], None]) -> bool:
-        """Do something with the study; one that was deleted meanwhile is made again from the queue."""
-        from stoker.adviser.study import StudyLost
-
-        try:
-            act()
-        except StudyLost as error:
-            say(error.message)
-            self._study = None
-            return False
-        return True
 
     def _is_wanted(self) -> bool:
         """Whether one more trial should be in the queue: one always waits, so that no GPU does."""

@@ -22,7 +22,7 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from stoker.core.errors import StokerError, UsageError
+from stoker.core.errors import StudyLost, UsageError
 from stoker.core.sweep.objective import Curve, Objective, thinned
 from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.space import (
@@ -66,10 +66,6 @@ class Told(Struct, frozen=True):
     stopped: bool = False
     over: bool = True
     message: str = ""
-
-
-class StudyLost(StokerError):
-    """The file of the study was deleted or replaced while the sweep ran."""
 
 
 class _Backend(JournalFileBackend):  # type: ignore[misc,unused-ignore]

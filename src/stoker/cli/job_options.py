@@ -49,6 +49,11 @@ def job_options(function: Function) -> Function:
     return _decorated(function, OPTIONS)
 
 
+def trial_options(function: Function) -> Function:
+    """Those of a job of a sweep, which has numbers already."""
+    return _decorated(function, [one for one in OPTIONS if one.name != "array"])
+
+
 def change_options(function: Function) -> Function:
     return _decorated(function, [one for one in OPTIONS if not one.at_submit])
 

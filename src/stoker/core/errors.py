@@ -55,6 +55,10 @@ class Impossible(StokerError):
     exit_code = 5
 
 
+class StudyLost(StokerError):
+    """The study of a sweep was deleted while its adviser ran; it is made again from the queue."""
+
+
 class JobFailed(StokerError):
     """A job that a Python program waited for has no result."""
 

@@ -15,7 +15,7 @@ from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
-from stoker.store.queries import arrays_of, jobs_of_sweep, tasks_in
+from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended"]
@@ -195,6 +195,9 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 def _meant(store: Store, word: str) -> Iterator[tuple[int, bool]]:
     """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
+    if word.isdecimal() and is_adviser(store, int(word)):
+        yield int(word), False
+        return
     arrays = arrays_of(store, find(store, [word]))
     counts = Counter(arrays.values())
     whole = {array for array, count in counts.items() if array and count == tasks_in(store, array)}

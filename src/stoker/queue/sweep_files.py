@@ -19,10 +19,9 @@ from stoker.queue.sweep import Asked
 _KEYS = (
     *("parameters", "union", "method", "count", "seed", "repeat", "max_parallel", "style", "results"),
     *("objective", "goal", "pruner", "command"),
-    *("metric", "run_cap", "early_terminate", "program", "name", "project", "entity", "description"),
+    *("metric", "run_cap", "early_terminate", "program"),
+    *("name", "project", "entity", "description"),  # of W&B: where it shows results
 )
-_ONLY_NAMES = ("name", "project", "entity", "description")
-"""Keys of W&B that say where results are shown; they are accepted and not used."""
 _METHODS = {"bayes": "tpe"}
 _GOALS = {"minimize": "min", "maximize": "max", "min": "min", "max": "max"}
 _STYLES: Mapping[str, Style] = {"args": "args", "hydra": "hydra", "env": "env", "none": "none"}

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from stoker.core.errors import NoSuchJob
-from stoker.core.job import Ended, state_word
+from stoker.core.job import Ended, Job, state_word
 from stoker.core.sweep.importance import METHOD, importance_of, pareto, saved_seconds
 from stoker.core.sweep.objective import Curve, Objective, parse_objectives, score
 from stoker.core.sweep.record import REPEAT
@@ -82,7 +82,7 @@ class SweepView(Struct, frozen=True):
     id: int
     name: str
     state: str
-    """queued, running, stopped (by the user), or done."""
+    """queued, running, done, stopped (`stoker sweep stop`), or interrupted: its adviser failed or was cancelled."""
     method: str
     space: list[str]
     command: str
@@ -191,7 +191,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         simulated=simulated,
         id=stored.id,
         name=text_for_json(sweep.name),
-        state=_state(stored, trials, adviser_over=adviser is None or isinstance(adviser.state, Ended)),
+        state=_state(stored, trials, adviser),
         method=sweep.method,
         space=[parameter_text(one) for one in sweep.space.parameters],
         command=text_for_json(sweep.command.text),
@@ -289,10 +289,12 @@ def _number(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _state(stored: StoredSweep, trials: Sequence[TrialView], *, adviser_over: bool) -> str:
+def _state(stored: StoredSweep, trials: Sequence[TrialView], adviser: Job | None) -> str:
     open_trials = [one for one in trials if one.ended is None]
-    if not open_trials and adviser_over:
-        return "stopped" if stored.stopped is not None else "done"
+    if not open_trials and (adviser is None or isinstance(adviser.state, Ended)):
+        if stored.stopped is not None:
+            return "stopped"
+        return "done" if adviser is None or state_word(adviser) == "done" else "interrupted"
     active = any(one.state not in ("queued", "held") for one in open_trials)
     return "running" if active or len(open_trials) < len(trials) else "queued"
 

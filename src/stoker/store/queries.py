@@ -121,6 +121,11 @@ def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
     return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
 
 
+def is_adviser(reader: Reader, job_id: int) -> bool:
+    """Whether a job chooses the trials of a sweep: its id is then that of the sweep, and it ends after all of them."""
+    return bool(reader.rows("SELECT 1 FROM sweeps WHERE id = ? AND adviser = id", job_id))
+
+
 def queued_jobs(reader: Reader, engine: str, after: int, limit: int) -> list[Job]:
     """The engine's jobs that no worker holds, by id."""
     query = f"{_OPEN_JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.core.spec import JobSpec
 from stoker.core.sweep.record import Sweep, trial_job
-from stoker.core.sweep.space import Params, Scalar
+from stoker.core.sweep.space import Scalar
 from stoker.store.engine_lock import engine_of
 from stoker.store.reader import Reader
 from stoker.store.schema import IN_SWEEP, OPEN, decode, encode
@@ -34,17 +34,6 @@ class StoredSweep(Struct, frozen=True):
     spec: JobSpec
     """That of all trials."""
     sweep: Sweep
-
-
-class TrialRow(Struct, frozen=True):
-    """A trial and its job."""
-
-    number: int
-    job: int
-    state: str
-    """State of the job in one word: waiting, running, done, failed, ..."""
-    params: Params
-    ended: float | None = None
 
 
 def add_sweep(store: Store, stored: StoredSweep) -> None:
@@ -92,16 +81,6 @@ def all_sweeps(reader: Reader) -> list[StoredSweep]:
     return [_stored(reader, row) for row in reader.rows(_SWEEP + "ORDER BY created DESC, id DESC")]
 
 
-def trials_of(reader: Reader, sweep_id: int) -> list[TrialRow]:
-    """The trials that are in the queue, by number."""
-    query = f"SELECT trial, id, state, params, ended FROM jobs WHERE sweep = ? AND {IN_SWEEP} ORDER BY trial"
-    decoder = _params()
-    return [
-        TrialRow(number, job, state, decoder.decode(params), ended)
-        for number, job, state, params, ended in reader.rows(query, sweep_id)
-    ]
-
-
 def add_trial(
     store: Store, stored: StoredSweep, number: int, point: Mapping[str, Scalar], now: float, *, held: str = ""
 ) -> int:
@@ -136,8 +115,3 @@ def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
 @cache
 def _sweeps() -> msgspec.json.Decoder[Sweep]:
     return msgspec.json.Decoder(Sweep)
-
-
-@cache
-def _params() -> msgspec.json.Decoder[Params]:
-    return msgspec.json.Decoder(Params)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.cli.console import flush_output, say, silence_output
-from stoker.cli.job_options import job_options, options_from
+from stoker.cli.job_options import options_from, trial_options
 from stoker.cli.main import LazyGroup
 from stoker.cli.output_options import wants_json, write_json
 from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
@@ -127,7 +127,7 @@ class Request(Struct, frozen=True):
 @click.option("--objective", "objectives", multiple=True, metavar="WHAT", help="Value to optimize (repeatable).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="Whether less or more is better, default min.")
 @click.option("--pruner", "pruners", multiple=True, metavar="RULE", help="Stop bad trials early (repeatable).")
-@job_options
+@trial_options
 @click.option("-s", "--shell", is_flag=True, help="Run the command as one line of your shell.")
 @sim_option
 @click.option("--resume", is_flag=True, help="Submit only trials that are not done and not in the queue.")
@@ -306,6 +306,6 @@ def _show(done: Done, request: Request) -> None:
         say(f"all {done.skipped:,} trials are done or in the queue; nothing was submitted")
         print(f"sweep {done.id}")
     else:
-        before = f"; {done.skipped:,} others are done or in the queue" if done.skipped else ""
+        before = f"; {done.skipped:,} submitted before" if done.skipped else ""
         what = "1 trial" if done.trials == 1 else f"{done.trials:,} trials"
         print(f"submitted sweep {done.id} ({what}{before})")

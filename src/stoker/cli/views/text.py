@@ -291,7 +291,7 @@ _CODES: dict[Look, str] = {
 }
 """Only the terminal's own colours, and none that is hard to read on a light or a dark background."""
 
-_IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→▐✗│─▸●", "#=x.->x <__.-=+*>[x|->*")
+_IN_ASCII = str.maketrans("█▒▓░·…×°≤▁▂▃▄▅▆▇→▐✗│─▸●▘▝▀▖▌▞▛▗▚▜▙▟└", "#=x.->x <__.-=+*>[x|->*''\".|/#.\\###+")
 _USUAL_SIZE = (80, 24)
 
 

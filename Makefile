@@ -51,14 +51,14 @@ demo: $(PRODUCT)
 	@echo "  stoker                         # GPUs and jobs"
 
 test: $(PAGE)
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(PAGE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python web/build_page.py --fetch --test
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
 SEED ?= 1

@@ -36,6 +36,7 @@ TYPES = {
     "status-1": "stoker.queue.view_model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "sweep-change-1": "stoker.queue.sweep_change:SweepChange",
+    "sweep-page-1": "stoker.queue.sweep_page:SweepPage",
     "sweep-status-1": "stoker.queue.sweep_view:SweepView",
     "sweeps-1": "stoker.queue.sweep_view:SweepList",
     "submit-plan-1": "stoker.cli.views.dry_run:SubmitPlan",

@@ -12,6 +12,8 @@ import type {
   Series,
   Session,
   Status,
+  SweepLine,
+  SweepPage,
   Timeline,
   Usage,
 } from "./types";
@@ -69,6 +71,10 @@ export const getSamples = (hours: number): Promise<Samples> => call("gpus/sample
 export const getTimeline = (query: Query): Promise<Timeline> => call("timeline", query);
 export const getHistory = (query: Query): Promise<History> => call("history", query);
 export const getUsage = (query: Query): Promise<Usage> => call("usage", query);
+
+export const getSweeps = (): Promise<{ sweeps: SweepLine[] }> => call("sweeps");
+export const getSweep = (id: string, page: number): Promise<SweepPage> =>
+  call(`sweeps/${encodeURIComponent(id)}`, { page });
 
 export async function getJob(label: string): Promise<JobDetails> {
   const { jobs } = await call<SelectedJobs>(`jobs/${encodeURIComponent(label)}`);

@@ -15,6 +15,7 @@ import { History } from "./views/history";
 import { JobView } from "./views/job";
 import { Jobs } from "./views/jobs";
 import { Overview } from "./views/overview";
+import { Sweeps } from "./views/sweeps";
 import { TimelineView } from "./views/timeline";
 
 interface View {
@@ -29,6 +30,7 @@ const VIEWS: View[] = [
   { name: "timeline", title: "Timeline", content: TimelineView },
   { name: "jobs", title: "Jobs", content: Jobs },
   { name: "history", title: "History", content: History },
+  { name: "sweeps", title: "Sweeps", content: Sweeps },
 ];
 
 const helpShown = signal(false);
@@ -69,7 +71,9 @@ function globalKeys(): Keys {
       helpShown.value = true;
     },
     Escape: () => {
-      if (route.value.view === "job") back(hashOf("jobs"));
+      const { view, argument } = route.value;
+      if (view === "job") back(hashOf("jobs"));
+      if (view === "sweeps" && argument) back(hashOf("sweeps"));
     },
   };
 }
@@ -225,10 +229,10 @@ function Refused(): JSX.Element {
 }
 
 const KEYS: [string, string][] = [
-  ["1 – 4", "Overview, Timeline, Jobs, History"],
+  ["1 – 5", "Overview, Timeline, Jobs, History, Sweeps"],
   ["/", "search"],
   ["↑ ↓ or j k", "move in the table"],
-  ["Enter", "open the job"],
+  ["Enter", "open the job or the sweep"],
   ["Space", "choose the job"],
   ["c", "cancel"],
   ["r", "retry"],

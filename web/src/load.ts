@@ -15,6 +15,9 @@ export interface Loaded<T> {
   again: () => void;
 }
 
+/** The server spends at most this part (1/N) of its time on one view. */
+const SHARE = 10;
+
 interface State<T> {
   key: string;
   data: T | null;
@@ -23,17 +26,18 @@ interface State<T> {
 
 /**
  * `key` names what is read: another key reads at once and forgets the old data unless `keep` is set.
- * Between two reads at least `restMs` pass.
+ * Between two reads at least `restMs` pass, and more where a read takes long.
  */
 export function useLoaded<T>(key: string, read: () => Promise<T>, restMs = 1000, keep = true): Loaded<T> {
   const [state, setState] = useState<State<T>>({ key, data: null, error: null });
-  const current = useRef({ key, read, last: 0, timer: undefined as ReturnType<typeof setTimeout> | undefined });
+  const current = useRef({ key, read, last: 0, took: 0, timer: undefined as ReturnType<typeof setTimeout> | undefined });
   current.current.key = key;
   current.current.read = read;
 
   const load = useRef(async (): Promise<void> => {
     const { key: wanted, read: how } = current.current;
-    current.current.last = Date.now();
+    const began = Date.now();
+    current.current.last = began;
     try {
       const data = await how();
       if (current.current.key === wanted) setState({ key: wanted, data, error: null });
@@ -41,10 +45,12 @@ export function useLoaded<T>(key: string, read: () => Promise<T>, restMs = 1000,
       const error = problem instanceof Error ? problem : new Error(String(problem));
       if (current.current.key === wanted) setState((old) => ({ key: wanted, data: old.data, error }));
     }
+    current.current.took = Date.now() - began;
   });
   const again = useRef((): void => {
     if (current.current.timer !== undefined) return;
-    const wait = Math.max(0, current.current.last + restMs - Date.now());
+    const { last, took } = current.current;
+    const wait = Math.max(0, last + Math.max(restMs, SHARE * took) - Date.now());
     current.current.timer = setTimeout(() => {
       current.current.timer = undefined;
       void load.current();

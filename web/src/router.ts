@@ -3,9 +3,9 @@
 import { signal } from "@preact/signals";
 
 export interface Route {
-  /** `overview`, `timeline`, `jobs`, `job`, `history`. */
+  /** `overview`, `timeline`, `jobs`, `job`, `history`, `sweeps`. */
   view: string;
-  /** The label of a job. */
+  /** The label of a job, or the id of a sweep. */
   argument: string;
   query: URLSearchParams;
 }

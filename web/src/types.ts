@@ -13,6 +13,7 @@ export type JobState =
   | "oom"
   | "timeout"
   | "cancelled"
+  | "stopped"
   | "skipped"
   | "lost";
 
@@ -414,4 +415,108 @@ export interface Series {
   metrics: Record<string, [number, number][]>;
   /** Whether the first number of a metric's points is a step, and not a time. */
   steps: boolean;
+}
+
+/** A value of a parameter. */
+export type Scalar = string | number | boolean | null;
+
+/** `interrupted`: the job that chooses its trials failed or was cancelled. */
+export type SweepState = "queued" | "running" | "done" | "stopped" | "interrupted";
+
+export interface SweepLine {
+  id: number;
+  name: string;
+  state: SweepState;
+  method: string;
+  total: number;
+  counts: Record<string, number>;
+  created: string;
+  objective: string;
+  best: number | null;
+  params: Record<string, Scalar>;
+}
+
+export interface Trial {
+  number: number;
+  job: number;
+  state: JobState;
+  params: Record<string, Scalar>;
+  values: Record<string, number | null>;
+  step: number | null;
+  started: string | null;
+  ended: string | null;
+  seconds: number | null;
+  gpu_hours: number;
+  message: string;
+}
+
+export interface BestPoint {
+  trials: number[];
+  jobs: number[];
+  params: Record<string, Scalar>;
+  values: Record<string, number>;
+}
+
+export interface Sweep {
+  at: string;
+  id: number;
+  name: string;
+  state: SweepState;
+  method: string;
+  space: string[];
+  command: string;
+  objectives: { name: string; goal: string; source: string }[];
+  pruners: string[];
+  created: string;
+  total: number;
+  counts: Record<string, number>;
+  best: BestPoint[];
+  importance: Record<string, number>;
+  importance_method: string;
+  gpu_hours: number;
+  gpu_hours_saved: number;
+  gpu_hours_full_trial: number | null;
+  adviser: number | null;
+  adviser_state: string;
+  adviser_message: string;
+  notices: string[];
+  trials: Trial[];
+}
+
+export interface SweepAxis {
+  name: string;
+  log: boolean;
+  /** Texts that stand for 0, 1, 2 ...; empty for numbers. */
+  names: string[];
+}
+
+export interface SweepPoint {
+  trial: Trial;
+  /** How many trials had ended when it ended. */
+  place: number;
+  /** Where it is on each axis. */
+  line: (number | null)[];
+  /** From 0 (the worst) to 1 (the best). */
+  goodness: number;
+}
+
+export interface SweepCurve {
+  trial: number;
+  job: number;
+  state: JobState;
+  points: [number, number][];
+}
+
+/** A sweep with a page of its table and the data of its charts. */
+export interface SweepPage {
+  sweep: Sweep;
+  page: number;
+  pages: number;
+  total: number;
+  axes: SweepAxis[];
+  points: SweepPoint[];
+  points_left_out: number;
+  steps: [number, number][];
+  curves: SweepCurve[];
+  curves_left_out: number;
 }

@@ -8,7 +8,7 @@ from math import isfinite
 from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.sweep.importance import best_so_far
-from stoker.core.sweep.objective import Objective, score
+from stoker.core.sweep.objective import Curve, Objective, score
 from stoker.core.sweep.space import Scalar, value_text
 from stoker.queue.sweep_view import SweepData, TrialView, tuned_names
 
@@ -20,7 +20,7 @@ def chart_of(data: SweepData, kind: str, parameter: str | None = None) -> Chart 
     """The chart of a kind; refuses a sweep that has nothing to show yet."""
     if not data.objectives:
         raise UsageError("this sweep has no objective to plot", "name one: stoker sweep --objective val_loss:min ...")
-    trials = _with_value(data)
+    trials = with_value(data)
     if not trials and kind != "curves":
         raise StokerError(
             f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
@@ -39,8 +39,8 @@ def chart_of(data: SweepData, kind: str, parameter: str | None = None) -> Chart 
 def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
     """All trials in the order in which they ended, and the best so far."""
     objective = data.objectives[0]
-    order = sorted(trials, key=lambda one: (one.ended is None, one.ended or data.view.at, one.number))
-    values = [_value(one, objective) for one in order]
+    order = in_order(data, trials)
+    values = [value_in(one, objective) for one in order]
     full = [value if one.state == "done" else None for one, value in zip(order, values, strict=True)]
     best = best_so_far(full, smallest=objective.goal == "min")
     steps = tuple((float(place), value) for place, value in enumerate(best, 1) if value is not None)
@@ -56,6 +56,11 @@ def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
     )
 
 
+def in_order(data: SweepData, trials: Sequence[TrialView]) -> list[TrialView]:
+    """Trials in the order in which they ended; those that run come last."""
+    return sorted(trials, key=lambda one: (one.ended is None, one.ended or data.view.at, one.number))
+
+
 def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None) -> Chart:
     """An objective against one parameter."""
     objective = data.objectives[0]
@@ -66,8 +71,8 @@ def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None
             f"there is no parameter {chosen}", did_you_mean(str(chosen), names, f"parameters: {', '.join(names)}")
         )
     having = [one for one in trials if chosen in one.params]
-    axis, places = _axis(chosen, [one.params[chosen] for one in having])
-    values = [_value(one, objective) for one in having]
+    axis, places = _axis(data, chosen, [one.params[chosen] for one in having])
+    values = [value_in(one, objective) for one in having]
     shown = _by_state(list(zip(having, places, values, strict=True)))
     title = f"sweep {data.view.id}: {objective.name} by {chosen}"
     log = wants_log(values)
@@ -88,11 +93,11 @@ def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
     axes, columns = [], []
     for name in tuned_names(data.view):
         having = [one.params[name] for one in trials if name in one.params]
-        axis, places = _axis(name, having)
+        axis, places = _axis(data, name, having)
         found = iter(places)
         axes.append(axis)
         columns.append([next(found) if name in one.params else None for one in trials])
-    values = [_value(one, objective) for one in trials]
+    values = [value_in(one, objective) for one in trials]
     axes.append(axis_over(objective.name, values, log=wants_log(values), margin=0.0))
     columns.append(list(values))
     return Parallel(
@@ -106,16 +111,12 @@ def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
 def curves(data: SweepData) -> Chart:
     """Values over steps of all trials; the best one stands out."""
     objective = data.objectives[0]
-    finite = {
-        number: tuple((step, value) for step, value in curve if isfinite(value))
-        for number, curve in data.curves.items()
-    }
-    shown = {number: curve for number, curve in list(finite.items())[-MOST_CURVES:] if curve}
+    shown = shown_curves(data)
     if not shown:
         raise StokerError(
             f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
         )
-    best = data.view.best[0].trials[0] if data.view.best else None
+    best = _best_trial(data)
     states = {one.number: one.state for one in data.view.trials}
     series = [
         Series("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
@@ -134,6 +135,23 @@ def curves(data: SweepData) -> Chart:
     )
 
 
+def shown_curves(data: SweepData) -> dict[int, Curve]:
+    """The finite values by step of the newest trials and of the best one, by number."""
+    newest = [number for number, curve in data.curves.items() if curve][-MOST_CURVES:]
+    best = _best_trial(data)
+    numbers = [best, *newest[1:]] if best in data.curves and best not in newest else newest
+    finite = {
+        number: tuple((step, value) for step, value in data.curves[number] if isfinite(value))
+        for number in numbers
+        if number is not None
+    }
+    return {number: curve for number, curve in finite.items() if curve}
+
+
+def _best_trial(data: SweepData) -> int | None:
+    return data.view.best[0].trials[0] if data.view.best else None
+
+
 def goodness(values: Sequence[float], objective: Objective) -> tuple[float, ...]:
     """The rank of each value from 0 (worst) to 1 (best)."""
     order = sorted(range(len(values)), key=lambda place: score(objective.goal, values[place]))
@@ -141,22 +159,23 @@ def goodness(values: Sequence[float], objective: Objective) -> tuple[float, ...]
     return tuple(1 - ranks[place] / max(1, len(values) - 1) for place in range(len(values)))
 
 
-def _with_value(data: SweepData) -> list[TrialView]:
+def with_value(data: SweepData) -> list[TrialView]:
     name = data.objectives[0].name
     return [one for one in data.view.trials if one.state in ("done", "stopped") and one.values.get(name) is not None]
 
 
-def _value(trial: TrialView, objective: Objective) -> float:
+def value_in(trial: TrialView, objective: Objective) -> float:
     value = trial.values[objective.name]
     assert value is not None
     return value
 
 
-def _axis(name: str, values: Sequence[Scalar]) -> tuple[Axis, list[float]]:
+def _axis(data: SweepData, name: str, values: Sequence[Scalar]) -> tuple[Axis, list[float]]:
     """An axis for a parameter, and where its values are on it."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values) and len(set(numbers)) > 1:
-        return axis_over(name, numbers, log=wants_log(numbers), margin=0.02), numbers
+        log = name in data.log_names or wants_log(numbers)
+        return axis_over(name, numbers, log=log, margin=0.02), numbers
     texts = list(dict.fromkeys(value_text(value) for value in values))
     places = {text: float(place) for place, text in enumerate(texts)}
     return Axis(name, -0.5, len(texts) - 0.5, names=tuple(texts)), [places[value_text(value)] for value in values]

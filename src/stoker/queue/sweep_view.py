@@ -18,7 +18,7 @@ from stoker.core.sweep.importance import METHOD, importance_of, pareto, saved_se
 from stoker.core.sweep.objective import Curve, Objective, parse_objectives, score
 from stoker.core.sweep.record import REPEAT
 from stoker.core.sweep.result import TrialResult, read_result
-from stoker.core.sweep.space import Params, Scalar, parameter_text
+from stoker.core.sweep.space import Params, Range, Scalar, Space, parameter_text
 from stoker.core.text import text_for_json
 from stoker.queue.failure import failure_text
 from stoker.queue.view_model import exactly, moment
@@ -123,6 +123,12 @@ class SweepLine(Struct, frozen=True):
     total: int
     counts: dict[str, int]
     created: datetime
+    objective: str
+    """The first one; empty without one."""
+    best: float | None
+    """Its best value; null without one, and with several objectives."""
+    params: dict[str, Scalar]
+    """Of the best point."""
 
 
 class SweepList(Struct, frozen=True):
@@ -139,6 +145,8 @@ class SweepData(Struct, frozen=True):
     objectives: tuple[Objective, ...]
     curves: dict[int, Curve]
     """Of the first objective, by trial."""
+    log_names: frozenset[str] = frozenset()
+    """Parameters whose range is logarithmic."""
 
 
 def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
@@ -214,7 +222,8 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         trials=trials,
     )
     name = objectives[0].name if objectives else ""
-    return SweepData(view, objectives, {number: result.curve(name) for number, result in results.items()})
+    curves = {number: result.curve(name) for number, result in results.items()}
+    return SweepData(view, objectives, curves, _log_names(sweep.space))
 
 
 def best_points(trials: Sequence[TrialView], objectives: Sequence[Objective], repeat: int) -> list[BestView]:
@@ -238,6 +247,10 @@ def best_points(trials: Sequence[TrialView], objectives: Sequence[Objective], re
         )
         for point in order
     ]
+
+
+def _log_names(space: Space) -> frozenset[str]:
+    return frozenset(one.name for one in space.parameters if isinstance(one.domain, Range) and one.domain.log)
 
 
 def tuned_names(view: SweepView) -> list[str]:
@@ -305,6 +318,25 @@ def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
     over = all(row.ended is not None for row in rows)
     state = ("stopped" if stored.stopped else "done") if over and rows else "running"
     sweep = stored.sweep
+    objectives = parse_objectives(sweep.objectives, sweep.goal or None)
+    best = _best(reader, stored, rows, objectives) if len(objectives) == 1 else None
     return SweepLine(
-        stored.id, text_for_json(sweep.name), state, sweep.method, sweep.trials, dict(counts), exactly(stored.created)
+        id=stored.id,
+        name=text_for_json(sweep.name),
+        state=state,
+        method=sweep.method,
+        total=sweep.trials,
+        counts=dict(counts),
+        created=exactly(stored.created),
+        objective=objectives[0].name if objectives else "",
+        best=best.values[objectives[0].name] if best else None,
+        params=best.params if best else {},
     )
+
+
+def _best(
+    reader: Reader, stored: StoredSweep, rows: Sequence[TrialJob], objectives: Sequence[Objective]
+) -> BestView | None:
+    results = {number: read_result(body) for number, body in trial_results(reader, stored.id).items()}
+    trials = [_trial(row, results.get(row.number), None, objectives, 0.0) for row in rows if row.state == "done"]
+    return next(iter(best_points(trials, objectives, stored.sweep.repeat)), None)

@@ -30,6 +30,8 @@ from stoker.queue.jobs_page import LINES, history_page, jobs_page
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.samples import read_samples
 from stoker.queue.select import ENDED_STATES, find, parse_filter
+from stoker.queue.sweep_page import read_sweep_page
+from stoker.queue.sweep_view import read_sweeps
 from stoker.queue.timeline import read_timeline
 from stoker.queue.usage import read_usage
 from stoker.queue.view_builder import status_of
@@ -93,6 +95,8 @@ def routes(service: Service) -> list[BaseRoute]:
         "timeline": api.timeline,
         "history": api.history,
         "usage": api.usage,
+        "sweeps": api.sweeps,
+        "sweeps/{sweep}": api.sweep,
     }
     return [
         *(Route(f"/api/v1/{path}", _explained(endpoint), methods=["GET"]) for path, endpoint in reads.items()),
@@ -177,6 +181,13 @@ class Api:
     def usage(self, request: Request) -> Response:
         return answer(read_usage(self._paths, Period(_moment(request, "since") or 0.0), simulated=self._simulated))
 
+    def sweeps(self, _request: Request) -> Response:
+        return answer(read_sweeps(self._paths))
+
+    def sweep(self, request: Request) -> Response:
+        word = _sweep_id(request)
+        return answer(read_sweep_page(self._paths, word, _page(request), simulated=self._simulated))
+
     async def act(self, request: Request) -> Response:
         """Carry out an action; the guard has refused requests of other sites, and all if the server is read-only."""
         try:
@@ -216,6 +227,13 @@ def _label(request: Request) -> str:
         return f"{tasks[1]}.{tasks[2]}"
     if not re.fullmatch(_LABEL, text):
         raise NoSuchJob(f"{printable(text[:40])!r} is not the label of a job", "list jobs with /api/v1/jobs")
+    return str(text)
+
+
+def _sweep_id(request: Request) -> str:
+    text = request.path_params["sweep"]
+    if not re.fullmatch(r"(?a)\d{1,18}", text):
+        raise NoSuchJob(f"{printable(text[:40])!r} is not the id of a sweep", "list sweeps with /api/v1/sweeps")
     return str(text)
 
 

@@ -1,11 +1,12 @@
 /** The parts of ECharts that the page uses. Loaded after the tables. */
 
-import { BarChart, CustomChart, LineChart, ScatterChart } from "echarts/charts";
+import { BarChart, CustomChart, LineChart, ParallelChart, ScatterChart } from "echarts/charts";
 import {
   DataZoomInsideComponent,
   DataZoomSliderComponent,
   GridComponent,
   MarkLineComponent,
+  ParallelComponent,
   TooltipComponent,
 } from "echarts/components";
 import { init, use } from "echarts/core";
@@ -15,11 +16,13 @@ use([
   BarChart,
   CustomChart,
   LineChart,
+  ParallelChart,
   ScatterChart,
   DataZoomInsideComponent,
   DataZoomSliderComponent,
   GridComponent,
   MarkLineComponent,
+  ParallelComponent,
   TooltipComponent,
   CanvasRenderer,
 ]);

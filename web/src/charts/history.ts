@@ -98,7 +98,7 @@ export function daysOption(usage: Usage, colours: Colouring, palette: Palette): 
 }
 
 const GOOD = new Set<JobState>(["done"]);
-const NEUTRAL = new Set<JobState>(["cancelled", "skipped"]);
+const NEUTRAL = new Set<JobState>(["cancelled", "skipped", "stopped"]);
 
 /** Series of points for jobs that went well, badly, or neither. */
 function byOutcome(jobs: JobUsage[], point: (job: JobUsage) => [number, number], palette: Palette): object[] {

@@ -4,11 +4,11 @@ import type { JSX } from "preact";
 
 import { isActive, isOver } from "../changes";
 import { percent, size, sizeOf } from "../format";
-import type { Device, Job, JobState } from "../types";
+import type { Device, Job, JobState, SweepState } from "../types";
 
 export type Tone = "active" | "waiting" | "held" | "good" | "bad" | "faint";
 
-const TONES: Record<JobState, Tone> = {
+const TONES: Record<JobState | SweepState, Tone> = {
   queued: "waiting",
   blocked: "waiting",
   scheduled: "waiting",
@@ -21,17 +21,19 @@ const TONES: Record<JobState, Tone> = {
   oom: "bad",
   timeout: "bad",
   lost: "bad",
+  interrupted: "bad",
   cancelled: "faint",
+  stopped: "faint",
   skipped: "faint",
 };
 
 const SIGNS: Record<Tone, string> = { active: "▶", waiting: "◌", held: "‖", good: "✓", bad: "✗", faint: "–" };
 
-export function toneOf(state: JobState): Tone {
+export function toneOf(state: JobState | SweepState): Tone {
   return TONES[state] ?? "faint";
 }
 
-export function StateMark({ state }: { state: JobState }): JSX.Element {
+export function StateMark({ state }: { state: JobState | SweepState }): JSX.Element {
   const tone = toneOf(state);
   return (
     <span class={`state ${tone}`}>

@@ -154,7 +154,7 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
   );
 }
 
-const OUTCOMES: JobState[] = ["done", "failed", "oom", "timeout", "lost", "cancelled", "skipped"];
+const OUTCOMES: JobState[] = ["done", "failed", "oom", "timeout", "lost", "stopped", "cancelled", "skipped"];
 
 function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Element {
   const total = Object.values(outcomes).reduce((sum, value) => sum + value, 0);

@@ -4,7 +4,7 @@ import { number } from "../format";
 import type { Sweep, SweepAxis, SweepCurve, SweepPage, SweepPoint } from "../types";
 import { type Option, axis, common, tip } from "./base";
 import type { Palette } from "./palette";
-import { axisType, isBest, scalar, stepLine } from "./sweep_data";
+import { isBest, scalar, scaleOf, stepLine, tick } from "./sweep_data";
 
 const GRID = { left: 56, right: 18, top: 16, bottom: 44 };
 const DIM = 0.12;
@@ -18,14 +18,14 @@ function label(palette: Palette): object {
 
 /** An axis over the values of trials. */
 function axisFor(one: SweepAxis, values: (number | null)[], palette: Palette): Option {
-  const type = axisType(one, values);
-  const shared = { ...axis(palette), type, name: one.name };
-  if (type === "category") return { ...shared, data: one.names, splitLine: { show: false } };
+  const scale = scaleOf(one, values);
+  const shared = { ...axis(palette), ...scale, name: one.name };
+  if (scale.type === "category") return { ...shared, data: one.names, splitLine: { show: false } };
   return {
     ...shared,
     scale: true,
     splitNumber: 4,
-    axisLabel: { ...label(palette), formatter: (value: number) => number(value) },
+    axisLabel: { ...label(palette), formatter: tick },
     minorTick: { show: false },
   };
 }
@@ -180,12 +180,14 @@ export function parallelOption(page: SweepPage, narrow: boolean, palette: Palett
 
 function parallelAxis(page: SweepPage, one: SweepAxis, place: number, narrow: boolean, palette: Palette): Option {
   const isValue = place === page.axes.length - 1;
+  // The smallest value is the best: draw it at the top, so that good lines end there.
+  const inverse = isValue && page.sweep.objectives[0]?.goal === "min" && !narrow;
   return {
     ...axisFor(one, column(page.points, place), palette),
     id: axisId(place),
     dim: place,
     splitNumber: 4,
-    nameLocation: narrow ? "start" : "end",
+    nameLocation: narrow || inverse ? "start" : "end",
     nameGap: 14,
     nameTextStyle: {
       color: isValue ? palette.text : palette.faint,
@@ -195,14 +197,14 @@ function parallelAxis(page: SweepPage, one: SweepAxis, place: number, narrow: bo
       verticalAlign: narrow ? "bottom" : "middle",
       padding: narrow ? [0, 0, 12, 14] : 0,
     },
-    // The minimum is better: draw it at the top, so that good lines end there.
-    inverse: isValue && page.sweep.objectives[0]?.goal === "min" && !narrow,
+    inverse,
     axisLine: { lineStyle: { color: palette.faint, width: 1 } },
     axisLabel: {
       ...label(palette),
-      ...(one.names.length ? {} : { formatter: (value: number) => number(value) }),
-      textBorderColor: palette.surface,
-      textBorderWidth: 2,
+      ...(one.names.length ? {} : { formatter: tick }),
+      backgroundColor: `${palette.surface}cc`,
+      padding: [1, 3],
+      borderRadius: 2,
     },
     areaSelectStyle: { width: 18, borderWidth: 1, borderColor: palette.accent, color: palette.accent, opacity: 0.25 },
   };
@@ -228,7 +230,7 @@ export function curvesOption(page: SweepPage, chosen: Chosen, palette: Palette):
   const name = page.sweep.objectives[0]?.name ?? "";
   const values = page.curves.flatMap((curve) => curve.points.map(([, value]) => value));
   const ordered = [...page.curves].sort((one, other) => Number(one.trial === best) - Number(other.trial === best));
-  const log = axisType({ name, log: page.axes.at(-1)?.log ?? false, names: [] }, values) === "log";
+  const scale = scaleOf({ name, log: page.axes.at(-1)?.log ?? false, names: [] }, values);
   return {
     ...common(palette),
     grid: GRID,
@@ -249,13 +251,13 @@ export function curvesOption(page: SweepPage, chosen: Chosen, palette: Palette):
     },
     yAxis: {
       ...axis(palette),
-      type: log ? "log" : "value",
+      ...scale,
       scale: true,
       splitNumber: 4,
       name,
       nameLocation: "middle",
       nameGap: 42,
-      axisLabel: { ...label(palette), formatter: (value: number) => number(value) },
+      axisLabel: { ...label(palette), formatter: tick },
     },
     series: ordered.map((curve) => curveSeries(curve, curve.trial === best, chosen, palette)),
   };

@@ -31,12 +31,46 @@ export function brushedTrials(points: SweepPoint[], brush: Brush): ReadonlySet<n
   return new Set(points.filter((point) => isBrushed(point, brush)).map((point) => point.trial.number));
 }
 
-/** Names, numbers, or powers of ten; a logarithmic axis of less than a power of ten has no labels to read. */
-export function axisType(axis: SweepAxis, values: (number | null)[]): "category" | "log" | "value" {
-  if (axis.names.length) return "category";
-  const known = values.filter((value) => value !== null);
-  const [low, high] = [Math.min(...known), Math.max(...known)];
-  return axis.log && low > 0 && high / low >= 10 ? "log" : "value";
+export interface Scale {
+  type: "category" | "log" | "value";
+  /** Of a logarithmic axis; its labels are powers of it. */
+  logBase?: number;
+}
+
+/**
+ * Names, numbers, or powers of ten; a logarithmic axis of less than a power of ten has no labels to read.
+ * Values such as 16, 32, 64 get an axis with the same distance between them.
+ */
+export function scaleOf(axis: SweepAxis, values: (number | null)[]): Scale {
+  if (axis.names.length) return { type: "category" };
+  const known = [...new Set(values.filter((value) => value !== null))].sort((one, other) => one - other);
+  const [low = 0, high = 0] = [known[0], known.at(-1)];
+  const ratio = commonRatio(known);
+  if (ratio !== null && isPower(low, ratio)) return { type: "log", logBase: ratio };
+  return axis.log && low > 0 && high / low >= 10 ? { type: "log", logBase: 10 } : { type: "value" };
+}
+
+const MOST_LABELS = 12;
+
+/** The factor between sorted numbers if it is always the same whole number. */
+function commonRatio(sorted: number[]): number | null {
+  const [first = 0, second = 0] = sorted;
+  const ratio = Math.round(second / first);
+  if (sorted.length < 3 || sorted.length > MOST_LABELS || first <= 0 || ratio < 2) return null;
+  const fits = sorted.slice(1).every((value, index) => Math.abs(value / (sorted[index] ?? 1) / ratio - 1) < 1e-9);
+  return fits ? ratio : null;
+}
+
+function isPower(value: number, base: number): boolean {
+  const exponent = Math.log(value) / Math.log(base);
+  return Math.abs(exponent - Math.round(exponent)) < 1e-9;
+}
+
+/** A label of an axis: `0.001`, `1e-4`, `2.5e6`. */
+export function tick(value: number): string {
+  const rounded = Number(value.toPrecision(4));
+  const small = rounded !== 0 && Math.abs(rounded) < 1e-3;
+  return small || Math.abs(rounded) >= 1e6 ? rounded.toExponential().replace("+", "") : String(rounded);
 }
 
 /** Whether a trial is among the best tenth; the best one always is. */

@@ -31,10 +31,11 @@ export function JobView({ label }: { label: string }): JSX.Element {
   const [links, setLinks] = useState<Link[]>([]);
   const live = useRef<[number, number][]>([]);
   useChanges((changes) => {
-    const line = changes.jobs.find((job) => job.label === label);
+    const shown = loaded.data?.label ?? label; // the address may have the number of a task of an array
+    const line = changes.jobs.find((job) => job.label === shown);
     if (line && line.held_bytes !== null)
       live.current = [...live.current.slice(-MOST_POINTS), [moment(changes.at) / 1000, line.held_bytes]];
-    if (!line && !changes.changed.includes(label) && !changes.gone.includes(label)) return;
+    if (!line && !changes.changed.includes(shown) && !changes.gone.includes(shown)) return;
     loaded.again();
     series.again();
   });

@@ -58,7 +58,9 @@ function Content({ data }: { data: SweepPage }): JSX.Element {
         parallelAxisId: string;
         intervals: [number, number][];
       };
-      setBrush((old) => ({ ...old, [axisPlace(axis)]: intervals }));
+      // An axis that is drawn upside down reports its parts from the larger to the smaller number.
+      const parts = intervals.map(([one, other]): [number, number] => [Math.min(one, other), Math.max(one, other)]);
+      setBrush((old) => ({ ...old, [axisPlace(axis)]: parts }));
       adjust({});
     });
   };
@@ -169,7 +171,7 @@ function Tiles({ sweep }: { sweep: Sweep }): JSX.Element {
         {failed.toLocaleString("en")}
       </Tile>
       <Tile name="GPU-hours">{hours(sweep.gpu_hours)}</Tile>
-      {first ? <Tile name="GPU-hours saved by early stopping">{hours(sweep.gpu_hours_saved)}</Tile> : null}
+      {first ? <Tile name="GPU-hours saved">{hours(sweep.gpu_hours_saved)}</Tile> : null}
     </div>
   );
 }
@@ -194,14 +196,15 @@ function Facts({ sweep }: { sweep: Sweep }): JSX.Element {
         <Fact name="method">{sweep.method}</Fact>
         {sweep.objectives.map((one) => (
           <Fact key={one.name} name="objective">
-            {one.name}, {one.goal} <code>{one.source}</code>
+            {one.name}, {one.goal}
+            <span class="faint row">{one.source}</span>
           </Fact>
         ))}
         <Fact name="space">
           {sweep.space.map((one) => (
-            <div key={one}>
-              <code>{one}</code>
-            </div>
+            <code key={one} class="row">
+              {one}
+            </code>
           ))}
         </Fact>
         {sweep.pruners.length ? <Fact name="stops early">{sweep.pruners.join(", ")}</Fact> : null}

@@ -15,7 +15,6 @@ from stoker.cli.views.text import (
     HEIGHTS,
     Column,
     Line,
-    Look,
     Span,
     cells,
     clip,
@@ -30,9 +29,8 @@ from stoker.cli.views.text import (
     table_lines,
 )
 from stoker.core.text import printable
-from stoker.core.units import count_text, size_text
+from stoker.core.units import count_text
 from stoker.queue.history_view import PastLine
-from stoker.queue.job_view import JobDetails
 from stoker.queue.samples import GpuSamples
 from stoker.queue.view_model import DeviceLine, JobLine, Status
 from stoker.queue.view_text import ago_text, clock_text, watch_text
@@ -258,89 +256,3 @@ def _past_name(job: PastLine) -> Line:
     note = f"  {printable(job.note)}" if job.note else ""
     name = Span(counts + one_line(job.title or job.name or job.command))
     return name, *((Span(note, LOOKS.get(job.state, "faint")),) if note else ())
-
-
-# -- details -------------------------------------------------------------------------------------
-
-
-def detail_lines(details: JobDetails, now: float, width: int, height: int) -> list[Line]:
-    """The most important facts of a job, shorter than `stoker status ID`; in a low pane only three lines of them."""
-    lines = _few_facts(details, width) if height < ROOMY else _facts(details, width)
-    return [clipped(line, width) for line in lines]
-
-
-def _few_facts(details: JobDetails, width: int) -> list[Line]:
-    first: Line = (Span(f"job {details.label} ", "id"), Span(details.state, LOOKS.get(details.state, "")))
-    done = "" if details.progress is None else f"{details.progress:.0%} done"
-    rest = fitting(["", _where(details), _memory(details), done], width - line_cells(first) - 3)
-    lines: list[Line] = [(*first, Span(f" · {rest}" if rest else ""))]
-    return [*lines, *_why(details, width, 1), (Span(clip_middle(one_line(details.command), width), "faint"),)]
-
-
-def _facts(details: JobDetails, width: int) -> list[Line]:
-    title, command = one_line(details.title or details.command), one_line(details.command)
-    lines: list[Line] = [
-        (Span(f"job {details.label} ", "id"), Span(details.state, LOOKS.get(details.state, ""))),
-        *_wrapped(title, width, 2),
-    ]
-    lines += _wrapped(command, width, 3, "faint") if command != title else []
-    lines += _why(details, width, 4)
-    directory = f"cwd {details.directory}" if details.directory else ""
-    commit = f"git {details.commit}" if details.commit else ""
-    group = f"group {details.group}" if details.group else ""
-    for text in (_where(details), _memory(details)):
-        lines += _wrapped(text, width, 2)
-    for text in (directory, commit, group):
-        lines += _wrapped(text, width, 1, "faint")
-    if details.progress is not None:
-        lines.append(progress_cell(details.progress, min(20, width - 6)))
-    return lines
-
-
-def _why(details: JobDetails, width: int, most: int) -> list[Line]:
-    """Why it waits, or why it failed."""
-    if details.ended is None:
-        return _wrapped(details.why, width, most, "odd")
-    return _wrapped(details.failure or details.note, width, most, LOOKS.get(details.state, ""))
-
-
-def _where(details: JobDetails) -> str:
-    devices = f"GPU {','.join(details.devices)}" if details.devices else ""
-    attempt = f"attempt {len(details.attempts)}" if len(details.attempts) > 1 else ""
-    limit = f"limit {watch_text(details.limit_seconds)}" if details.limit_seconds is not None else ""
-    return " · ".join(filter(None, (devices, attempt, limit)))
-
-
-def _memory(details: JobDetails) -> str:
-    peak = f"peak {size_text(details.peak_vram_bytes)}" if details.peak_vram_bytes else ""
-    reserved = f"of {size_text(details.reserved_bytes)}" if details.reserved_bytes and peak else ""
-    busy = f"util {details.utilisation_percent}%" if details.utilisation_percent else ""
-    return "  ".join(filter(None, (f"{peak} {reserved}".strip(), busy)))
-
-
-def _wrapped(text: str, width: int, most: int, look: Look = "") -> list[Line]:
-    return [(Span(part, look),) for part in _parts(printable(text), width, most)]
-
-
-def _parts(text: str, width: int, most: int) -> list[str]:
-    """The text in lines of the width, at most so many."""
-    parts: list[str] = []
-    rest = text
-    while rest and len(parts) < most:
-        part = rest if cells(rest) <= width else _front(rest, width)
-        parts.append(part)
-        rest = rest[len(part) :]
-    if rest and parts:
-        parts[-1] = clip(parts[-1] + "……", width)
-    return parts
-
-
-def _front(text: str, width: int) -> str:
-    """As much of a text as fits, up to a blank if there is one."""
-    used, end = 0, 0
-    for end, character in enumerate(text):  # noqa: B007
-        used += cells(character)
-        if used > width:
-            break
-    blank = text.rfind(" ", 0, end)
-    return text[: blank + 1] if blank > end // 2 else text[: max(1, end)]

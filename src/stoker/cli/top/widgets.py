@@ -1,4 +1,4 @@
-"""Widgets that draw lines of spans: text, a table with a cursor, a pane that follows its end."""
+"""Widgets that draw lines of spans: text, and a table with a cursor."""
 
 from __future__ import annotations
 
@@ -53,21 +53,7 @@ def strip_of(line: Line, width: int, *, chosen: bool = False) -> Strip:
 
 
 class Lines(Widget):
-    """Some lines of text, which can be clicked."""
-
-    class Clicked(Message):
-        """A cell was clicked."""
-
-        def __init__(self, sender: Lines, x: int, y: int) -> None:
-            super().__init__()
-            self.sender, self.x, self.y = sender, x, y
-
-    class Resized(Message):
-        """There is more room, or less."""
-
-        def __init__(self, sender: Lines) -> None:
-            super().__init__()
-            self.sender = sender
+    """Some lines of text."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -85,12 +71,6 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         return strip_of(self._lines[y] if y < len(self._lines) else EMPTY, self.size.width)
-
-    def on_resize(self) -> None:
-        self.post_message(self.Resized(self))
-
-    def on_click(self, event: events.Click) -> None:
-        self.post_message(self.Clicked(self, event.x, event.y))
 
 
 class Labelled(Protocol):
@@ -234,89 +214,6 @@ class JobTable(Widget, Generic[Item], can_focus=True):
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self.move_to(self._cursor - 3)
-        event.stop()
-
-
-class LogPane(Widget, can_focus=True):
-    """Facts of a job above, the end of its log below; it follows the log unless the user has scrolled up."""
-
-    def __init__(self, *, id: str) -> None:
-        super().__init__(id=id)
-        self._facts: list[Line] = []
-        self._log: list[str] = []
-        self._title = ""
-        self._back = 0
-        """Lines between the end of the log and the last one shown."""
-        self.ruled = False
-        """Whether a line separates it from what is above."""
-
-    @property
-    def following(self) -> bool:
-        return self._back == 0
-
-    def show(self, facts: Sequence[Line], log: Sequence[str] | None, title: str) -> None:
-        """Show other facts; `log` is None if it has not changed."""
-        if list(facts) == self._facts and log is None and title == self._title:
-            return
-        self._facts, self._title = list(facts), title
-        if log is not None and log != self._log:
-            if not self.following:  # what the user reads stays where it is
-                self._back += max(0, len(log) - len(self._log))
-            self._log = list(log)
-        self.refresh()
-
-    def clear(self) -> None:
-        self._facts, self._log, self._title, self._back = [], [], "", 0
-        self.refresh()
-
-    def scroll(self, lines: int) -> None:
-        """Show earlier lines (positive) or later ones."""
-        room = self._room
-        self._back = max(0, min(self._back + lines, len(self._log) - room))
-        self.refresh()
-
-    @property
-    def _room(self) -> int:
-        return max(1, self.size.height - len(self._facts) - 1 - self.ruled)
-
-    def render_line(self, y: int) -> Strip:
-        width = self.size.width
-        line: Line = EMPTY
-        y -= self.ruled
-        if y < 0:
-            return strip_of((Span("─" * width, "faint"),), width)
-        if y < len(self._facts):
-            line = self._facts[y]
-        elif y == len(self._facts) and self._title:
-            state = self._title if self.following else "log (End follows it again)"
-            line = (Span(f"── {state} ".ljust(width, "─"), "faint"),)
-        elif y > len(self._facts):
-            line = self._log_line(y - len(self._facts) - 1)
-        return strip_of((Span(" "), *line), width)
-
-    def _log_line(self, row: int) -> Line:
-        end = len(self._log) - self._back
-        place = max(0, end - self._room) + row
-        return (Span(self._log[place]),) if 0 <= place < end else EMPTY
-
-    def on_key(self, event: events.Key) -> None:
-        steps = {"up": 1, "down": -1, "pageup": self._room, "pagedown": -self._room}
-        if event.key in steps:
-            self.scroll(steps[event.key])
-        elif event.key == "home":
-            self.scroll(len(self._log))
-        elif event.key == "end":
-            self.scroll(-self._back)
-        else:
-            return
-        event.stop()
-
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        self.scroll(-3)
-        event.stop()
-
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        self.scroll(3)
         event.stop()
 
 

@@ -17,28 +17,15 @@ from stoker.cli.top.actions import Target, Verb
 from stoker.cli.top.bars import TABS, Footer, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
 from stoker.cli.top.dialogs import Help, Question
-from stoker.cli.top.panels import (
-    ORDERS,
-    Order,
-    Table,
-    gpu_lines,
-    header_line,
-    history_table,
-    jobs_table,
-    notices,
-    ordered,
-)
 from stoker.cli.top.source import LINES, Freshness, Source
+from stoker.cli.top.summary import Summary
+from stoker.cli.top.tables import HistoryTab, JobsTab, JobTable
 from stoker.cli.top.timeline import TimelineChart
-from stoker.cli.top.widgets import JobTable, Lines
-from stoker.cli.views.text import Line, Span, clipped
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.changes import Changes
-from stoker.queue.history_view import History, PastLine
-from stoker.queue.samples import GpuSamples
-from stoker.queue.view_model import JobLine, Status
+from stoker.queue.view_model import Status
 from stoker.queue.view_text import clock_text
 from stoker.store.filters import NO_FILTER, Filter
 
@@ -56,9 +43,7 @@ class Top(App[None]):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     Screen { layout: vertical; overflow: hidden; }
-    #header, #tabs { height: 1; }
-    #gpus { height: auto; }
-    #notices { height: auto; }
+    #tabs { height: 1; }
     #body { height: 1fr; layout: vertical; }
     #body.split { layout: horizontal; }
     #main { width: 1fr; height: 1fr; }
@@ -95,39 +80,34 @@ class Top(App[None]):
         self._readonly = readonly
         self._chosen = chosen
         self._tab: Tab = "jobs"
-        self._order: Order = "start"
         self._status: Status | None = source.feed.status
-        self._samples: GpuSamples | None = None
-        self._history: History | None = None
         self._pane_open = True
-        self._error = ""
         self._freshness = Freshness(READ_SECONDS)
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="header")
-        yield Lines(id="gpus")
-        yield Lines(id="notices")
+        yield Summary(readonly=self._readonly, id="summary")
         yield TabBar(id="tabs")
         with Container(id="body"):
             with Container(id="main"):
-                yield JobTable[JobLine](self._draw_jobs, id="jobs")
+                yield JobsTab(id="jobs")
                 yield TimelineChart(self._source, id="timeline")
-                yield JobTable[PastLine](self._draw_history, id="history")
+                yield HistoryTab(id="history")
             yield DetailsPane(self._source, id="pane")
         yield Footer(readonly=self._readonly, id="footer")
 
     # -- parts of the screen ----------------------------------------------------------------------
 
-    def _lines(self, name: str) -> Lines:
-        return self.query_one(f"#{name}", Lines)
+    @property
+    def _summary(self) -> Summary:
+        return self.query_one(Summary)
 
     @property
-    def _jobs(self) -> JobTable[JobLine]:
-        return self.query_one("#jobs", JobTable)
+    def _jobs(self) -> JobsTab:
+        return self.query_one(JobsTab)
 
     @property
-    def _past(self) -> JobTable[PastLine]:
-        return self.query_one("#history", JobTable)
+    def _past(self) -> HistoryTab:
+        return self.query_one(HistoryTab)
 
     @property
     def _pane(self) -> DetailsPane:
@@ -142,18 +122,8 @@ class Top(App[None]):
         return self.query_one(Footer)
 
     @property
-    def _table(self) -> JobTable[JobLine] | JobTable[PastLine] | None:
+    def _table(self) -> JobsTab | HistoryTab | None:
         return self._jobs if self._tab == "jobs" else self._past if self._tab == "history" else None
-
-    @property
-    def _now(self) -> float:
-        return time.time()
-
-    def _draw_jobs(self, jobs: Sequence[JobLine], width: int) -> Table:
-        return jobs_table(jobs, self._now, width)
-
-    def _draw_history(self, jobs: Sequence[PastLine], width: int) -> Table:
-        return history_table(jobs, self._now, width)
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -181,7 +151,7 @@ class Top(App[None]):
     async def _look(self) -> None:
         try:
             changes = await self._source.call(self._source.look)
-            self._error = ""
+            self._summary.error = ""
         except StokerError as error:
             self._fail(error)
             return
@@ -190,8 +160,8 @@ class Top(App[None]):
         await self._read_more()
 
     def _fail(self, error: StokerError) -> None:
-        self._error = f"{error.message}; {error.hint}"
-        self._show_notices()
+        self._summary.error = f"{error.message}; {error.hint}"
+        self._summary.draw_notices()
 
     def _take(self, changes: Changes) -> None:
         self._status = self._source.feed.status
@@ -204,23 +174,21 @@ class Top(App[None]):
         """What the feed does not bring, where it is shown and may have changed."""
         try:
             if self._freshness.is_due("samples"):
-                self._samples = await self._source.call(self._source.samples)
-                self._show_gpus()
+                self._summary.show_samples(await self._source.call(self._source.samples))
             if self._tab == "timeline" and self._freshness.is_due("timeline"):
                 await self._timeline.read()
                 self._show_tabs()
             if self._tab == "history" and self._freshness.is_due("history"):
-                self._history = await self._source.call(self._source.history, self._chosen, LINES)
-                self._show_history()
+                self._past.show_history(await self._source.call(self._source.history, self._chosen, LINES))
         except StokerError as error:
             self._fail(error)
 
     def _tick(self) -> None:
         """What changes with time alone."""
-        self._show_header()
+        self._summary.draw_header()
         self._footer.remove_old_message()
-        if self._tab == "jobs" and any(job.started is not None for job in self._jobs.items):
-            self._jobs.redraw()
+        if self._tab == "jobs":
+            self._jobs.tick()
 
     # -- drawing ----------------------------------------------------------------------------------
 
@@ -231,71 +199,28 @@ class Top(App[None]):
             self._timeline.draw()
 
     def _show_status(self) -> None:
-        self._show_header()
-        self._show_gpus()
-        self._show_notices()
+        self._summary.show_status(self._status)
         self._show_tabs()
         self._footer.show_keys(self._tab)
         if self._status is not None:
-            hidden = self._status.hidden.waiting + self._status.hidden.held
-            self._jobs.show(ordered(self._status.jobs, self._order), self._jobs_note(hidden))
-
-    def _jobs_note(self, hidden: int) -> str:
-        assert self._status is not None
-        if hidden:
-            return f"… {hidden} more waiting"
-        if self._status.jobs:
-            return ""
-        if self._chosen != NO_FILTER:
-            return "no job matches the filter (Esc removes it)"
-        return "no jobs; add one: stoker submit -- python train.py"
-
-    def _show_header(self) -> None:
-        clock = time.strftime("%H:%M:%S", time.localtime(self._now))
-        self._lines("header").show([header_line(self._status, clock, self.size.width, readonly=self._readonly)])
-
-    def _show_gpus(self) -> None:
-        if self._status is None:
-            return
-        most = max(2, self.size.height // 3)
-        lines = gpu_lines(self._status, self._samples, self._now, self.size.width, most)
-        self._fit("gpus", lines)
-
-    def _show_notices(self) -> None:
-        told = [] if self._status is None else notices(self._status, self._now)
-        error: list[Line] = [(Span(printable(self._error), "bad"),)] if self._error else []
-        self._fit("notices", [(Span(" "), *clipped(line, self.size.width - 2)) for line in (*error, *told)])
-
-    def _fit(self, name: str, lines: Sequence[Line]) -> None:
-        """Show lines in as much height as they need."""
-        widget = self._lines(name)
-        if widget.styles.height is None or widget.styles.height.value != len(lines):
-            widget.styles.height = len(lines)
-        widget.show(lines)
+            self._jobs.show_status(self._status, filtered=self._chosen != NO_FILTER)
 
     def _show_tabs(self) -> None:
         self.query_one(TabBar).show_tabs(self._tab, self._tab_words(), self.size.width)
 
     def _tab_words(self) -> list[str]:
         """What is shown, the most important first; empty where there is nothing to say."""
-        tagged = self._table.tagged if self._table else set()
+        table = self._table
+        place = self._timeline.period_text() if table is None else table.place_text
+        order = self._jobs.order
         empty = self._status.expected_empty if self._status else None
         return [
             f"filter: {printable(self._chosen.text)}" if self._chosen.text else "",
-            f"sort: {self._order}" if self._order != "start" and self._tab == "jobs" else "",
-            f"{count_text(len(tagged), 'job')} tagged" if tagged else "",
-            self._timeline.period_text() if self._tab == "timeline" else self._place_text(),
-            "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), self._now)}",
+            f"sort: {order}" if order != "start" and self._tab == "jobs" else "",
+            f"{count_text(len(table.tagged), 'job')} tagged" if table and table.tagged else "",
+            place,
+            "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), time.time())}",
         ]
-
-    def _place_text(self) -> str:
-        """Where the cursor is in a table that is longer than the screen."""
-        table = self._table
-        hidden = self._status.hidden if self._status else None
-        more = hidden.waiting + hidden.held if hidden and self._tab == "jobs" else 0
-        if table is None or not table.size.height or len(table.items) < table.size.height:
-            return ""
-        return f"{table.place + 1} of {len(table.items) + more}"
 
     def _show_tab(self) -> None:
         for tab in TABS:
@@ -308,18 +233,11 @@ class Top(App[None]):
         self._show_tabs()
         self._footer.show_keys(self._tab)
 
-    def _show_history(self) -> None:
-        if self._history is None:
-            return
-        jobs = sorted(self._history.jobs, key=lambda job: job.ended, reverse=True)
-        hidden = f"… {self._history.hidden} older" if self._history.hidden else ""
-        self._past.show(jobs, hidden or ("" if jobs else "no job has ended yet"))
-
     # -- details ----------------------------------------------------------------------------------
 
     @on(JobTable.Moved)
     def _moved(self) -> None:
-        if self._tab == "jobs" and self._jobs.near_end and self._status and self._status.hidden.waiting:
+        if self._tab == "jobs" and self._jobs.wants_more:
             self._source.list_more()
         self._show_tabs()
         if self._pane_open:
@@ -380,7 +298,7 @@ class Top(App[None]):
             self._show_tabs()
 
     def action_order(self) -> None:
-        self._order = ORDERS[(ORDERS.index(self._order) + 1) % len(ORDERS)]
+        self._jobs.sort_by_next()
         self._show_status()
 
     def action_shift(self, step: int) -> None:
@@ -432,9 +350,7 @@ class Top(App[None]):
         if self._readonly:
             self._footer.say("this view is read-only: it was started with --readonly")
             return
-        items: Sequence[JobLine | PastLine] = [one for one in table.items if one.label in table.tagged]
-        items = items or ([table.current] if table.current else [])
-        targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in items]
+        targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in table.chosen]
         if not targets:
             return
         if refusal := actions.refusal(verb, targets):

@@ -1,51 +1,104 @@
-"""Lines of the live view: GPUs, table rows, details; pure functions of what `queue` has read."""
+"""The lines above the tabs: the machine and its counts, the GPUs, and what keeps the queue from working."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+import time
+from collections.abc import Sequence
 
+from textual.app import ComposeResult
+from textual.containers import Container
+
+from stoker.cli.top.widgets import Lines
 from stoker.cli.views.gpus import machine_text, marked, memory_cells
-from stoker.cli.views.job import peak_text
-from stoker.cli.views.job_table import ACTIVE, LOOKS, left_cell, memory_cell, progress_cell, start_cell
-from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
     GPU_LOADS,
     HEIGHTS,
-    Column,
     Line,
     Span,
     cells,
     clip,
-    clip_middle,
     clipped,
     fitting,
     line_cells,
     load_look,
-    one_line,
     or_dash,
     padded,
-    table_lines,
 )
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.queue.history_view import PastLine
 from stoker.queue.samples import GpuSamples
-from stoker.queue.view_model import DeviceLine, JobLine, Status
-from stoker.queue.view_text import ago_text, clock_text, watch_text
+from stoker.queue.view_model import DeviceLine, Status
+from stoker.queue.view_text import ago_text
 
 TWO_COLUMNS = 100
 """Width from which on GPUs stand side by side; with more than four of them..."""
 TWO_SHORT_COLUMNS = 76
 """... already this one."""
-LEAST_NAME = 16
 OLD_SECONDS = 15.0
 """Age from which on readings are said to be old."""
-ROOMY = 18
-"""Lines of a pane from which on there is room for all facts of a job above its log."""
-Order = Literal["start", "id", "name", "state", "memory", "time"]
-ORDERS: tuple[Order, ...] = ("start", "id", "name", "state", "memory", "time")
+
+
+class Summary(Container):
+    """A line for the machine, lines for GPUs, and notices, in as much height as they need."""
+
+    DEFAULT_CSS = """
+    Summary { height: auto; }
+    Summary > * { height: auto; }
+    Summary > #header { height: 1; }
+    """
+
+    def __init__(self, *, readonly: bool, id: str) -> None:
+        super().__init__(id=id)
+        self._readonly = readonly
+        self._status: Status | None = None
+        self._samples: GpuSamples | None = None
+        self.error = ""
+        """Why the queue could not be read; drawn with the notices."""
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Lines(id="gpus")
+        yield Lines(id="notices")
+
+    def show_status(self, status: Status | None) -> None:
+        """Draw all lines for another look at the queue."""
+        self._status = status
+        self.draw_header()
+        self._draw_gpus()
+        self.draw_notices()
+
+    def show_samples(self, samples: GpuSamples) -> None:
+        """Draw the GPUs with other curves."""
+        self._samples = samples
+        self._draw_gpus()
+
+    def draw_header(self) -> None:
+        """Draw the first line, which has a clock."""
+        clock = time.strftime("%H:%M:%S", time.localtime(time.time()))
+        line = header_line(self._status, clock, self.app.size.width, readonly=self._readonly)
+        self.query_one("#header", Lines).show([line])
+
+    def _draw_gpus(self) -> None:
+        if self._status is None:
+            return
+        width, height = self.app.size
+        lines = gpu_lines(self._status, self._samples, time.time(), width, max(2, height // 3))
+        _fit(self.query_one("#gpus", Lines), lines)
+
+    def draw_notices(self) -> None:
+        """Draw the error and what the queue tells."""
+        told = [] if self._status is None else notices(self._status, time.time())
+        error: list[Line] = [(Span(printable(self.error), "bad"),)] if self.error else []
+        lines = [(Span(" "), *clipped(line, self.app.size.width - 2)) for line in (*error, *told)]
+        _fit(self.query_one("#notices", Lines), lines)
+
+
+def _fit(widget: Lines, lines: Sequence[Line]) -> None:
+    """Show lines in as much height as they need."""
+    if widget.styles.height is None or widget.styles.height.value != len(lines):
+        widget.styles.height = len(lines)
+    widget.show(lines)
 
 
 # -- the first line ------------------------------------------------------------------------------
@@ -161,98 +214,3 @@ def _curve(percents: Sequence[int | None], columns: int) -> Line:
 
 def _filled(line: Line, width: int) -> Line:
     return *line, Span(" " * max(0, width - line_cells(line)))
-
-
-# -- tables --------------------------------------------------------------------------------------
-
-
-class Table(NamedTuple):
-    """A header and the rows below."""
-
-    header: Line
-    rows: list[Line]
-
-
-def jobs_table(jobs: Sequence[JobLine], now: float, width: int) -> Table:
-    """Some jobs; those that wait show when they start and why not yet."""
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
-        Column("MEM", [memory_cell(job) for job in jobs], 4, right=True),
-        Column("TIME", [_time(job, now) for job in jobs], 3, right=True),
-        Column("LEFT", [Span(_left_or_start(job, now)) for job in jobs], 7, right=True),
-    ]
-    if any(job.progress is not None for job in jobs):
-        columns.append(Column("DONE", [progress_cell(job.progress, 5) for job in jobs], 2))
-    if any(job.priority for job in jobs):
-        columns.append(Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True))
-    return _table(columns, "NAME", [_name(job) for job in jobs], width)
-
-
-def _table(columns: Sequence[Column], title: str, last: Sequence[Line], width: int) -> Table:
-    header, *lines = table_lines(columns, title, last, width - 1, LEAST_NAME, fit=_fit)
-    return Table(header, lines)
-
-
-def _fit(line: Line, room: int) -> Line:
-    name, *rest = line
-    least = min(cells(name.text), max(LEAST_NAME, room // 3)) if rest else room
-    return clipped((name._replace(text=clip_middle(name.text, least)), *rest), room)
-
-
-def ordered(jobs: Sequence[JobLine], order: Order) -> list[JobLine]:
-    """The jobs by start, which is the order of `status`, or by something else."""
-    if order == "start":
-        return list(jobs)
-    keys: dict[str, Callable[[JobLine], tuple[object, ...]]] = {
-        "id": lambda job: (job.id,),
-        "name": lambda job: (job.title.casefold(), job.id),
-        "state": lambda job: (job.state, job.id),
-        "memory": lambda job: (-(job.held_bytes or job.used_bytes or job.reserved_bytes or 0), job.id),
-        "time": lambda job: (-(job.seconds or 0.0), job.id),
-    }
-    return sorted(jobs, key=keys[order])
-
-
-def _time(job: JobLine, now: float) -> Span:
-    """How long it runs; counted from its start, so that it goes on between two looks at the queue."""
-    if job.started is None or job.state not in ACTIVE:
-        return Span("-")
-    seconds = job.seconds if job.last_seen is not None else now - job.started.timestamp()
-    return Span(watch_text(seconds or 0.0))
-
-
-def _left_or_start(job: JobLine, now: float) -> str:
-    if job.state in ACTIVE:
-        return left_cell(job, now)
-    start = start_cell(job, now)
-    return f"~{start.removeprefix('at ')}" if job.expected_start is not None else start
-
-
-def _name(job: JobLine) -> Line:
-    tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    why = f"  {tasks}{printable(job.why)}" if job.why or tasks else ""
-    return Span(one_line(job.title or job.name or job.command)), *((Span(why, "faint"),) if why else ())
-
-
-def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
-    """Some ended jobs."""
-    runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 7, right=True),
-        Column("RAN", list(map(Span, runs)), 8, right=True),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
-        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 5, right=True),
-    ]
-    return _table(columns, "NAME / NOTE", [_past_name(job) for job in jobs], width)
-
-
-def _past_name(job: PastLine) -> Line:
-    counts = f"{results_text(job.counts)}: " if job.counts else ""
-    note = f"  {printable(job.note)}" if job.note else ""
-    name = Span(counts + one_line(job.title or job.name or job.command))
-    return name, *((Span(note, LOOKS.get(job.state, "faint")),) if note else ())

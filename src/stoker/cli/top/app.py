@@ -83,43 +83,24 @@ class Top(App[None]):
         self._status: Status | None = source.feed.status
         self._pane_open = True
         self._freshness = Freshness(READ_SECONDS)
+        self._summary = Summary(readonly=readonly, id="summary")
+        self._tabs = TabBar(id="tabs")
+        self._jobs = JobsTab(id="jobs")
+        self._timeline = TimelineChart(source, id="timeline")
+        self._past = HistoryTab(id="history")
+        self._pane = DetailsPane(source, id="pane")
+        self._footer = Footer(readonly=readonly, id="footer")
 
     def compose(self) -> ComposeResult:
-        yield Summary(readonly=self._readonly, id="summary")
-        yield TabBar(id="tabs")
+        yield self._summary
+        yield self._tabs
         with Container(id="body"):
             with Container(id="main"):
-                yield JobsTab(id="jobs")
-                yield TimelineChart(self._source, id="timeline")
-                yield HistoryTab(id="history")
-            yield DetailsPane(self._source, id="pane")
-        yield Footer(readonly=self._readonly, id="footer")
-
-    # -- parts of the screen ----------------------------------------------------------------------
-
-    @property
-    def _summary(self) -> Summary:
-        return self.query_one(Summary)
-
-    @property
-    def _jobs(self) -> JobsTab:
-        return self.query_one(JobsTab)
-
-    @property
-    def _past(self) -> HistoryTab:
-        return self.query_one(HistoryTab)
-
-    @property
-    def _pane(self) -> DetailsPane:
-        return self.query_one(DetailsPane)
-
-    @property
-    def _timeline(self) -> TimelineChart:
-        return self.query_one(TimelineChart)
-
-    @property
-    def _footer(self) -> Footer:
-        return self.query_one(Footer)
+                yield self._jobs
+                yield self._timeline
+                yield self._past
+            yield self._pane
+        yield self._footer
 
     @property
     def _table(self) -> JobsTab | HistoryTab | None:
@@ -200,13 +181,13 @@ class Top(App[None]):
 
     def _show_status(self) -> None:
         self._summary.show_status(self._status)
-        self._show_tabs()
-        self._footer.show_keys(self._tab)
         if self._status is not None:
             self._jobs.show_status(self._status, filtered=self._chosen != NO_FILTER)
+        self._show_tabs()  # which count the jobs of the table
+        self._footer.show_keys(self._tab)
 
     def _show_tabs(self) -> None:
-        self.query_one(TabBar).show_tabs(self._tab, self._tab_words(), self.size.width)
+        self._tabs.show_tabs(self._tab, self._tab_words(), self.size.width)
 
     def _tab_words(self) -> list[str]:
         """What is shown, the most important first; empty where there is nothing to say."""

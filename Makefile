@@ -19,7 +19,7 @@ help:
 	@echo "make bench   measure Stoker side by side with other programs"
 	@echo "make schema  write docs/schema from the code"
 	@echo "make reference  write docs/reference.md from the code"
-	@echo "make picture  draw docs/picture.svg and docs/status.svg from real runs"
+	@echo "make picture  draw the pictures of the documents from real runs (about 6 minutes)"
 	@echo "make clean   remove .venv and all build products"
 
 # The product alone; the demonstration needs no development tools.
@@ -71,7 +71,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes web
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes top samples web
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done
@@ -82,8 +82,9 @@ schema: $(STAMP)
 reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py
 
-picture: $(STAMP)
+picture: $(PAGE)
 	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_screenshots.py
 
 clean:
 	rm -rf $(VENV) build dist web/node_modules src/stoker/web/page .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -24,6 +24,8 @@ from support.cluster import NAME, ClusterQueue
 from support.slurm import Slurm, running_slurm
 
 NO_OPS = 200
+NO_OP_RUNS = 3
+"""Runs of an array of no-ops in one round, of which the median counts: Slurm's own rate varies by half."""
 NO_OPS_IN_PILOTS = 3000
 WAVES = 17
 """Times that every slot runs a job of half a second."""
@@ -76,8 +78,9 @@ def stoker_seconds(lab: ClusterQueue, line: str, count: int, *options: str) -> f
 
 @contextlib.contextmanager
 def queue(slurm: Slurm, *, sim: str = "", **settings: object) -> Iterator[ClusterQueue]:
+    """A queue that asks Slurm as seldom as it does by default."""
     with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir="/var/tmp") as home:
-        lab = ClusterQueue(Path(home), slurm, sim=sim, **settings)
+        lab = ClusterQueue(Path(home), slurm, sim=sim, **{"poll": "30s", **settings})
         with contextlib.closing(lab):
             yield lab
     slurm.wait_idle()
@@ -104,18 +107,26 @@ def direct_seconds(slurm: Slurm) -> float:
         return stoker_seconds(lab, "true", NO_OPS)
 
 
+def no_op_rates(slurm: Slurm, home: Path) -> tuple[float, float]:
+    """Jobs per second of an array, and of the same in direct mode."""
+    array = NO_OPS / array_seconds(slurm, home, "true", NO_OPS)
+    slurm.wait_idle()
+    direct = NO_OPS / direct_seconds(slurm)
+    say(f"no-ops: array {array:.1f}, direct {direct:.1f} jobs/s")
+    return array, direct
+
+
 def measure_rates(slurm: Slurm, home: Path) -> dict[str, float]:
     """Jobs per second of one round."""
     packed = ("4x24G", "--vram", "5G")
     runs: dict[str, tuple[int, Callable[[int], float]]] = {
-        "array, no-ops": (NO_OPS, lambda count: array_seconds(slurm, home, "true", count)),
-        "direct, no-ops": (NO_OPS, lambda _: direct_seconds(slurm)),
         "pilots, no-ops": (NO_OPS_IN_PILOTS, lambda count: with_pilots(slurm, "true", count, "")),
         "array, 0.5 s": (WAVES * GPUS, lambda count: array_seconds(slurm, home, "sleep 0.5", count)),
         "pilots, 0.5 s, one per GPU": (WAVES * GPUS, lambda count: with_pilots(slurm, "sleep 0.5", count, "")),
         "pilots, 0.5 s, four per GPU": (WAVES * PACKED, lambda count: with_pilots(slurm, "sleep 0.5", count, *packed)),
     }
-    rates = {}
+    arrays, direct = zip(*(no_op_rates(slurm, home) for _ in range(NO_OP_RUNS)), strict=True)
+    rates = {"array, no-ops": median(arrays), "direct, no-ops": median(direct)}
     for name, (count, run) in runs.items():
         rates[name] = count / run(count)
         say(f"{name}: {rates[name]:.1f} jobs/s")

@@ -59,7 +59,7 @@ def hold_in_slurm(slurm: Slurm, lab: ClusterQueue, count: int) -> float:
 
 def submit_and_recover(slurm: Slurm) -> list[Bar]:
     """Submit many jobs, kill the head when Slurm has them all, and type the next command."""
-    with queue(slurm, queued_max=MANY, poll="30s", options=["--hold"]) as lab:
+    with queue(slurm, queued_max=MANY, options=["--hold"]) as lab:
         calls = count_calls(lab, "squeue")
         submitted = hold_in_slurm(slurm, lab, MANY)
         lab.kill_engine()
@@ -79,7 +79,7 @@ def submit_and_recover(slurm: Slurm) -> list[Bar]:
 
 def idle_heads(slurm: Slurm) -> list[Bar]:
     """Watch two heads for a minute: one whose jobs wait in Slurm, and one without any job."""
-    with queue(slurm, poll="30s", options=["--hold"]) as busy, queue(slurm, poll="30s") as free:
+    with queue(slurm, options=["--hold"]) as busy, queue(slurm) as free:
         free.wait(free.submit("true"))
         hold_in_slurm(slurm, busy, WAITING)
         say(f"waiting {SETTLE:g} s, then watching two idle heads for {WATCHED:g} s")

@@ -62,7 +62,6 @@ DETAILS = JobDetails(
     requeue=False,
     at_once=8,
     commit="3f2a1c*",
-    ended=None,
     exit_code=None,
     signal=None,
     note="",

@@ -160,6 +160,23 @@ def test_a_cancel_asks_and_names_the_job(queue: PastQueue) -> None:
     follow(queue, steps)
 
 
+def test_what_cannot_be_done_is_not_asked(queue: PastQueue) -> None:
+    """A job that runs cannot be retried, and one that has ended cannot be cancelled."""
+
+    async def steps(pilot: Pilot[Any]) -> None:
+        await wait_for_text(pilot, "vit-b")
+        await pilot.press("r")
+        await wait_for_text(pilot, "1 has not finished")
+        await pilot.press("3")
+        await wait_for_text(pilot, "broken")
+        await pilot.press("c")
+        await wait_for_text(pilot, "3 has already finished (failed)")
+        await pilot.press("r")
+        await wait_for_text(pilot, "retry 3 broken (failed)?")
+
+    follow(queue, steps)
+
+
 def test_readonly_changes_nothing(queue: PastQueue) -> None:
     """Keys that change jobs say so."""
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from stoker.core.cluster import (
     ENDED_STATES,
     SETTLE_SECONDS,
+    START_SECONDS,
     Answers,
     Caps,
     JournalFact,
@@ -97,7 +98,16 @@ def test_a_task_that_slurm_gave_up_is_taken_back_at_once() -> None:
     """Making its claim shows beyond doubt whether it began."""
     assert judge(NOTHING, Answers(SlurmFact("FAILED"), 1)) == "take back"
     assert judge(NOTHING, Answers(SlurmFact("CANCELLED"), 1)) == "called off"
+    refused = SlurmFact("CANCELLED", node="n1")  # by a node that would not launch it
+    assert judge(NOTHING, Answers(refused, 1)) == "take back"
     assert judge(STARTED, Answers(SlurmFact("FAILED"), 1)) == "runs"
+
+
+def test_a_task_that_was_never_launched_is_taken_back() -> None:
+    """A node may refuse it after a crash of the controller, which calls it running from then on."""
+    for state, verdict in (("RUNNING", "take back"), ("COMPLETING", "take back"), ("PENDING", "waits")):
+        assert judge(NOTHING, Answers(SlurmFact(state), 3, START_SECONDS)) == verdict
+        assert judge(STARTED, Answers(SlurmFact(state), 3, START_SECONDS)) == "runs"
 
 
 def test_answers_count_while_they_agree() -> None:
@@ -321,6 +331,7 @@ def test_the_words_for_sbatch() -> None:
         ("QOSMaxJobsPerUserLimit", "a limit of the QOS is reached (QOSMaxJobsPerUserLimit)"),
         ("AssocGrpGRES", "a limit of your account is reached (AssocGrpGRES)"),
         ("ReqNodeNotAvail, UnavailableNodes:n3", "nodes that it needs are down, drained or reserved"),
+        ("InvalidAccount", "the account is not valid; see account in the configuration of the cluster"),
         ("SomethingNew", "SomethingNew"),
     ],
 )

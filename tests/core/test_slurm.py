@@ -56,6 +56,18 @@ def test_a_newer_release() -> None:
     assert parse_config((DATA / "config.txt").read_text()) == Limits(1001, 300, 10000)
 
 
+@pytest.mark.parametrize("release", ["20.11.4", "26.05.5"])
+def test_other_releases(release: str) -> None:
+    """An older and a newer one print the same fields."""
+    data = DATA.with_name(f"slurm-{release}")
+    groups = parse_sinfo((data / "sinfo.txt").read_text())
+    assert [(group.state, group.nodes, group.gpus) for group in groups] == [("mix", 2, 4), ("idle", 1, 4)] * 2
+    report = parse_job((data / "job.txt").read_text())
+    assert report is not None
+    assert (report.state, report.node) == ("CANCELLED", "n1")
+    assert parse_config((data / "config.txt").read_text()) == Limits(1001, 300, 10000)
+
+
 @pytest.mark.parametrize(
     ("state", "usable"),
     [("idle", True), ("mix-", True), ("plnd", True), ("idle*", False), ("drain", False), ("unk*", False)],

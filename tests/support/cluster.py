@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Ended, Job, state_word
+from stoker.sites.slurm.commands import TAG
 from stoker.store.engine_lock import engine_lives, engine_of, process_of
-from stoker.store.paths import find_paths
+from stoker.store.paths import find_paths, identity_of
 from stoker.store.writer import open_store
 from support.cli import Outcome, Stoker
 from support.slurm import Slurm
@@ -91,21 +92,47 @@ class ClusterQueue(Stoker):
         """As a site that kills daemons on its login node."""
         pid = self.engine
         assert pid is not None
-        os.kill(pid, signal.SIGKILL)
+        _kill(pid)
         wait_until(lambda: not engine_lives(self.paths, engine_of(NAME)))
 
     def close(self) -> None:
-        """End the engine and what it left in Slurm."""
+        """End the engine and what it left in Slurm, and jobs of no queue at all."""
         if (pid := self.engine) is not None:
-            os.kill(pid, signal.SIGKILL)
-        self.slurm.attempt("scancel", "-u", str(os.getuid()))
+            _kill(pid)
+        own = f"{TAG}{identity_of(self.paths)}/"
+        shown = [line.split(" ", 1) for line in self.slurm.attempt("squeue", "-h", "-o", "%A %k").stdout.splitlines()]
+        if left := [number for number, tag in shown if tag.startswith(own) or not tag.startswith(TAG)]:
+            self.slurm.attempt("scancel", *left)
         super().close()
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _toml(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return str(value).lower() if isinstance(value, bool | int) else f'"{value}"'
+
+
+@contextlib.contextmanager
+def two_queues(home: Path, slurm: Slurm, **settings: object) -> Iterator[tuple[ClusterQueue, ClusterQueue]]:
+    """Two queues on one Slurm: one hands jobs to it directly, the other to pilots with simulated GPUs."""
+    with contextlib.ExitStack() as stack:
+        for name in ("direct", "pilots"):
+            (home / name).mkdir()
+        direct = ClusterQueue(home / "direct", slurm, sim="", **settings)
+        stack.enter_context(contextlib.closing(direct))
+        pilots = ClusterQueue(home / "pilots", slurm, sim="4x24G", pilots="always", pilots_max=1, **settings)
+        stack.enter_context(contextlib.closing(pilots))
+        yield direct, pilots
+
+
+def once(name: str) -> str:
+    """Shell text that stays for a minute at its first run, and ends at once at the next."""
+    return f"{RAN} [ -e {name} ] || {{ touch {name}; sleep 60; }}"
 
 
 @pytest.fixture

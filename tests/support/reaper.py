@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -86,7 +87,8 @@ def _serve() -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (left := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         _reap()
         time.sleep(0.01)
 

@@ -216,10 +216,14 @@ def slurm() -> Iterator[Slurm]:
         yield cluster
 
 
+def missing_programs() -> list[str]:
+    """Programs of Slurm that this machine lacks."""
+    return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+
+
 def require_slurm() -> None:
     """Skip on a desk without Slurm; on CI, where a skip goes unnoticed, fail."""
-    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
-    if missing:
+    if missing := missing_programs():
         why = f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge"
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
 

@@ -6,19 +6,22 @@ import asyncio
 from typing import Any
 
 import httpx
-from starlette.applications import Starlette
+
+from stoker.web.api import Service
+from stoker.web.app import application
+from stoker.web.feed import Broadcast
 
 ADDRESS = "http://127.0.0.1:7717"
 TOKEN = "a-token-of-the-tests-0123456789"
 
 
 class Browser:
-    """Sends requests to an application, and keeps its cookies."""
+    """Sends requests to the application of a queue, and keeps its cookies."""
 
-    def __init__(self, app: Starlette, **headers: str) -> None:
+    def __init__(self, service: Service, **headers: str) -> None:
         self.headers = headers
         self.cookies = httpx.Cookies()
-        self._app = app
+        self._app: Any = application(service, TOKEN, Broadcast(service.paths, simulated=service.simulated))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)

@@ -183,3 +183,36 @@ def test_gpu_task_scheduler_on_the_cluster(lab: ClusterQueue) -> None:
     done = lab.typed(f"python {program}")
     assert done.code == 0, done.err
     assert sorted(lab.lines("ran")) == ["1 True", "2 True"]
+
+
+def test_hydra_on_the_cluster(lab: ClusterQueue) -> None:
+    """hydra.launcher.cluster sends a multirun there."""
+    lab.write(
+        "train.py",
+        "import hydra, os",
+        "@hydra.main(version_base=None, config_path=None)",
+        "def train(config):",
+        f"    open('{lab.cwd}/ran', 'a').write(f\"{{config.a}} {{'SLURM_JOB_ID' in os.environ}}\\n\")",
+        "train()",
+    )
+    line = "python train.py -m +a=1,2 hydra/launcher=stoker hydra.launcher.cluster=lab hydra.launcher.gpus=0"
+    done = lab.typed(line)
+    assert done.code == 0, done.err
+    assert sorted(lab.lines("ran")) == ["1 True", "2 True"]
+
+
+def test_a_default_cluster_and_its_gpus(lab: ClusterQueue) -> None:
+    """`cluster` under [defaults] sends everything there, except with -M local; `gpus` shows what runs where."""
+    file = lab.home / "config/stoker/config.toml"
+    file.write_text(file.read_text() + '[defaults]\ncluster = "lab"\n')
+    where = "echo ${SLURMD_NODENAME:-here} >> ran"
+    job = lab("submit", "-G", "2", "--parsable", "--", "sh", "-c", f"{where}; {until('gate')}").out.strip()
+    lab.wait_word("running", int(job))
+    shown = lab("gpus", "--cluster", "lab").out
+    assert f"GPU 0: job {job}, GPU 1: job {job}" in shown
+    assert "  all* " in shown
+    (lab.cwd / "gate").touch()
+    assert lab("run", "-M", "local", "-G", "0", "--", "sh", "-c", where).code == 0
+    assert lab("wait", job).code == 0
+    on_the_cluster, here = lab.lines("ran")
+    assert (on_the_cluster[0], here) == ("n", "here")

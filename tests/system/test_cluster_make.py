@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from support.cli import Stoker
 from support.reaper import is_alive
 from support.slurm import require_slurm
 from support.sshd import Login, logged_in
-from support.users import made_users
+from support.users import made_users, reachable_directory
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +170,32 @@ def test_no_way_to_get_slurm() -> None:
         assert made.code == 125
         assert "Slurm is not installed on all servers, and this machine has no apt-get" in made.err
         assert "install slurmctld, slurmd, slurm-client and munge on all servers" in made.err
+
+
+def test_two_users_share_the_gpus_of_a_server() -> None:
+    """Each has a Slurm of his own, which knows nothing of the other; the pilots share by the ledger of the node."""
+    with ExitStack() as stack:
+        logins = [stack.enter_context(logged_in(user)) for user in stack.enter_context(made_users(2))]
+        place = stack.enter_context(reachable_directory())
+        place.chmod(0o1777)
+        for name in ("ran", "doubles", *(f"gpu.{index}" for index in range(4))):
+            (place / name).touch()
+            (place / name).chmod(0o666)
+        variables = {"STOKER_SIM": "4x24G", "STOKER_LEDGER": str(place / "ledger")}
+        note = f"exec 9>>{place}/gpu.$STOKER_GPU_IDS; flock -n 9 || echo $STOKER_GPU_IDS >> {place}/doubles"
+        job = f"{note}; echo $(id -un) $STOKER_JOB_ID >> {place}/ran; sleep 0.4"
+        for login in logins:
+            made = login("stoker cluster make own localhost --gpus 4")
+            assert made.code == 0, made
+            sent = login(f"stoker submit -M own -a 0-9 -- sh -c {shlex.quote(job)}", **variables)
+            assert sent.code == 0, sent
+        for login in logins:
+            waited = login("stoker wait last", **variables)
+            assert waited.code == 0, waited
+        runs = (place / "ran").read_text().splitlines()
+        assert sorted(runs) == sorted(f"{login.user.name} {number}" for login in logins for number in range(1, 11))
+        assert (place / "doubles").read_text() == ""
+        first = {line.split()[0] for line in runs[: len(runs) // 2 + 4]}
+        assert len(first) == 2, "nobody waits until the other has done"
+        for login in logins:
+            assert login("stoker cluster remove own --force", **variables).code == 0

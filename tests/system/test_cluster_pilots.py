@@ -132,6 +132,20 @@ def test_the_head_is_killed_at_any_moment(pilots: ClusterQueue) -> None:
     assert pilots.ran() == [job + index for job in jobs for index in range(6)]
 
 
+def test_a_pilot_that_finds_too_few_gpus(tmp_path: Path, slurm: Slurm) -> None:
+    """After three tries the jobs are held with the reason; one without GPUs goes to Slurm directly."""
+    settings: dict[str, object] = {"private": True, "pilots": "always", "pilots_max": 3}
+    with contextlib.closing(ClusterQueue(tmp_path, slurm, sim="1x24G", **settings)) as lab:
+        job = lab.submit("-G", "2", RAN)
+        limited = lab.submit("-G", "0", RAN)
+        assert lab.wait(limited).code == 0
+        lab.wait_word("held", job)
+        said = lab("status", "--plain", str(job)).out
+        assert "found 1 GPU, and a job needs 2; see nvidia-smi there" in said
+        assert f"stoker resume {job}" in said
+        assert lab.ran() == [limited]
+
+
 @pytest.fixture
 def two_pilots(tmp_path: Path, slurm: Slurm) -> Iterator[ClusterQueue]:
     """A queue that may have two pilots."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import encodings.idna  # noqa: F401, loaded before the process of another user can no longer read it
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -150,7 +151,8 @@ def test_killed_and_started_again(background: Background) -> None:
             refused = background("web", "--new-token")
             assert (refused.code, f"kill {first.process.pid}" in refused.err) == (125, True)
             first.process.kill()
-            assert found.get(timeout=PATIENCE_SECONDS)[0] == "lost"
+            while found.get(timeout=PATIENCE_SECONDS)[0] != "lost":
+                pass
         with serving(background) as second, second.client() as client:
             assert second.link == first.link
             wait_until(lambda: answers(client))
@@ -191,6 +193,20 @@ def test_a_socket(background: Background) -> None:
             wait_until(lambda: answers(client))
             assert read(client, "session")["readonly"] is True
             assert client.post("/api/v1/actions", json={"action": "cancel", "jobs": ["1"]}).status_code == 403
+
+
+def test_a_unit_for_systemd(stoker: Stoker) -> None:
+    """Beside that of the engine, with the next commands to type; without --web there is none."""
+    units = stoker.home / "config/systemd/user"
+    plain = stoker("engine", "install", XDG_CONFIG_HOME=str(stoker.home / "config"))
+    assert ([path.name for path in units.iterdir()], "web" in plain.err) == (["stoker.service"], False)
+    both = stoker("engine", "install", "--web", XDG_CONFIG_HOME=str(stoker.home / "config"))
+    assert both.code == 0
+    assert sorted(path.name for path in units.iterdir()) == ["stoker-web.service", "stoker.service"]
+    assert "systemctl --user enable --now stoker-web.service" in both.err
+    unit = (units / "stoker-web.service").read_text()
+    assert re.search(r"^ExecStart=\S+stoker web$", unit, re.MULTILINE)
+    assert "StandardOutput=null" in unit  # the journal is no place for the token
 
 
 def test_bad_options(stoker: Stoker) -> None:

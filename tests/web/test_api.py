@@ -101,6 +101,20 @@ def test_pages(client: Browser, queue: PastQueue) -> None:
     assert labels(client, "page=4") == []
 
 
+def test_a_long_queue(client: Browser, queue: PastQueue) -> None:
+    """Of 100,000 jobs a page is as small as of a hundred; the last page is there, too, and one job is found."""
+    batch = queue.store.add_batch("many", queue.now)
+    jobs = [NewJob(Command(("python", "train.py", "--seed", str(seed))), JobSpec()) for seed in range(100_000)]
+    queue.store.add_jobs(batch, QUEUE, jobs, queue.now)
+    answer = client.get("/api/v1/jobs", headers={"Accept-Encoding": "identity"})
+    assert len(answer.content) < 100_000
+    assert (answer.json()["pages"], answer.json()["total"]) == (1000, 100_000)
+    assert labels(client, "page=1000") == [str(number) for number in range(99_901, 100_001)]
+    assert labels(client, "sort=-id&page=2")[0] == "99900"
+    assert labels(client, "search=--seed+77777") == ["77778"]
+    assert len(read(client, "status")["jobs"]) == 100
+
+
 def test_tasks_share_a_line(client: Browser, queue: PastQueue) -> None:
     """As long as they wait alike, unless each is wanted; a line stands for its first task."""
     batch = queue.store.add_batch("array", queue.now)

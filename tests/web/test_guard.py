@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from stoker.web.api import Service
-from stoker.web.app import application
 from stoker.web.guard import is_loopback
 from support.past import PastQueue
 from support.web import ADDRESS, TOKEN, Browser
@@ -56,6 +55,15 @@ def test_the_link(stranger: Browser) -> None:
     assert TOKEN not in cookie
     assert stranger.get(API).status_code == 200
     assert stranger.get("/api/v1/session", params={"token": "wrong"}).status_code == 200
+
+
+def test_cookies_of_other_servers(stranger: Browser) -> None:
+    """A browser sends them too, whatever they look like."""
+    stranger.get("/", params={"token": TOKEN})
+    ((name, value),) = stranger.cookies.items()
+    stranger.cookies.clear()
+    odd = f'_xsrf=2|ab|c; list=[1, "2"]; =; {name}=wrong; bad name=1; {name}={value}; last'
+    assert stranger.get(API, headers={"Cookie": odd}).status_code == 200
 
 
 def test_the_token_opens_only_the_front_door(stranger: Browser) -> None:
@@ -131,7 +139,7 @@ def test_reads_by_other_sites(client: Browser) -> None:
 def test_readonly(queue: PastQueue) -> None:
     """It refuses every action, and says so to the page."""
     service = Service(queue.paths, "tester", "2x24G", readonly=True)
-    client = Browser(application(service, TOKEN), Authorization=f"Bearer {TOKEN}")
+    client = Browser(service, Authorization=f"Bearer {TOKEN}")
     answer = client.post("/api/v1/actions", json=ACTION)
     assert (answer.status_code, answer.json()["error"]["hint"]) == (403, "start it without --readonly")
     assert client.get("/api/v1/session").json()["readonly"] is True
@@ -150,3 +158,14 @@ def test_headers_restrict_the_browser(client: Browser, path: str) -> None:
     assert headers["cross-origin-resource-policy"] == "same-origin"
     assert headers["cache-control"] == ("no-cache" if path == "/" and "script" in client.get("/").text else "no-store")
     assert "access-control-allow-origin" not in headers
+
+
+def test_a_bug(client: Browser, queue: PastQueue) -> None:
+    """The browser learns that there is one, and no more; the answer is as restricted as all others."""
+    queue.ran("job", "0", -60, -30)
+    with queue.store.writing() as connection:
+        connection.execute("UPDATE events SET body = x'ff'")
+    answer = client.get("/api/v1/jobs/1")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (500, "the server failed")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "content-security-policy" in answer.headers

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 
 import { heat, longHex, mixed } from "../src/charts/palette";
-import { edgesOf, firstWindow, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/lanes";
+import { bridged, edgesOf, firstWindow, isFailure, memoryRuns, pieces, placeInBand, usedPart } from "../src/charts/lanes";
 import { zoomedWindow } from "../src/charts/window";
 import { GIB, bar, lane, timeline } from "./sample";
 
@@ -60,6 +60,12 @@ test("unknown memory interrupts the curve", () => {
       [38, 1],
     ],
   ]);
+});
+
+test("a sample that is not written yet is taken from the minute before", () => {
+  expect(bridged([1, 5, null, 7])).toEqual([1, 5, 5, 7]);
+  expect(bridged([1, null, 5, 7])).toEqual([1, null, 5, 7]);
+  expect(bridged([1, null, null])).toEqual([1, null, null]);
 });
 
 describe("the axis", () => {

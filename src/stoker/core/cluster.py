@@ -24,6 +24,8 @@ ANSWERS_NEEDED = 2
 """Answers of Slurm in a row that must agree before an end is believed that no journal tells..."""
 SETTLE_SECONDS = 5.0
 """... and the seconds that they must span: a shared directory may show what a node wrote with a delay."""
+START_SECONDS = 60.0
+"""A task that Slurm calls running for so long without a start in the journal was never launched, and is taken back."""
 GHOST_ANSWERS = 3
 """Answers in a row that show a task as alive whose attempt is over; then it is cancelled in Slurm."""
 
@@ -46,6 +48,8 @@ class SlurmFact(NamedTuple):
     """Its id, as scancel takes it. Only a hint: Slurm may give an id out twice."""
     start: float | None = None
     """When it started, or is expected to start."""
+    node: str = ""
+    """Where it runs or ran; empty where it was never given a node."""
 
     @property
     def is_over(self) -> bool:
@@ -91,15 +95,28 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
     state = answers.fact.state if answers.fact is not None else ""
     if journal.started:
         return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
-    if state in ENDED_STATES or is_settled(answers):
-        return "called off" if state == "CANCELLED" else "take back"
+    if state in ENDED_STATES or is_settled(answers) or is_stalled(answers):
+        return "called off" if state == "CANCELLED" and not _had_node(answers) else "take back"
     return "waits"
+
+
+def _had_node(answers: Answers) -> bool:
+    """Whether a task may have been cancelled by its node: that is how one ends that the node refuses to launch."""
+    return answers.fact is not None and bool(answers.fact.node)
 
 
 def is_settled(answers: Answers) -> bool:
     """Whether Slurm says for long enough that it does no more for the task."""
     over = answers.fact is None or answers.fact.is_over
     return over and answers.times >= ANSWERS_NEEDED and answers.seconds >= SETTLE_SECONDS
+
+
+def is_stalled(answers: Answers) -> bool:
+    """Whether Slurm calls a task running for so long that its program should have begun.
+
+    After a crash of the controller a node may refuse to launch a task whose id it knows.
+    """
+    return _class_of(answers.fact) == "runs" and answers.times >= GHOST_ANSWERS and answers.seconds >= START_SECONDS
 
 
 def heard(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:

@@ -316,7 +316,8 @@ class QueueSubmission:
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
         around = self._builder.around
-        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, ""})
+        shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, "", *shared})
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,6 +10,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from stoker.core.errors import StokerError
 from stoker.web import api, metrics, page
@@ -24,28 +22,18 @@ from stoker.web.guard import Guard
 HEARTBEAT_SECONDS = 10
 
 
-def application(service: Service, token: str) -> Starlette:
-    broadcast = Broadcast(service.paths, simulated=service.simulated)
-
+def application(service: Service, token: str, broadcast: Broadcast) -> ASGIApp:
     async def events(_request: Request) -> Response:
         return EventSourceResponse(
             broadcast.events(), ping=HEARTBEAT_SECONDS, sep="\n", ping_message_factory=lambda: HEARTBEAT
         )
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
-        yield
-        broadcast.close()
-
-    return Starlette(
+    app = Starlette(
         routes=[*api.routes(service), Route("/api/v1/events", events), metrics.route(service), *page.routes()],
-        middleware=[
-            Middleware(Guard, token=token, readonly=service.readonly),
-            Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5),
-        ],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={HTTPException: _no_such_thing, Exception: _broken},
-        lifespan=lifespan,
     )
+    return Guard(app, token, readonly=service.readonly)  # outermost: its headers are on every answer
 
 
 HEARTBEAT = ServerSentEvent(comment="still here", sep="\n")

@@ -38,31 +38,35 @@ class Broadcast:
     def __init__(self, paths: Paths, *, simulated: bool) -> None:
         self._paths = paths
         self._simulated = simulated
-        self._browsers: set[asyncio.Queue[ServerSentEvent]] = set()
+        self._browsers: set[asyncio.Queue[ServerSentEvent | None]] = set()
         self._stop: threading.Event | None = None
         self._greeting: ServerSentEvent | None = None
         """What a browser that joins is told; None before the first look."""
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
         """The events for one browser."""
-        queue: asyncio.Queue[ServerSentEvent] = asyncio.Queue(BEHIND)
+        queue: asyncio.Queue[ServerSentEvent | None] = asyncio.Queue()
         self._browsers.add(queue)
         if self._stop is None:
             self._start()
         elif self._greeting is not None:
             queue.put_nowait(self._greeting)
         try:
-            while True:
-                yield await queue.get()
+            while (event := await queue.get()) is not None:
+                yield event
         finally:
             self._browsers.discard(queue)
             if not self._browsers:
                 self.close()
 
     def close(self) -> None:
+        """End the feed, and the events of all browsers."""
         if self._stop is not None:
             self._stop.set()
             self._stop = self._greeting = None
+        for queue in self._browsers:
+            _empty(queue)
+            queue.put_nowait(None)
 
     def _start(self) -> None:
         stop = self._stop = threading.Event()
@@ -80,10 +84,11 @@ class Broadcast:
         if event.event != "changes":
             self._greeting = event
         for queue in self._browsers:
-            while queue.full():  # changes would be missing, so that all of it has to be loaded again
+            if queue.qsize() >= BEHIND:  # changes would be missing, so that all of it has to be loaded again
                 _empty(queue)
-                event = HELLO
-            queue.put_nowait(event)
+                queue.put_nowait(HELLO)
+            else:
+                queue.put_nowait(event)
 
     def _watch(self, stop: threading.Event, publish: Callable[[ServerSentEvent], None]) -> None:
         with contextlib.closing(changes.Feed(self._paths, simulated=self._simulated)) as feed:
@@ -149,6 +154,6 @@ def event(name: str, value: object) -> ServerSentEvent:
 HELLO = event("hello", {})
 
 
-def _empty(queue: asyncio.Queue[ServerSentEvent]) -> None:
+def _empty(queue: asyncio.Queue[ServerSentEvent | None]) -> None:
     while not queue.empty():
         queue.get_nowait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
@@ -53,9 +52,7 @@ class Guard:
         self._value = hmac.new(self._token, b"cookie", "sha256").hexdigest().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http":
+        if scope["type"] == "http":
             answer = self._refusal(scope)
             await (answer or self._app)(scope, receive, _with_headers(send))
 
@@ -91,14 +88,10 @@ class Guard:
         return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
 
     def _has_cookie(self, headers: Headers) -> bool:
-        for line in headers.getlist("cookie"):
-            try:
-                given = SimpleCookie(line).get(self._cookie)
-            except CookieError:
-                continue
-            if given is not None and hmac.compare_digest(given.value.encode(), self._value):
-                return True
-        return False
+        """Whether one of the cookies is ours; those of other servers of this host may be anything."""
+        pairs = (one.strip().partition("=") for line in headers.getlist("cookie") for one in line.split(";"))
+        given = [value.encode() for name, _, value in pairs if name == self._cookie]
+        return any(hmac.compare_digest(value, self._value) for value in given)
 
 
 def is_loopback(host: str) -> bool:

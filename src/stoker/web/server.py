@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import uvicorn
+from sse_starlette.sse import AppStatus
 
 from stoker.core.errors import StokerError
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
 from stoker.web.api import Service
 from stoker.web.app import application
+from stoker.web.feed import Broadcast
 
 ADDRESS = "127.0.0.1"
 PORT = 7717
@@ -39,11 +41,12 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
 
 def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
+    broadcast = Broadcast(service.paths, simulated=service.simulated)
     config = uvicorn.Config(
-        application(service, token),
+        application(service, token, broadcast),
         http="h11",
         ws="none",
-        lifespan="on",
+        lifespan="off",
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -51,7 +54,20 @@ def serve(service: Service, token: str, listener: socket.socket, address: str, l
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     lock.announce(WebServer(os.getpid(), address, service.readonly))
-    uvicorn.Server(config).run(sockets=[listener])
+    AppStatus.enable_automatic_graceful_drain = False  # the server ends the streams itself
+    _Server(config, broadcast).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends the events of all browsers before it waits for the last answers."""
+
+    def __init__(self, config: uvicorn.Config, broadcast: Broadcast) -> None:
+        super().__init__(config)
+        self._broadcast = broadcast
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._broadcast.close()
+        await super().shutdown(sockets)
 
 
 def _at_any_port(paths: Paths) -> socket.socket:

@@ -18,13 +18,14 @@ def test_a_collapsed_array_is_spread() -> None:
     """squeue has one line for all tasks that wait."""
     text = (
         f"12_[3-5,9%2]|PENDING|Priority|1794888223|{TAG}\n"
-        f"12_1|RUNNING|None|1794888000|{TAG}\n"
-        f"13|COMPLETED|None|N/A|{TAG}2\n"
+        f"12_1|RUNNING|None|1794888000|{TAG}|n[1-2]\n"
+        f"13|COMPLETED|None|N/A|{TAG}2|\n"
         "14|RUNNING|None|1794888000|somebody else's | comment\n"
         "15|RUNNING|None|1794888000|(null)\n"
     )
     facts = read_facts(text)
     assert sorted(facts) == [(TAG, 1), (TAG, 3), (TAG, 4), (TAG, 5), (TAG, 9), (f"{TAG}2", 0)]
+    assert facts[TAG, 1] == SlurmFact("RUNNING", "None", "12_1", 1794888000.0, "n[1-2]")
     assert facts[TAG, 4] == SlurmFact("PENDING", "Priority", "12_4", 1794888223.0)
     assert facts[f"{TAG}2", 0] == SlurmFact("COMPLETED", "None", "13", None)
 
@@ -56,6 +57,8 @@ def test_the_id_of_a_submit(text: str, found: str) -> None:
         ("sbatch: error: Batch job submission failed: Requested node configuration is not available", True),
         ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", False),
         ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", True),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", True),
         ("sbatch: error: AssocMaxSubmitJobLimit", False),
         ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", False),
         ("", False),

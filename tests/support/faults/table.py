@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from support.slurm import missing_programs
 from support.storm.background import QueueStorm
 from support.versions import missing_history
 from support.wait import PATIENCE_SECONDS
@@ -89,5 +90,6 @@ _NEEDS: Mapping[str, Callable[[], str]] = {
     "strace": _no_strace,
     "faketime": lambda: "" if faketime_library() else "libfaketime is missing",
     "history": missing_history,
+    "slurm": lambda: f"{', '.join(missing_programs())} missing" if missing_programs() else "",
     "cc": lambda: "" if shutil.which("cc") else "there is no C compiler",
 }

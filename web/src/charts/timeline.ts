@@ -17,6 +17,7 @@ import {
   type Piece,
   STRIP_HEIGHT,
   TOP,
+  bridged,
   edgesOf,
   isFailure,
   memoryRuns,
@@ -279,7 +280,7 @@ function heatSeries({ timeline, palette }: TimelineOptions): Option {
   const start = moment(timeline.samples_start);
   const step = timeline.samples_step_seconds * 1000;
   const cells = timeline.lanes.flatMap((lane, index) =>
-    lane.samples.utilisation_percent.flatMap((value, place) =>
+    bridged(lane.samples.utilisation_percent).flatMap((value, place) =>
       value === null ? [] : [[index, start + place * step, Math.min(at, start + (place + 1) * step), value]],
     ),
   );
@@ -333,7 +334,7 @@ function memorySeries({ timeline, palette }: TimelineOptions): Option {
   const start = moment(timeline.samples_start);
   const step = timeline.samples_step_seconds * 1000;
   const runs = timeline.lanes.flatMap((lane, index) => {
-    const found = lane.memory_bytes ? memoryRuns(lane.samples.used_bytes, lane.memory_bytes, start, step, at) : [];
+    const found = lane.memory_bytes ? memoryRuns(bridged(lane.samples.used_bytes), lane.memory_bytes, start, step, at) : [];
     return found.map((run) => ({ lane: index, run }));
   });
   return {

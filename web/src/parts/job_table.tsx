@@ -126,7 +126,9 @@ function Row({
           />
         </td>
       ) : null}
-      <td class="id">{job.label}</td>
+      <td class="id" title={job.label}>
+        {job.label}
+      </td>
       <td class="mark">
         <StateMark state={job.state} />
       </td>

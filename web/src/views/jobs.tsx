@@ -18,12 +18,14 @@ import { session, status, useChanges } from "../state";
 import type { ActionName, Job } from "../types";
 
 const TYPING_MS = 250;
+/** Between two reads of the table: the end of a job shows within a second. */
+const REST_MS = 500;
 
 export function Jobs(): JSX.Element {
   const filter = readFilter(route.value.query);
   const change = (next: Partial<Filter>): void => adjust(writeFilter({ ...filter, page: 1, ...next }));
   const key = JSON.stringify(queryOf(filter));
-  const table = useLoaded(key, () => getJobs(queryOf(filter)));
+  const table = useLoaded(key, () => getJobs(queryOf(filter)), REST_MS);
   const chosen = useSignal<ReadonlyMap<string, Job>>(new Map());
   const current = useSignal(-1);
   useEffect(() => {
@@ -232,6 +234,7 @@ function Pages({
 }
 
 function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element {
+  const tasks = jobs.reduce((sum, job) => sum + job.tasks, 0);
   const open = jobs.filter((job) => !isOver(job));
   const over = jobs.filter(isOver);
   const waiting = jobs.filter((job) => isWaiting(job) && job.state !== "held");
@@ -255,7 +258,7 @@ function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element 
       aria-hidden={!jobs.length}
       inert={!jobs.length}
     >
-      <span class="chosen">{count(jobs.length, "job")} chosen</span>
+      <span class="chosen">{count(tasks, "job")} chosen</span>
       {action("cancel", "Cancel", open, true)}
       {action("retry", "Retry", over)}
       {action("hold", "Hold", waiting)}

@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from stoker.core.errors import Impossible
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
+from stoker.core.units import count_text
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
@@ -25,17 +27,19 @@ from stoker.ledger import ledger_path, prepare_ledger
 from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.node import TERM_SECONDS, gpus_of, node_name
+from stoker.sites.slurm.node import FULL, FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
+    Ask,
     Hand,
+    Here,
     Left,
     News,
-    Order,
     PilotFolder,
     PilotPlan,
     Ready,
+    Recall,
     Report,
     Stop,
 )
@@ -123,10 +127,15 @@ class Pilot:
         self._runtime.close()
 
     def flush(self) -> None:
-        """Tell the head what has happened so far."""
-        news, self._news = self._news, []
-        if news:
-            self._folder.tell(news)
+        """Tell the head what has happened so far, and wait while the shared directory is full: jobs go on."""
+        while self._news:
+            try:
+                self._folder.tell(self._news)
+                self._news = []
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                time.sleep(FULL_PAUSE)
 
     def _is_over(self) -> bool:
         if self._ended_by_slurm or self._leaving:
@@ -147,7 +156,9 @@ class Pilot:
         if hands:
             self._take(hands)
         for order in orders:
-            if not isinstance(order, Hand) and order.job in self._taken:
+            if isinstance(order, Ask):
+                self._news.append(Here())
+            elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
 
     def _take(self, hands: list[Hand]) -> None:
@@ -164,8 +175,7 @@ class Pilot:
             self._taken[hand.job.id] = _key(hand.job)
             self._runtime.engine.adopt(hand.job, adopted=False)
 
-    def _obey(self, order: Order) -> None:
-        assert not isinstance(order, Hand)
+    def _obey(self, order: Recall | Stop) -> None:
         engine = self._runtime.engine
         if isinstance(order, Stop):
             engine.cancel(order.job, order.grace, order.note, order.signal)
@@ -255,11 +265,22 @@ def serve_pilot(path: Path) -> None:
     try:
         (state / "reports").symlink_to(plan.reports)
         with contextlib.closing(_devices(plan, state)) as devices:
+            if (found := len(devices.snapshot(time.time()).devices)) < plan.gpus:
+                folder.fail(0, _too_few(plan, node, found))
+                sys.exit(1)
             pilot = Pilot(folder, plan, state, devices, node)
             with contextlib.closing(pilot):
                 pilot.run()
     finally:
         shutil.rmtree(state, ignore_errors=True)
+
+
+def _too_few(plan: PilotPlan, node: str, found: int) -> str:
+    """The head holds the jobs with these words when one pilot after another says so."""
+    return (
+        f"a pilot on {node} found {count_text(found, 'GPU')}, and a job needs {plan.gpus}; see nvidia-smi there; "
+        f'pilots = "never" under [cluster.{plan.cluster}] runs jobs without pilots'
+    )
 
 
 def _devices(plan: PilotPlan, state: Path) -> Devices:

@@ -76,7 +76,7 @@ def _show_cluster(name: str, screen: Screen) -> int:
         return 0
     print_clusters([found])
     for node, jobs in jobs_on_nodes(paths, name).items():
-        print(f"  {printable(node)}: {', '.join(f'GPU {gpu} {job}' for gpu, job in jobs)}")
+        print(f"  {printable(node)}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")
     return 0
 
 

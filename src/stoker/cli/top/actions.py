@@ -13,7 +13,7 @@ from stoker.queue.actions import cancel, hold, release
 from stoker.queue.control import Control
 from stoker.queue.edit import Rewriter, edit_jobs
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry
-from stoker.queue.select import find, jobs_in_order
+from stoker.queue.select import ENDED_STATES, find, jobs_in_order
 from stoker.store.filters import NO_FILTER, WAITING, Filter
 
 Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
@@ -29,6 +29,17 @@ class Target(NamedTuple):
     title: str
     state: str
     tasks: int = 1
+
+
+def refusal(verb: Verb, targets: Sequence[Target]) -> str:
+    """Why something cannot be done to these jobs, before anything is asked; empty if it can."""
+    ended = [one for one in targets if one.state in ENDED_STATES]
+    if verb == "retry" and len(ended) < len(targets):
+        first = next(one for one in targets if one not in ended)
+        return f"{first.label} has not finished: cancel it first (c), then retry it in the history (3)"
+    if verb != "retry" and ended:
+        return f"{ended[0].label} has already finished ({ended[0].state}); r runs it again"
+    return ""
 
 
 def question(verb: Verb, targets: Sequence[Target]) -> str:

@@ -341,7 +341,8 @@ class Top(App[None]):
             left += [Span(text, "heading" if tab == self._tab else "faint"), Span("─", "faint")]
         words = [f"filter: {printable(self._chosen.text)}" if self._chosen.text else ""]
         words += [f"sort: {self._order}" if self._order != "start" and self._tab == "jobs" else ""]
-        words += [f"{count_text(len(self._jobs.tagged), 'job')} tagged" if self._jobs.tagged else ""]
+        tagged = self._table.tagged if self._table else set()
+        words += [f"{count_text(len(tagged), 'job')} tagged" if tagged else ""]
         words += [self._period_text() if self._tab == "timeline" else self._place_text()]
         empty = self._status.expected_empty if self._status else None
         words += ["" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), self._now)}"]
@@ -561,6 +562,9 @@ class Top(App[None]):
         items = items or ([table.current] if table.current else [])
         targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in items]
         if not targets:
+            return
+        if refusal := actions.refusal(verb, targets):
+            self._say(refusal)
             return
         if verb not in actions.ASKS:
             self._act(verb, targets)

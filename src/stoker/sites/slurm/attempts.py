@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -22,13 +24,19 @@ from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
 from stoker.runner import journal
 from stoker.sites.interface import EngineJobs
-from stoker.sites.slurm.shared import BundleFolder
+from stoker.sites.slurm.shared import ALIVE, BundleFolder
 from stoker.store.logs import read_tail
 
 RETURNS_ALLOWED = 3
 """How often in a row a job may come back from Slurm without a start; then it is held."""
 SHORT_SECONDS = 60.0
 """Seconds before a job is handed over again that a node was too short of something to start."""
+REFUSED_SECONDS = 10.0
+"""The same for one that its node refused to launch."""
+SILENT_SECONDS = 20.0
+"""A node that works on an attempt answers sooner: it looks for messages every 10 s, and each way may take seconds."""
+UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
+"""States in which Slurm has lost sight of a node, whose processes may go on."""
 
 
 def ref_of(bundle: str, index: int) -> str:
@@ -55,6 +63,8 @@ class Attempt:
         self.node = ""
         self.gpus: tuple[str, ...] = ()
         self.end: journal.AttemptExited | journal.AttemptReturned | None = None
+        self.asked_at: float | None = None
+        """When its node was asked whether it goes on (monotonic); None where it answered, or there was no need."""
 
     @property
     def key(self) -> str:
@@ -75,6 +85,9 @@ class Attempt:
         return bool(data)
 
     def _take(self, line: bytes) -> None:
+        if line.startswith(f"{ALIVE} {self.key} ".encode()):
+            self.asked_at, self.answers = None, Answers()
+            return
         try:
             record = journal.record_of(line)
         except journal.Unreadable:
@@ -174,6 +187,8 @@ class Judgement:
             return False
         if verdict in ("take back", "called off"):
             return self._take_back(bundle, attempt, job, called_off=verdict == "called off")
+        if verdict == "lost" and not self._is_dead(bundle, attempt):
+            return False
         self._jobs.apply(job, self._end(job, attempt, verdict))
         self._jobs.plan_due = True
         return True
@@ -193,7 +208,12 @@ class Judgement:
         """Hold a job that came back, until a user lets it go."""
         job = self._jobs.waiting.get(job_id)
         if job is not None:
-            self._jobs.apply(job, Paused(self._jobs.clock(), why))
+            advice = f"mend that, or change it with stoker edit {job_id}; then type: stoker resume {job_id}"
+            self._jobs.apply(job, Paused(self._jobs.clock(), f"{why}; {advice}"))
+
+    def resume_due(self) -> list[float]:
+        """When jobs may be handed over again."""
+        return [at for at, _ in self._resumes]
 
     def resume(self, now: float) -> None:
         """Let jobs be handed over again that a node could not start."""
@@ -202,18 +222,39 @@ class Judgement:
         for _, job_id in due:
             self._jobs.resume(job_id)
 
+    def _is_dead(self, bundle: Bundle, attempt: Attempt) -> bool:
+        """Whether no process of an attempt can be left. Where Slurm does not know, its node is asked, and is silent.
+
+        A controller that forgot a task, or lost sight of its node, says nothing about the processes there.
+        """
+        fact, now = attempt.answers.fact, time.monotonic()
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return True
+        if attempt.asked_at is None:
+            bundle.folder.ask(attempt.index)
+            attempt.asked_at = now
+        if now - attempt.asked_at < SILENT_SECONDS:
+            return False
+        bundle.folder.stop(attempt.index, 0.0, signal.SIGKILL)  # a node that comes back must not go on
+        return True
+
     def _take_back(self, bundle: Bundle, attempt: Attempt, job: Job, *, called_off: bool) -> bool:
         """Slurm does no more for an attempt that has no start in its journal: its claim tells whether it began."""
         now = self._jobs.clock()
         if not bundle.folder.claim(attempt.index):
-            if is_settled(attempt.answers):  # else the journal may only be late
+            gone = is_settled(attempt.answers) and self._is_dead(bundle, attempt)  # else the journal may only be late
+            if gone:
                 self._jobs.apply(job, Lost(attempt.number, now, loss_text(attempt.answers)))
-            return is_settled(attempt.answers)
+            return gone
         fact = attempt.answers.fact
         if called_off:
             job = self._jobs.apply(job, Cancelled(now, "cancelled in Slurm"))
-        self._jobs.apply(job, Returned(attempt.number, now))
         self._jobs.plan_due = True
+        if not called_off and fact is not None and (not fact.is_over or fact.state == "CANCELLED"):
+            self._resumes.append((now + REFUSED_SECONDS, job.id))
+            self._jobs.apply(job, Returned(attempt.number, now, f"node {fact.node} did not start it"))
+            return True
+        self._jobs.apply(job, Returned(attempt.number, now))
         times = self._returns[job.id] = self._returns.get(job.id, 0) + (fact is not None)
         if times >= RETURNS_ALLOWED and fact is not None:
             del self._returns[job.id]

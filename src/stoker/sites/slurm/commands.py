@@ -25,8 +25,8 @@ IDS_AT_ONCE = 500
 TAG = "stoker:"
 """All tags begin with it."""
 CANNOT_RUN = "cannot run"
-_FORMAT = "%i|%T|%r|%S|%k"
-"""Id, state, reason, start and comment: fields that every release since 2.6 has, without a width."""
+_FORMAT = "%i|%T|%r|%S|%k|%N"
+"""Id, state, reason, start, comment and node: fields that every release since 2.6 has, without a width."""
 _UNREACHABLE = re.compile(
     "unable to contact slurm controller|socket timed out|connection refused|try again|temporarily|too many|"
     "throttl|unable to allocate|protocol authentication|zero bytes were transmitted|communications connection|"
@@ -159,14 +159,14 @@ def read_facts(text: str) -> dict[tuple[str, int], SlurmFact]:
     """The tasks with a tag of ours, by tag and index, as `query` printed them."""
     facts: dict[tuple[str, int], SlurmFact] = {}
     for line in text.splitlines():
-        fields = line.split("|", 4)
+        fields = line.split("|")
         if len(fields) < 5 or not fields[4].startswith(TAG):
             continue
-        job, state, reason, start, tag = (field.strip() for field in fields)
+        job, state, reason, start, tag, node, *_ = (field.strip() for field in (*fields, ""))
         base, _, tasks = job.partition("_")
         for index in indices(tasks) if tasks else (None,):
             shown = base if index is None else f"{base}_{index}"
-            fact = SlurmFact(state.partition(" ")[0], reason, shown, _moment(start))
+            fact = SlurmFact(state.partition(" ")[0], reason, shown, _moment(start), node)
             known = facts.get((tag, index or 0))
             if known is None or known.is_over:  # a requeued or doubled task: the one that lives counts
                 facts[tag, index or 0] = fact

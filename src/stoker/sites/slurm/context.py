@@ -8,10 +8,8 @@ from typing import NamedTuple
 from stoker.core.settings import ClusterSettings
 from stoker.sites.interface import EngineJobs
 from stoker.sites.slurm.orders import Orders
+from stoker.sites.slurm.shared import MARKER
 from stoker.store.paths import Paths
-
-MARKER = "stoker-queue"
-"""File by which the directory is recognised: what is missing from another one has not vanished."""
 
 
 class QueueDirectory:
@@ -20,7 +18,9 @@ class QueueDirectory:
     def __init__(self, files: Paths) -> None:
         self.files = files
         self.trouble = ""
-        """For the user; empty where it can be used."""
+        """Why it cannot be written, for the user; empty where it can."""
+        self.away = ""
+        """Why it cannot be seen."""
         self._made = False
 
     def folder(self, name: str) -> Path:
@@ -40,10 +40,9 @@ class QueueDirectory:
 
     def is_reachable(self) -> bool:
         """Whether it can be seen, after it was made; where not, that is a trouble."""
-        if self.is_there:
-            return True
-        self.trouble = f"the shared directory {self.files.state} cannot be reached; jobs on the cluster go on"
-        return False
+        words = f"the shared directory {self.files.state} cannot be reached; jobs on the cluster go on"
+        self.away = "" if self.is_there else words
+        return not self.away
 
     def failed(self, what: str, error: OSError) -> None:
         self.trouble = f"cannot {what} {self.files.state}: {error.strerror}"

@@ -124,10 +124,16 @@ class Direct:
                 self._decide(bundle)
 
     def _decide(self, bundle: Bundle) -> None:
-        if bundle.made:
-            for attempt in list(bundle.attempts.values()):
-                if self._judgement.decide(bundle, attempt):
-                    self._leave(bundle, attempt)
+        if not bundle.made:
+            return
+        for attempt in list(bundle.attempts.values()):
+            try:
+                is_over = self._judgement.decide(bundle, attempt)
+            except OSError as error:  # decided again at the next answer
+                self._directory.failed("write to the shared directory", error)
+                return
+            if is_over:
+                self._leave(bundle, attempt)
 
     def _leave(self, bundle: Bundle, attempt: Attempt) -> None:
         """Forget an attempt that is over or was taken back."""
@@ -164,8 +170,8 @@ class Direct:
             if self._withdraw(bundle, attempt):
                 return
             bundle.folder.stop(attempt.index, grace, number)
-        except OSError as error:
-            self._directory.failed(f"stop job {job.id} through", error)
+        except OSError:  # Slurm ends it, with its own grace
+            self._controller.forget(bundle.tag, attempt.index)
             return
         self._controller.signal(bundle.tag, attempt.index)
 

@@ -6,25 +6,32 @@ crash of Slurm's controller, finds the claim taken and does nothing.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import select
 import signal
 import socket
 import sys
+import time
 
 from stoker.runner import journal, processes
 from stoker.runner.worker import Worker
-from stoker.sites.slurm.shared import BundleFolder
+from stoker.sites.slurm.shared import ALIVE, BundleFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-STOPS_INTERVAL = 10.0
-"""Seconds between two looks for an order to stop, where no signal of Slurm's comes through."""
-TERM_SECONDS = 0.2
+MESSAGES_INTERVAL = 10.0
+"""Seconds between two looks for messages of the head, where no signal of Slurm's comes through."""
+FULL_PAUSE = 1.0
+"""Seconds before the journal is written again that the shared directory refused."""
+TERM_SECONDS = 0.1
 """How much later than the command this process may get Slurm's TERM."""
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
+"""Errors of a shared directory that may pass."""
 GPUS = "\0"
 """Stands for the GPUs of the node in orders; no argument or variable can contain it."""
 ARRAY = "SLURM_ARRAY_"
@@ -41,16 +48,16 @@ class TaskWorker(Worker):
         self._folder = folder
         self._index = index
         self._where = where
-        self._stops_read = 0
+        self._messages_read = 0
         self._ended_by_slurm = False
 
     def _timeout(self) -> float | None:
         timeout = super()._timeout()
-        return STOPS_INTERVAL if timeout is None else min(timeout, STOPS_INTERVAL)
+        return MESSAGES_INTERVAL if timeout is None else min(timeout, MESSAGES_INTERVAL)
 
     def _listen(self, timeout: float | None) -> None:
         super()._listen(timeout)
-        self._read_stops()
+        self._read_messages()
 
     def _signalled(self, numbers: bytes) -> None:
         """Slurm sends TERM before it kills: for a time limit, a preemption, a scancel. It alone knows for which."""
@@ -58,13 +65,20 @@ class TaskWorker(Worker):
             self._ended_by_slurm = self._current.why == "exited"
             self._terminate(self._current, self._current.grace)
 
-    def _read_stops(self) -> None:
+    def _read_messages(self) -> None:
+        """Obey the head; what cannot be read now is read at the next look."""
         if self._current is None:
             return
-        stops = self._folder.stops(self._index)
-        for stop in stops[self._stops_read :]:
-            self._stop(self._current.key, stop["grace"], stop["signal"] or signal.SIGTERM)
-        self._stops_read = len(stops)
+        if self._folder.is_removed:  # the head gave the attempt up, and it may run elsewhere
+            self._stop(self._current.key, 0.0, signal.SIGKILL)
+            return
+        with contextlib.suppress(OSError):
+            for message in self._folder.messages(self._index)[self._messages_read :]:
+                self._messages_read += 1
+                if "ask" in message:
+                    self._append(f"{ALIVE} {self._current.key} {time.time():.3f}\n".encode())
+                else:
+                    self._stop(self._current.key, message["grace"], message["signal"] or signal.SIGTERM)
 
     def _write(self, record: journal.Record) -> None:
         """Write and sync. Of an attempt that Slurm ended no end is written: what Slurm says of it counts."""
@@ -73,10 +87,23 @@ class TaskWorker(Worker):
         line = journal.line_of(record)
         if isinstance(record, journal.AttemptStarted):
             line = line[:-1] + f" {self._where}\n".encode()
-        os.pwrite(self._journal, line, self._offset)
-        if not isinstance(record, journal.Born):  # nobody on another machine needs to know the process
-            os.fsync(self._journal)
-        self._offset += len(line)
+        self._append(line, durable=not isinstance(record, journal.Born))  # only this machine needs to know the process
+
+    def _append(self, line: bytes, *, durable: bool = True) -> None:
+        """Write a line, and wait while the shared directory is full: a result that nobody knows would be run again."""
+        while True:
+            try:
+                written = os.pwrite(self._journal, line, self._offset)
+                if durable:
+                    os.fsync(self._journal)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                written = 0
+            if written == len(line):
+                self._offset += written
+                return
+            time.sleep(FULL_PAUSE)
 
     def _was_ended_by_slurm(self, end: journal.AttemptExited) -> bool:
         """Whether Slurm's TERM came. It reaches the command and this process one after the other."""
@@ -134,6 +161,7 @@ def main() -> None:
     except Exception as error:
         folder.fail(index, f"{node_name(os.environ)}: {type(error).__name__}: {error}")
         raise
+    os._exit(0)  # all is written; to take the interpreter down would cost as much as to start it
 
 
 if __name__ == "__main__":

@@ -17,7 +17,15 @@ from stoker.store.paths import Paths
 from stoker.store.writer import Store
 
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
-_PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.sites.slurm.node import main; main()"
+_PROGRAM = """import os, sys
+sys.path.insert(0, sys.argv.pop(1))
+try:
+    from stoker.sites.slurm.node import main
+except Exception as error:  # such as a library that the node lacks
+    with open(f"{sys.argv[1]}/errors/{os.environ.get('SLURM_ARRAY_TASK_ID', 0)}", "a") as file:
+        print(f"{os.uname().nodename}: {sys.executable}: {error}", file=file)
+    raise
+main()"""
 
 
 class Orders:

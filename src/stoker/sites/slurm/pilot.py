@@ -62,8 +62,12 @@ class Pilot(Bundle):
         self.offered = 0
         """... and the GPUs of those that it is going to be given."""
         self.count = 0
+        self.least = 1
+        """GPUs that it must have, for the largest of the jobs for which it is started."""
         self.until: float | None = None
         """When Slurm ends it."""
+        self.asked_at: float | None = None
+        """When it was asked whether it lives (monotonic); None where it answered, or there was no need."""
         self._offset = 0
         self._environments: set[str] = set()
         self._ahead = 0

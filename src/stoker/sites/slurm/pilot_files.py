@@ -37,6 +37,8 @@ class PilotPlan(Struct, frozen=True):
     """Directory with a ledger for each node; empty is the ledger of the node."""
     whole_node: bool = False
     """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
+    gpus: int = 1
+    """GPUs without which it is of no use."""
 
 
 class Hand(Struct, frozen=True, tag="hand"):
@@ -62,6 +64,10 @@ class Stop(Struct, frozen=True, tag="stop"):
     signal: int
 
 
+class Ask(Struct, frozen=True, tag="ask"):
+    """Answer: Slurm does not say whether the pilot lives."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
     """The pilot works."""
 
@@ -76,12 +82,16 @@ class Report(Struct, frozen=True, tag="report"):
     event: Event
 
 
+class Here(Struct, frozen=True, tag="here"):
+    """The pilot lives."""
+
+
 class Left(Struct, frozen=True, tag="left"):
     """The pilot takes nothing more."""
 
 
-Order = Hand | Recall | Stop
-News = Ready | Report | Left
+Order = Hand | Recall | Stop | Ask
+News = Ready | Report | Here | Left
 Message = TypeVar("Message")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from math import ceil
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import SlurmFact, heard, is_settled, loss_text, said
+from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, is_stalled, loss_text, said
 from stoker.core.job import (
     Active,
     Assigned,
@@ -24,13 +25,15 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.queue import Group
 from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings
-from stoker.sites.slurm.attempts import read_ref, ref_of
+from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
 from stoker.sites.slurm.pace import Pace
-from stoker.sites.slurm.pilot import MARK, Handed, Pilot, translated
+from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, translated
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
+    Ask,
+    Here,
     Left,
     News,
     Order,
@@ -59,6 +62,8 @@ class Pilots:
 
     def __init__(self, context: ClusterContext) -> None:
         self.all: dict[str, Pilot] = {}
+        self.nodes: NodeSize | None = None
+        """The largest node, once Slurm told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
         self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
@@ -81,11 +86,18 @@ class Pilots:
     def takes(self, job: Job) -> bool:
         """Whether a job runs in a pilot, as things were at the last survey."""
         spec = job.spec
-        if self._settings.pilots == "never" or spec.nodes > 1 or not spec.resources.gpus:
+        if self._settings.pilots == "never" or not self._is_able(job):
             return False
         if self._settings.pilots == "always" or self._settings.private or spec.resources.shares:
             return True
         return self._many_short and _is_short(spec.limit)
+
+    def _is_able(self, job: Job) -> bool:
+        """Whether a pilot can run it: in one node, and in its time. Slurm itself finds GPUs of a model."""
+        spec, gpus = job.spec, job.spec.resources.gpus
+        single = spec.nodes == 1 and (self._settings.private or not spec.resources.model)
+        fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
+        return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 
     def survey(self, waiting: Iterable[Group], now: float) -> None:
         """See what waits, and which pilots have room."""
@@ -142,26 +154,29 @@ class Pilots:
     def _order(self, pilot: Pilot, order: Order) -> None:
         self._outgoing.setdefault(pilot.name, []).append(order)
 
-    def send(self) -> None:
-        """Send all orders, once the assignments are recorded."""
-        orders, self._outgoing = self._outgoing, {}
+    def send(self) -> OSError | None:
+        """Send all orders, once the assignments are recorded; the error where some could not be, which stay."""
+        orders, self._outgoing, failure = self._outgoing, {}, None
         for name, some in orders.items():
             if name in self.all:
                 try:
                     self.all[name].files.give(some)
-                except OSError:
-                    self._outgoing.setdefault(name, []).extend(some)
+                except OSError as error:
+                    self._outgoing[name], failure = some, error
+        if orders and failure is None:
+            self._directory.trouble = ""
+        return failure
 
     # -- how many ---------------------------------------------------------------------------------
 
-    def start(self, need: int, nodes: NodeSize, now: float) -> None:
-        """Start pilots for jobs that need so many GPUs and have no place in one, or wait too long in one."""
+    def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
+        """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
         need += sum(handed.gpus for _, handed in self._backlog(now))
         for _ in range(self._wanted(need, nodes)):
             self._count += 1
             pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
-            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, need)]
-            pilot.since = now
+            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, need, least)]
+            pilot.since, pilot.least = now, least
             self._new.append(pilot)
 
     def _wanted(self, need: int, nodes: NodeSize) -> int:
@@ -180,10 +195,11 @@ class Pilots:
     def write_new(self) -> OSError | None:
         """Write the files of new pilots; the error where that was not possible, and the pilot was given up."""
         new, self._new = self._new, []
-        plan = pilot_plan(self._context.name, self._settings, self._directory.files.reports, os.environ)
+        reports = self._directory.files.reports
         for pilot in new:
             try:
                 self._directory.make()
+                plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
                 pilot.files.make_pilot(plan)
                 pilot.made = True
             except OSError as error:
@@ -267,6 +283,8 @@ class Pilots:
             case Ready():
                 pilot.get_ready(news)
                 self.failures.clear()
+            case Here():
+                pilot.asked_at, pilot.answers = None, Answers()
             case Left():
                 pilot.leaving = True
             case Report():
@@ -293,17 +311,30 @@ class Pilots:
         for pilot in list(self.all.values()):
             if pilot.submitted_at is not None and asked_at > pilot.submitted_at:
                 self._note(pilot, facts.get((pilot.tag, 0)), seconds)
-                if is_settled(pilot.answers):
-                    self._give_up(pilot)
+                stalled = pilot.ready is None and is_stalled(pilot.answers)
+                if is_settled(pilot.answers) or stalled:
+                    self._give_up(pilot, stalled=stalled)
 
     def _note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
         pilot.answers = heard(pilot.answers, fact, seconds)
         if fact is not None and fact.state == "RUNNING" and fact.start is not None:
             pilot.until = fact.start + self._settings.pilot_time
 
-    def _give_up(self, pilot: Pilot) -> None:
+    def _is_dead(self, pilot: Pilot) -> bool:
+        """As for an attempt: a pilot that Slurm lost sight of is asked, and must be silent."""
+        fact, now = pilot.answers.fact, time.monotonic()
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return True
+        if pilot.asked_at is None:
+            self._order(pilot, Ask())
+            pilot.asked_at = now
+        return now - pilot.asked_at >= SILENT_SECONDS
+
+    def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact
         never_began = pilot.files.claim_as(OWN_CLAIM)
+        if not never_began and (stalled or not self._is_dead(pilot)):
+            return
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
             if job is not None:
@@ -338,7 +369,7 @@ def _node_text(pilot: Pilot) -> str:
     return f" on {pilot.ready.node}" if pilot.ready is not None else ""
 
 
-def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str]) -> PilotPlan:
+def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
     """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
     return PilotPlan(
         cluster,
@@ -347,11 +378,15 @@ def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapp
         own.get("STOKER_SIM", ""),
         own.get("STOKER_LEDGER", ""),
         whole_node=settings.private,
+        gpus=gpus,
     )
 
 
-def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterator[str]:
-    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot."""
+def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int, least: int) -> Iterator[str]:
+    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot.
+
+    `need` are the GPUs of all jobs that wait, `least` those of the largest.
+    """
     for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
         if value:
             yield f"--{name}={value}"
@@ -359,6 +394,7 @@ def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int) -> Iterat
     yield "--nodes=1"
     if settings.private:  # the ledger of the node shares its GPUs with other users
         yield "--exclusive"
+        yield f"--gres=gpu:{least}"
     else:
         yield f"--gres=gpu:{gpus}"
         yield f"--mem={nodes.memory * gpus // max(1, nodes.gpus) * 9 // 10}"

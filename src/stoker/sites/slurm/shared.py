@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 JOURNALS = "journals"
 CLAIMS = "claims"
-STOPS = "stops"
+MESSAGES = "messages"
 ERRORS = "errors"
 ORDERS = "orders"
 SUBMITTED = "submitted"
+MARKER = "stoker-queue"
+"""File by which the shared directory is recognised: what is missing from another one has not vanished."""
+ALIVE = "A"
+"""Begins the line of a journal by which a node answers that it still works on the attempt."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 
@@ -43,8 +47,9 @@ class BundleFolder:
 
     def make(self, orders: Sequence[Mapping[str, Any]], environments: Mapping[str, Mapping[str, str]]) -> None:
         """Make all files; the orders get their name last, so that one look tells whether all is there."""
-        for name in (JOURNALS, CLAIMS, STOPS, ERRORS):
+        for name in (JOURNALS, CLAIMS, ERRORS):
             os.makedirs(self.at(name), mode=0o700, exist_ok=True)
+        os.close(os.open(self.at(MESSAGES), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for index in range(len(orders)):
             os.close(os.open(self.at(JOURNALS, index), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         lines = [json.dumps(environments), *map(json.dumps, orders)]
@@ -64,7 +69,14 @@ class BundleFolder:
 
     def stop(self, index: int, grace: float, number: int) -> None:
         """Order the node to stop an attempt; a signal tells it to look."""
-        _write(self.at(STOPS, index), f"{json.dumps({'grace': grace, 'signal': number})}\n".encode(), _APPEND)
+        self._tell(index, {"grace": grace, "signal": number})
+
+    def ask(self, index: int) -> None:
+        """Ask the node whether it still works on an attempt; it answers in the journal."""
+        self._tell(index, {"ask": True})
+
+    def _tell(self, index: int, message: Mapping[str, Any]) -> None:
+        append(self.at(MESSAGES), f"{json.dumps({'index': index, **message})}\n".encode())
 
     def remove(self) -> None:
         """Remove all. A task of Slurm's that comes late finds no orders, and does nothing."""
@@ -120,6 +132,12 @@ class BundleFolder:
             return lines[-1] if lines else ""
         return ""
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether the head has removed it; a shared directory that is out of sight says nothing."""
+        marker = os.path.join(os.path.dirname(self.path), MARKER)
+        return not os.path.exists(self.at(ORDERS)) and os.path.exists(marker)
+
     # -- nodes read and write --------------------------------------------------------------------
 
     def order(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
@@ -135,14 +153,12 @@ class BundleFolder:
     def open_journal(self, index: int) -> int:
         return os.open(self.at(JOURNALS, index), os.O_WRONLY | os.O_CLOEXEC)
 
-    def stops(self, index: int) -> list[dict[str, Any]]:
-        """All orders to stop an attempt, oldest first."""
-        try:
-            with open(self.at(STOPS, index), "rb") as file:
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        return [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+    def messages(self, index: int) -> list[dict[str, Any]]:
+        """All that the head told the node about an attempt, oldest first."""
+        with open(self.at(MESSAGES), "rb") as file:
+            data = file.read()
+        found = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [message for message in found if message["index"] == index]
 
 
 def sync(folder: str) -> None:
@@ -160,10 +176,16 @@ def append(path: str, data: bytes) -> None:
 
 
 def _write(path: str, data: bytes, flags: int) -> None:
+    """Write all or nothing: a full disk may take the first half of a line."""
     descriptor = os.open(path, flags, 0o600)
     try:
-        while data:
-            data = data[os.write(descriptor, data) :]
-        os.fsync(descriptor)
+        size = os.fstat(descriptor).st_size
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)

@@ -93,7 +93,7 @@ class SlurmSite:
         return ()
 
     def due_in(self, now: float, *, placing: bool) -> float | None:
-        moments = [self._controller.due_in(self._all)]
+        moments = [self._controller.due_in(self._all), *(at - now for at in self._judgement.resume_due())]
         if self._direct.all:
             moments.append(self._direct.pace.at - now)
         if self._pilots.all:
@@ -150,7 +150,7 @@ class SlurmSite:
         self._policy = policy
         if not self._jobs.plan_due or now < self._place_at or not self._controller.knows_limits:
             return
-        self._jobs.plan_due = False
+        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
         if not self._is_reachable(now):
             return
         if not self._jobs.waiting:
@@ -188,14 +188,15 @@ class SlurmSite:
 
     def _start_pilots(self, caps: Caps, now: float) -> None:
         """Start pilots for the jobs that still wait for one."""
-        need = 0
+        need, least = 0, 1
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
             if self._pilots.takes(job):
                 left = caps.left(job)
+                least = max(least, job.spec.resources.gpus)
                 need += job.spec.resources.gpus * max(0, len(group) if left is None else min(left, len(group)))
         assert self._controller.nodes is not None
-        self._pilots.start(need, self._controller.nodes, now)
+        self._pilots.start(need, least, self._controller.nodes, now)
 
     def _hold_for_failures(self) -> None:
         """Hold the jobs for pilots where these end again and again before they work."""
@@ -223,11 +224,10 @@ class SlurmSite:
     def dispatch(self, *, recorded: bool) -> None:
         if not recorded:
             return
-        failures = [self._direct.write_new(), self._pilots.write_new()]
+        failures = [self._direct.write_new(), self._pilots.write_new(), self._pilots.send()]
         for error in filter(None, failures):
             self._directory.failed("write to the shared directory", error)
             self._place_at = self._jobs.clock() + DISK_PAUSE
-        self._pilots.send()
         self._direct.remove_over()
         self._pilots.remove_over()
 
@@ -287,7 +287,7 @@ class SlurmSite:
     def _reason(self, job: Job, caps: Caps) -> Reason:
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
-        if trouble := self._directory.trouble or self._controller.trouble:
+        if trouble := self._directory.away or self._directory.trouble or self._slurm_trouble:
             return Short(trouble)
         if (full := caps.full(job)) is not None:
             return full
@@ -295,12 +295,17 @@ class SlurmSite:
             return InCluster(None, "waits for a pilot with room for it")
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
 
+    @property
+    def _slurm_trouble(self) -> str:
+        found = self._controller.trouble
+        return f"{found}; see stoker cluster check {self._config.name}" if found else ""
+
     def status(self) -> SiteStatus:
         return SiteStatus(
             Snapshot(self._jobs.clock(), ()),
             summary=self._summary() if self._all else "",
             waits=tuple(self._waits()),
-            trouble="; ".join(filter(None, (self._controller.trouble, self._directory.trouble))),
+            trouble="; ".join(filter(None, (self._slurm_trouble, self._directory.away, self._directory.trouble))),
             handed_over={**self._direct.situations(), **self._pilots.situations()},
         )
 

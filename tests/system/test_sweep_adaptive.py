@@ -121,7 +121,7 @@ def test_values_come_from_reports_files_and_tensorboard(background: Background) 
     view = wait_sweep(background, int(said.out))
     first, nan, never, last = view["trials"]
     assert first["values"] == {"acc": pytest.approx(1 / 3), "latency": 3.0, "eval.loss": 4.0, "val/f": 13.0}
-    assert (nan["state"], nan["message"]) == ("failed", "eval.loss is nan")
+    assert (nan["state"], nan["message"]) == ("failed", "the value of eval.loss is nan or infinite")
     assert (never["state"], never["values"]["val/f"]) == ("failed", 33.0)
     assert "no value of acc: nothing came from stoker.report(acc=...)" in never["message"]
     assert [one["trials"] for one in view["best"]] == [[last["number"]], [first["number"]]]
@@ -164,12 +164,12 @@ def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Back
 
 
 REFUSED = {
-    "--method tpe -N 3": "--method tpe needs to know what is good",
+    "--method tpe -N 3": "--method tpe needs an objective",
     "--method tpe --objective loss": "does not end by itself",
     "--method gp -N 3 --objective loss": "needs torch",
-    "--pruner median": "--pruner median needs to know what is good",
+    "--pruner median": "--pruner median needs an objective",
     "--objective loss --pruner medium": "did you mean median",
-    "--objective test_acc": "has no goal",
+    "--objective test_acc": "whether a larger test_acc is better",
     "--objective loss=csv:m.csv": "all trials would write loss to the same file",
     "--method cmaes -N 3 --objective a:min --objective b:min": "one objective only",
     "--method tpe -N 3 --objective loss --results runs/{lr}": "share a folder",

@@ -13,7 +13,7 @@ from statistics import median
 
 from bars import Bar, bars_shown
 from cost import Cost, spend
-from machine import parser, say, workshop
+from machine import exit_code, parser, say, workshop
 from programs import COMPETITORS, OURS, SIMPLE_GPU_SCHEDULER, environment, install, program_named
 from rounds import Incomplete
 
@@ -24,28 +24,23 @@ DRY_RUN = "stoker sweep --dry-run"
 QUEUED = "stoker sweep --yes (into the queue)"
 
 
-def main() -> int:
-    """Measure and print; 1 where a program did not do its work."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a program did not do its work."""
     options = _options()
-    try:
-        with workshop(options.directory) as directory:
-            variables = environment(directory)
-            found: dict[tuple[str, str], list[Cost]] = {}
-            for order in ("grid", "shuffled"):
-                programs = _programs(order, options.values, alone=options.alone)
-                _check_equal(programs, directory, variables)
-                for place in range(options.rounds):
-                    for name, words in programs.items():
-                        say(f"round {place + 1}, {order}: {name}")
-                        found.setdefault((name, order), []).append(spend(words, directory, variables))
-            if not options.no_queue:
-                say("into the queue")
-                found[QUEUED, "grid"] = [_queued(options.values, directory, variables)]
-            _show(found, options.values**DIMENSIONS)
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory:
+        variables = environment(directory)
+        found: dict[tuple[str, str], list[Cost]] = {}
+        for order in ("grid", "shuffled"):
+            programs = _programs(order, options.values, alone=options.alone)
+            _check_equal(programs, directory, variables)
+            for place in range(options.rounds):
+                for name, words in programs.items():
+                    say(f"round {place + 1}, {order}: {name}")
+                    found.setdefault((name, order), []).append(spend(words, directory, variables))
+        if not options.no_queue:
+            say("into the queue")
+            found[QUEUED, "grid"] = [_queued(options.values, directory, variables)]
+        _show(found, options.values**DIMENSIONS)
 
 
 def _options() -> argparse.Namespace:
@@ -122,4 +117,4 @@ def _show(found: Mapping[tuple[str, str], Sequence[Cost]], points: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -13,7 +13,7 @@ from pathlib import Path
 import standin
 from bars import Bar, bars_shown, table
 from cost import MEMORY_HEAD, Memory, cpu_seconds, memory_of
-from machine import queue_parser, say, workshop
+from machine import exit_code, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, TASK_SPOOLER
 from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
@@ -40,22 +40,17 @@ class Idle:
         return [f"{self.percent:.3f}", *self.memory.cells]
 
 
-def main() -> int:
+def main() -> None:
     """Measure all at once, since all are idle, and print."""
     options = queue_parser(__doc__ or "")
     options.add_argument("--seconds", type=float, default=60.0, help="how long they are watched, default %(default)s")
     options.add_argument("--jobs", type=int, default=2000, help="run before by one of ours, default %(default)s")
     chosen = options.parse_args()
-    try:
-        with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
-            servers = _servers(directory, running, jobs=chosen.jobs, exclusive=chosen.alone)
-            time.sleep(min(SETTLE, chosen.seconds))
-            say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
-            _print(_watch(servers, chosen.seconds), chosen)
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(chosen.directory) as directory, contextlib.ExitStack() as running:
+        servers = _servers(directory, running, jobs=chosen.jobs, exclusive=chosen.alone)
+        time.sleep(min(SETTLE, chosen.seconds))
+        say(f"watching {len(servers)} idle servers for {chosen.seconds:g} s")
+        _print(_watch(servers, chosen.seconds), chosen)
 
 
 def _servers(directory: Path, running: contextlib.ExitStack, *, jobs: int, exclusive: bool) -> list[Server]:
@@ -114,4 +109,4 @@ def _bars(name: str, idle: Idle) -> list[Bar]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

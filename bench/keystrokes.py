@@ -14,7 +14,7 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from gaps import percentile
-from machine import milliseconds, parser, workshop
+from machine import exit_code, milliseconds, parser, workshop
 from programs import environment
 from rounds import Incomplete
 
@@ -71,21 +71,16 @@ class Typist:
                 return
 
 
-def main() -> int:
-    """Measure and print; 1 where a shell did not answer."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a shell did not answer."""
     options = _options()
-    try:
-        with workshop(options.directory) as directory:
-            seconds = _measure(directory, options.keys, options.pause)
-    except Incomplete as error:
-        print(error, file=sys.stderr)
-        return 1
+    with workshop(options.directory) as directory:
+        seconds = _measure(directory, options.keys, options.pause)
     rows = [[name, *milliseconds([median(each), percentile(each, 0.99)])] for name, each in seconds.items()]
     print(table(["shell", "median ms", "p99 ms"], rows))
     plain, session = (percentile(each, 0.99) for each in seconds.values())
     bar = Bar("p99 above bash, ms", 1000 * (session - plain), ADDED_P99_MILLISECONDS, at_most=True)
     print(f"\n{bars_shown([bar])}")
-    return 0
 
 
 def _options() -> argparse.Namespace:
@@ -111,4 +106,4 @@ def _measure(directory: Path, keys: int, pause: float) -> dict[str, list[float]]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -1,4 +1,4 @@
-"""Options, working directory and machine load of every benchmark."""
+"""Options, working directory, exit code and machine load of every benchmark."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rounds import keep_apart
+from rounds import Incomplete, keep_apart
 from stoker.store.paths import file_system_of
 
 
@@ -39,6 +39,16 @@ def workshop(parent: str) -> Iterator[Path]:
         print(f"{os.cpu_count()} cores, load average {load()}, working in {name} ({file_system_of(directory)})")
         yield directory
         print(f"\nload average at the end: {load()}")
+
+
+def exit_code(measure: Callable[[], None]) -> int:
+    """Run a benchmark; 1 where a program did not do its work."""
+    try:
+        measure()
+    except Incomplete as error:
+        say(str(error))
+        return 1
+    return 0
 
 
 def load() -> str:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from bars import Bar, bars_shown, rate_table, ratio
-from machine import parser, say, workshop
+from machine import exit_code, parser, workshop
 from programs import Program
-from rounds import NO_OP, Incomplete, interleaved, take
+from rounds import NO_OP, interleaved, take
 
 WITHOUT, WITH, MANY = "without samples", "with samples", "with a sample per second"
 RATIO = 0.97
@@ -23,23 +23,18 @@ _CHANGES = {
 _RUN = "import sys; sys.argv[:] = ['stoker', 'run', '--sim', '8x24G', '--no-bar', '-j', '4', 'list']; import stoker.cli"
 
 
-def main() -> int:
-    """Measure and print; 1 where a run was incomplete."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a run was incomplete."""
     options = _options()
     programs = [_program(name) for name in _CHANGES]
     rates: dict[str, list[float]] = {program.name: [] for program in programs}
-    try:
-        with workshop(options.directory) as directory:
-            for number, program in interleaved(programs, options.rounds):
-                rates[program.name].append(_rate(program, options.jobs, directory, number))
-    except Incomplete as error:
-        say(str(error))
-        return 1
+    with workshop(options.directory) as directory:
+        for number, program in interleaved(programs, options.rounds):
+            rates[program.name].append(_rate(program, options.jobs, directory, number))
     print(f"\n{options.jobs:,} no-op commands in a round on simulated GPUs")
     print(rate_table(rates))
     print("\nbars")
     print(bars_shown([Bar(f"rate, {name} / {WITHOUT}", ratio(rates, name, WITHOUT), RATIO) for name in (WITH, MANY)]))
-    return 0
 
 
 def _options() -> argparse.Namespace:
@@ -59,4 +54,4 @@ def _rate(program: Program, jobs: int, directory: Path, number: int) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bars import Bar, bars_shown
 from cost import FLOORS, spend
-from machine import parser, say, workshop
+from machine import exit_code, parser, workshop
 from programs import environment
 from rounds import Incomplete
 
@@ -21,23 +21,18 @@ _IMPORT = "import time; t = time.process_time(); import stoker; stoker.report; p
 _PROGRAM = Path(sys.executable).parent / "stoker"
 
 
-def main() -> int:
-    """Measure and print; 1 where a program did not do its work."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a program did not do its work."""
     options = _options()
-    try:
-        with workshop(options.directory) as directory:
-            variables = environment(directory)
-            imported = min(_import_seconds(directory, variables) for _ in range(options.rounds))
-            ids = _ids_seconds(directory, variables, options.jobs, options.rounds)
-            bars = [
-                Bar("import stoker; stoker.report, ms of CPU", 1000 * imported, IMPORT_MILLISECONDS, at_most=True),
-                Bar(f"ids of {options.jobs:,} jobs at Tab, ms of CPU", 1000 * ids, IDS_MILLISECONDS, at_most=True),
-            ]
-            print(f"\n{bars_shown(bars)}")
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory:
+        variables = environment(directory)
+        imported = min(_import_seconds(directory, variables) for _ in range(options.rounds))
+        ids = _ids_seconds(directory, variables, options.jobs, options.rounds)
+        bars = [
+            Bar("import stoker; stoker.report, ms of CPU", 1000 * imported, IMPORT_MILLISECONDS, at_most=True),
+            Bar(f"ids of {options.jobs:,} jobs at Tab, ms of CPU", 1000 * ids, IDS_MILLISECONDS, at_most=True),
+        ]
+        print(f"\n{bars_shown(bars)}")
 
 
 def _options() -> argparse.Namespace:
@@ -69,4 +64,4 @@ def _ids_seconds(directory: Path, variables: Mapping[str, str], jobs: int, round
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -15,9 +15,8 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from cost import FLOORS, Cost, spend
-from machine import milliseconds, queue_parser, say, workshop
+from machine import exit_code, milliseconds, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, STOKER_QUEUE, TASK_SPOOLER, environment
-from rounds import Incomplete
 from servers import HyperQueueServer, Server, StokerServer, gflow, hyperqueue, present, stoker, task_spooler
 from submit_jobs import NOTHING, submit_all
 
@@ -45,20 +44,15 @@ class Rivals:
         return [*self.others, self.stoker]
 
 
-def main() -> int:
-    """Measure and print; returns 1 where a program failed."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a program failed."""
     options = _options()
     names = [] if options.alone else present([HYPERQUEUE, GFLOW, TASK_SPOOLER])
-    try:
-        with workshop(options.directory) as directory:
-            with _rivals(directory / "single", names) as rivals:
-                single = _one_by_one(rivals, options.singles)
-            bulk = _in_bulk(directory, names, options.jobs, options.rounds)
-            _print(single, bulk, options)
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory:
+        with _rivals(directory / "single", names) as rivals:
+            single = _one_by_one(rivals, options.singles)
+        bulk = _in_bulk(directory, names, options.jobs, options.rounds)
+        _print(single, bulk, options)
 
 
 def _options() -> argparse.Namespace:
@@ -168,4 +162,4 @@ def _bars(single: Costs, bulk: Costs, jobs: int) -> list[Bar]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -14,7 +14,7 @@ from statistics import median
 
 from bars import Bar, bars_shown, table
 from gaps import percentile
-from machine import milliseconds, queue_parser, say, workshop
+from machine import exit_code, milliseconds, queue_parser, say, workshop
 from programs import GFLOW, HYPERQUEUE, STOKER_QUEUE
 from rounds import Incomplete
 from servers import StokerServer, gflow, hyperqueue, present, stoker
@@ -43,22 +43,17 @@ class Latency:
         return milliseconds([value for three in figures for value in three])
 
 
-def main() -> int:
-    """Measure and print; 1 where the queue ran dry before the measuring was over."""
+def main() -> None:
+    """Measure and print; raises Incomplete where the queue ran dry before the measuring was over."""
     options = _options()
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
-    try:
-        with workshop(options.directory) as directory:
-            found, rate = _ours(directory / "stoker", options)
-            if HYPERQUEUE in names:
-                found[HYPERQUEUE] = _hyperqueue(directory / "hyperqueue", options)
-            if GFLOW in names:
-                found[GFLOW] = _gflow(directory / "gflow", options.commands)
-            _print(found, rate, options)
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory:
+        found, rate = _ours(directory / "stoker", options)
+        if HYPERQUEUE in names:
+            found[HYPERQUEUE] = _hyperqueue(directory / "hyperqueue", options)
+        if GFLOW in names:
+            found[GFLOW] = _gflow(directory / "gflow", options.commands)
+        _print(found, rate, options)
 
 
 def _options() -> argparse.Namespace:
@@ -151,4 +146,4 @@ def _print(found: dict[str, Latency], rate: float, options: argparse.Namespace) 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

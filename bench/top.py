@@ -20,7 +20,7 @@ from pathlib import Path
 import standin
 from bars import Bar, bars_shown, table
 from cost import cpu_seconds
-from machine import parser, say, workshop
+from machine import exit_code, parser, workshop
 from rounds import Incomplete
 from servers import StokerServer, stoker
 from stoker.core.spec import Command
@@ -78,21 +78,16 @@ class View:
         os.close(self._terminal)
 
 
-def main() -> int:
-    """Measure and print; 1 where a view did not show anything."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a view did not show anything."""
     options = _options()
-    try:
-        with workshop(options.directory) as directory:
-            found = dict(_results(directory, options))
-    except Incomplete as error:
-        say(str(error))
-        return 1
+    with workshop(options.directory) as directory:
+        found = dict(_results(directory, options))
     rows = [[name, f"{one.first:.2f}", f"{one.percent:.2f}"] for name, one in found.items()]
     print(f"\nthe view for {options.seconds:g} s")
     print(table(["what is shown", "first screen, s of CPU", "then % of a core"], rows))
     print("\nbars")
     print(bars_shown([bar for name, one in found.items() if name.startswith("stoker") for bar in _bars(name, one)]))
-    return 0
 
 
 def _options() -> argparse.Namespace:
@@ -148,4 +143,4 @@ def _bars(name: str, one: Result) -> list[Bar]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

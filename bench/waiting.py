@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bars import Bar, bars_shown, table
 from cost import FLOORS, MEMORY_HEAD, Cost, Memory, cpu_seconds, memory_of, spend
-from machine import milliseconds, queue_parser, say, workshop
+from machine import exit_code, milliseconds, queue_parser, say, workshop
 from programs import COMPETITORS, GFLOW, HYPERQUEUE, SLOTS
 from rounds import Incomplete
 from servers import Server, StokerServer, gflow, hyperqueue, present, stoker
@@ -44,23 +44,18 @@ KINDS_MILLISECONDS = {10: 0.3, 1_000: 0.5, 10_000: 0.5, 100_000: 0.5}
 GPUS, GPU_MEMORY = 8, 40 * 2**30
 
 
-def main() -> int:
-    """Measure and print; returns 1 where a program failed."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a program failed."""
     options = _options()
     if options.kinds:
         _print_kinds()
-        return 0
+        return
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
-    try:
-        with workshop(options.directory) as directory:
-            looks, memory, busy = _measure(directory, names, options)
-            plans = {shapes: _planning_seconds(options.jobs, shapes) for shapes in SHAPES}
-            _print(looks, memory, busy, plans, options)
-            _print_kinds()
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory:
+        looks, memory, busy = _measure(directory, names, options)
+        plans = {shapes: _planning_seconds(options.jobs, shapes) for shapes in SHAPES}
+        _print(looks, memory, busy, plans, options)
+        _print_kinds()
 
 
 def _options() -> argparse.Namespace:
@@ -259,4 +254,4 @@ def _bars(looks: dict[str, list[Cost]], memory: dict[str, Memory], plans: dict[i
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -17,7 +17,7 @@ from typing import Any
 
 from bars import Bar, bars_shown, table
 from cost import cpu_seconds, memory_of
-from machine import parser, say, workshop
+from machine import exit_code, parser, say, workshop
 from programs import HERE, OURS
 from rounds import Incomplete
 from servers import StokerServer, stoker
@@ -82,22 +82,17 @@ class Look:
         return [f"{value:.1f}" for value in figures]
 
 
-def main() -> int:
-    """Measure and print; returns 1 where a program failed."""
+def main() -> None:
+    """Measure and print; raises Incomplete where a program failed."""
     options = _options()
-    try:
-        with workshop(options.directory) as directory, stoker(directory / "stoker") as queue:
-            _fill(queue, options.jobs)
-            with _serving(queue) as page:
-                looks = {path: _look(page, path, options.rounds) for path in TABLES}
-                delays = [_delay(queue, page) for _ in range(options.rounds)]
-                idle, watched = _idle(page, options.seconds)
-                memory = memory_of([page.process.pid], page.process.pid).engine
-            _print(looks, delays, (idle, watched), memory, options)
-    except Incomplete as error:
-        say(str(error))
-        return 1
-    return 0
+    with workshop(options.directory) as directory, stoker(directory / "stoker") as queue:
+        _fill(queue, options.jobs)
+        with _serving(queue) as page:
+            looks = {path: _look(page, path, options.rounds) for path in TABLES}
+            delays = [_delay(queue, page) for _ in range(options.rounds)]
+            idle, watched = _idle(page, options.seconds)
+            memory = memory_of([page.process.pid], page.process.pid).engine
+        _print(looks, delays, (idle, watched), memory, options)
 
 
 def _options() -> argparse.Namespace:
@@ -231,4 +226,4 @@ def _print(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

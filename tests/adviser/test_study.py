@@ -110,8 +110,8 @@ def test_the_study_of_another_space_is_refused(tmp_path: Path) -> None:
     opened(tmp_path / "study")
     with pytest.raises(UsageError) as error:
         opened(tmp_path / "study", parse_space(["lr=1e-5..1:log", "depth=2..8", "act=relu,gelu", "seed=7"]))
-    assert "- lr=1e-05..0.1:log" in error.value.message
-    assert "+ lr=1e-05..1" in error.value.message
+    assert "it has lr=1e-05..0.1:log" in error.value.message
+    assert "this sweep has lr=1e-05..1" in error.value.message
     with pytest.raises(UsageError, match="acc:max"):
         opened(tmp_path / "study", objectives=(Objective("acc", "max"),))
 

@@ -24,7 +24,7 @@ from stoker.core.spec import NewJob
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import paths_here
 from support.past import PastQueue
-from support.textual_screen import screen_text, wait_for_text, without_times
+from support.textual_screen import wait_for_screen, wait_for_text, without_times
 
 DATA = Path(__file__).parents[1] / "data"
 Steps = Callable[[Pilot[Any]], Awaitable[None]]
@@ -75,15 +75,18 @@ def follow(queue: PastQueue, steps: Steps, *, size: tuple[int, int] = (80, 24), 
 ])  # fmt: skip
 def test_the_screens(queue: PastQueue, key: str, name: str, width: int, awaited: str) -> None:
     """They look as they did when somebody looked at them; UPDATE_SNAPSHOTS=1 writes them anew."""
+    kept = DATA / f"top-{name}.txt"
+
+    def lasting(screen: str) -> str:
+        """Without the line that names the host, and without what depends on the minute."""
+        return without_times(f"{screen}\n").replace("▅", " ").split("\n", 1)[1]
 
     async def steps(pilot: Pilot[Any]) -> None:
         await pilot.press(key)
-        await wait_for_text(pilot, awaited, "50%")
-        _, shown = without_times(screen_text(pilot.app) + "\n").replace("▅", " ").split("\n", 1)  # without the host
-        kept = DATA / f"top-{name}.txt"
+        screen = await wait_for_text(pilot, awaited, "50%")
         if os.environ.get("UPDATE_SNAPSHOTS"):
-            kept.write_text(shown)
-        assert shown == kept.read_text()
+            kept.write_text(lasting(screen))
+        await wait_for_screen(pilot, lambda screen: lasting(screen) == kept.read_text(), kept.read_text())
 
     follow(queue, steps, size=(width, 24))
 
@@ -125,13 +128,9 @@ def test_filter_sort_and_tags(queue: PastQueue) -> None:
     async def steps(pilot: Pilot[Any]) -> None:
         await wait_for_text(pilot, "resnet")
         await pilot.press("slash", *"vit")
-        screen = await wait_for_text(pilot, "filter: vit")
-        for _ in range(100):
-            if "resnet" not in (screen := screen_text(pilot.app)):
-                break
-            await pilot.pause(0.05)
+        await wait_for_text(pilot, "filter: vit")
+        screen = await wait_for_screen(pilot, lambda screen: "resnet" not in screen, "a table without resnet")
         assert "vit-l" in screen
-        assert "resnet" not in screen
         await pilot.press("escape")
         await wait_for_text(pilot, "resnet")
         await pilot.press("o", "o", "space", "space")
@@ -237,15 +236,13 @@ def test_a_hundred_thousand_jobs(queue: PastQueue) -> None:
     batch = queue.store.add_batch("many", queue.now)
     queue.store.add_jobs(batch, QUEUE, [NewJob(job.command, job.spec, "many")] * 100_000, queue.now)
 
+    def at_end_of_more(screen: str) -> bool:
+        place = re.search(r"(\d+) of 100006", screen)
+        return place is not None and int(place[1]) > 150  # 62 are listed at first, 60 more each time the end is reached
+
     async def steps(pilot: Pilot[Any]) -> None:
         await wait_for_text(pilot, "100004 waiting")
-        for _ in range(100):  # each time the end is reached, more are listed
-            await pilot.press("end")
-            await pilot.pause(0.1)
-            place = re.search(r"(\d+) of 100006", screen_text(pilot.app))
-            if place and int(place[1]) > 150:
-                return
-        pytest.fail(screen_text(pilot.app))
+        await wait_for_screen(pilot, at_end_of_more, "job 151 or a later one", "end")
 
     follow(queue, steps)
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from stoker.core.job import Ended, Running, Waiting
-from stoker.engine.job_table import JobTable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from stoker.core.job import Assigned, Ended, Exited, Job, Running, Started, Waiting
+from stoker.core.requests import Again
+from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.core.sweep.grammar import parse_space
+from stoker.core.sweep.record import Sweep
+from stoker.engine.job_table import Jobs, JobTable
+from stoker.store.sweeps import StoredSweep, add_sweep, add_trial
+from stoker.store.writer import Store
 from support.build import a_job
 
 RUNNING = Running(1, "k1", ("0",), 2.0)
@@ -54,3 +65,35 @@ def test_an_attempt_that_is_over_is_not_found() -> None:
     table = JobTable()
     table.place(a_job(1, state=RUNNING))
     assert table.attempt("1.1") is None
+
+
+@pytest.mark.parametrize(("is_open", "result"), [(True, Waiting), (False, Ended)])
+def test_an_adviser_that_just_ends_runs_again_for_a_retried_trial(
+    tmp_path: Path, is_open: bool, result: type[object]
+) -> None:
+    """It may have decided to end right before the retry; also a retry that no engine has handled counts."""
+    sweep = Sweep(space=parse_space(["x=1,2"]), command=Command(("train",)))
+    with closing(Store(tmp_path / "queue.db")) as store:
+        spec = JobSpec(cwd="/", always_requeue=True)
+        (adviser,) = store.add_jobs(store.add_batch("sweep", 1.0), "queue", [NewJob(Command(("a",)), spec)], 1.0)
+        stored = StoredSweep(adviser, 1, 1.0, adviser, None, JobSpec(cwd="/"), sweep)
+        add_sweep(store, stored)
+        jobs = Jobs(store, lambda: 5.0)
+        trial = store.job(add_trial(store, stored, 0, {"x": 1}, 1.0))
+        job = store.job(adviser)
+        assert trial is not None
+        assert job is not None
+        _run_to_end(jobs, trial)
+        if is_open:
+            store.ask([("queue", Again(trial.id))], 4.0)
+        _run_to_end(jobs, job)
+        jobs.record()
+        after = store.job(adviser)
+        assert after is not None
+        assert isinstance(after.state, result)
+
+
+def _run_to_end(jobs: Jobs, job: Job) -> None:
+    for event in (Assigned("k1", (), "", 2.0), Started(1, 2.0), Exited(1, 0, 0, 3.0)):
+        job = jobs.apply(job, event)
+    jobs.record()

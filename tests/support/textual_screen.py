@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
 from textual.pilot import Pilot
 
 PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS = 0.05
 
 
 def screen_text(app: App[Any]) -> str:
@@ -24,9 +26,16 @@ def without_times(text: str) -> str:
 
 async def wait_for_text(pilot: Pilot[Any], *texts: str) -> str:
     """The screen as soon as it shows all the texts."""
+    return await wait_for_screen(pilot, lambda screen: all(text in screen for text in texts), f"{texts}")
+
+
+async def wait_for_screen(pilot: Pilot[Any], condition: Callable[[str], bool], what: str, *keys: str) -> str:
+    """The screen as soon as it meets the condition; until then, the keys are pressed again and again."""
     steps = 0
-    while not all(text in (screen := screen_text(pilot.app)) for text in texts):
-        assert steps < PATIENCE_SECONDS / 0.05, f"never saw {texts} on\n{screen}"
+    while not condition(screen := screen_text(pilot.app)):
+        assert steps < PATIENCE_SECONDS / PAUSE_SECONDS, f"never saw {what} on\n{screen}"
         steps += 1
-        await pilot.pause(0.05)
+        if keys:
+            await pilot.press(*keys)
+        await pilot.pause(PAUSE_SECONDS)
     return screen

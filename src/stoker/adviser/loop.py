@@ -42,6 +42,7 @@ from stoker.store.trials import (
     all_trials,
     count_queued_trials,
     ended_trials,
+    has_open_trials,
     trials_numbered,
 )
 from stoker.store.writer import Store
@@ -134,10 +135,12 @@ class Adviser:
 
     @property
     def is_over(self) -> bool:
-        """Whether no trial is left, and none will come."""
-        if self._running or self._untold or count_queued_trials(self._store, self._stored.id):
+        """Whether no trial is left, none will come, and nothing has happened since the last look."""
+        if self._running or self._untold or has_open_trials(self._store, self._stored.id):
             return False
-        return not self._chooses or not self._missing()
+        if self._chooses and self._missing():
+            return False
+        return self._version == self._store.version_of_data()
 
     def _look(self) -> bool:
         """Read the sweep and its active trials again, if the queue has changed."""

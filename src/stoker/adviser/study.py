@@ -186,11 +186,14 @@ class Study:
             return
         before = [line for key in now for line in known.get(key, ())]
         after = [line for lines in now.values() for line in lines]
-        changed = [f"- {line}" for line in before if line not in after]
-        changed += [f"+ {line}" for line in after if line not in before]
-        if changed:
+        theirs = [line for line in before if line not in after]
+        ours = [line for line in after if line not in before]
+        differences = [
+            f"{who} has {', '.join(lines)}" for who, lines in (("it", theirs), ("this sweep", ours)) if lines
+        ]
+        if differences:
             raise UsageError(
-                f"the study {path} is of another sweep:\n" + "\n".join(changed),
+                f"the study {path} is of another sweep: {'; '.join(differences)}",
                 "move the file away; the study is then made again from the results in the queue",
             )
 

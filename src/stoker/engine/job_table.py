@@ -19,6 +19,7 @@ from stoker.core.job import (
     JobEvent,
     Queued,
     Resumed,
+    Retried,
     Skipped,
     Started,
     Starting,
@@ -33,6 +34,7 @@ from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
 from stoker.store.schema import Measured
+from stoker.store.trials import advises_open_trials
 from stoker.store.writer import Store
 
 
@@ -268,8 +270,14 @@ class Jobs:
         after = self.recorder.add(job, event, devices)
         if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
             self.recorder.release(job.id)
+        if isinstance(after.state, Ended) and self._is_needed(after, after.state):
+            after = self.recorder.add(after, Retried(after.state.at), ())
         self.settle(after)
         return after
+
+    def _is_needed(self, job: Job, end: Ended) -> bool:
+        """Whether the adviser of a sweep ended while a user retried one of its trials."""
+        return job.spec.always_requeue and end.result == "done" and advises_open_trials(self.store, job.id)
 
     # -- what the engine uses ---------------------------------------------------------------------
 

@@ -37,9 +37,7 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
     rules = [parse_pruner(text) for text in sweep.pruners]
     if not objectives and (rules or sweep.method in ADAPTIVE):
         what = f"--method {sweep.method}" if sweep.method in ADAPTIVE else f"--pruner {sweep.pruners[0]}"
-        raise UsageError(
-            f"{what} needs to know what is good", "name a value that trials report: --objective val_loss:min"
-        )
+        raise UsageError(f"{what} needs an objective", "name a value that trials report: --objective val_loss:min")
     for one in objectives:
         _check_file(sweep, one)
     if sweep.method in ADAPTIVE and sweep.results and not {"trial", "i"} & set(placeholders([sweep.results])):

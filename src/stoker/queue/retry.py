@@ -17,6 +17,8 @@ from stoker.queue.action_results import ChangeResult, result
 from stoker.queue.control import Control, Unanswered, abandoned, ask, carry_out, skipped_because, spec_in_queue
 from stoker.queue.edit import Changes, Rewriter, changed_resources, last_attempt
 from stoker.queue.select import jobs_in_order
+from stoker.store.sweeps import find_sweep
+from stoker.store.writer import Store
 
 
 class Retry(NamedTuple):
@@ -76,7 +78,10 @@ def retry(control: Control, retries: Sequence[Retry], *, dry_run: bool = False) 
 def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     """Send the requests, and return the jobs afterwards."""
     requests = {one.job.id: one.request for one in retries}
-    left = [[requests[job.id] for job in round_] for round_ in rounds([one.job for one in retries])]
+    left = [
+        [*(requests[job.id] for job in round_), *_for_advisers(control.store, round_)]
+        for round_ in rounds([one.job for one in retries])
+    ]
     while left:
         try:
             carry_out(control, left.pop(0))
@@ -84,6 +89,17 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
             ask(control.paths, control.store, list(chain(*left)), time.time())
             raise
     return jobs_in_order(control.store, [one.job.id for one in retries])
+
+
+def _for_advisers(store: Store, trials: Sequence[Job]) -> list[Again]:
+    """What brings back the advisers of sweeps that were over, to read the new values. One that runs ignores it."""
+    found = []
+    for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
+        stored = find_sweep(store, sweep_id)
+        adviser = store.job(stored.adviser) if stored is not None and stored.adviser is not None else None
+        if adviser is not None and not (isinstance(adviser.state, Ended) and adviser.state.result != "done"):
+            found.append(Again(adviser.id))
+    return found
 
 
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:

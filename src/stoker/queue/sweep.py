@@ -130,7 +130,8 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
     known = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
     env = {name: value for name, value in options.env.items() if placeholders([value])}
     check_placeholders(asked.command.words, known)
-    check_placeholders([*env.values(), asked.results or ""], known, "--env or --results")
+    check_placeholders(list(env.values()), known, "--env")
+    check_placeholders([asked.results or ""], known, "--results")
     used = {*placeholders(asked.command.words), *(name for value in env.values() for name in placeholders([value]))}
     left = [name for name in names if name not in used]
     style: Style = asked.style or ("none" if used.intersection(names) else "args")
@@ -170,7 +171,7 @@ def _method(asked: Asked) -> str:
 def _check_numbers(asked: Asked, names: Sequence[str]) -> None:
     for option, number in (("-N", asked.count), ("--repeat", asked.repeat), ("--max-parallel", asked.max_parallel)):
         if number is not None and not 1 <= number <= LARGEST:
-            raise UsageError(f"{option} {number} makes no sense", f"give 1 or more: {option} 8")
+            raise UsageError(f"{option} {number} is less than 1", f"for example {option} 8")
     if (asked.repeat or 1) > 1 and REPEAT in names:
         raise UsageError("--repeat adds a parameter repeat, which is already there", "leave out one of them")
 

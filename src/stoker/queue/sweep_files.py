@@ -75,7 +75,15 @@ def _yaml(data: bytes, path: Path) -> Any:
     try:
         return yaml.safe_load(data.decode())
     except (yaml.YAMLError, ValueError) as error:
-        raise UsageError(f"{path.name} is not YAML: {' '.join(str(error).split())}", "check its indentation") from None
+        raise UsageError(f"{path.name} is not YAML: {_what(error)}", "check indentation, brackets and quotes") from None
+
+
+def _what(error: Exception) -> str:
+    """An error of PyYAML in one line."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    if mark is None or problem is None:
+        return " ".join(str(error).split())
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
 def asked_of(table: Mapping[str, Any], shell: str) -> Asked:

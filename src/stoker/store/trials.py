@@ -68,6 +68,21 @@ def count_queued_trials(reader: Reader, sweep_id: int) -> int:
     return int(reader.rows(query, sweep_id)[0][0])
 
 
+def has_open_trials(reader: Reader, sweep_id: int) -> bool:
+    """Whether a trial has not ended, or an engine still has to handle a request for one, such as a retry."""
+    query = (
+        f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND sweep = ?"
+        " UNION ALL SELECT 1 FROM requests JOIN jobs ON jobs.id = requests.job WHERE sweep = ? LIMIT 1"
+    )
+    return bool(reader.rows(query, sweep_id, sweep_id))
+
+
+def advises_open_trials(reader: Reader, adviser: int) -> bool:
+    """Whether the sweep that a job advises has open trials."""
+    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", adviser)
+    return any(has_open_trials(reader, sweep_id) for (sweep_id,) in rows)
+
+
 def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
     decoder = msgspec.json.Decoder(Params)
     return [

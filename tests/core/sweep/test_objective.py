@@ -36,8 +36,8 @@ REFUSED = {
     "regexp:x": "did you mean regex",
     "regex:([0-9": "is not a regular expression",
     "csv:m.csv": "write it as val_loss=csv:m.csv",
-    "test_acc": "has no goal",
-    "F1": "has no goal",
+    "test_acc": "whether a larger test_acc is better",
+    "F1": "whether a larger F1 is better",
 }
 
 
@@ -81,8 +81,8 @@ def test_the_value_of_a_trial() -> None:
     assert value_of(Objective("acc", "max", take="best"), curve) == 0.6
     assert value_of(Objective("loss"), ()) is None
     assert problem_of(Objective("loss"), 0.6) == ""
-    assert problem_of(Objective("loss"), nan) == "loss is nan"
-    assert problem_of(Objective("loss"), -inf) == "loss is -inf"
+    assert problem_of(Objective("loss"), nan) == "the value of loss is nan or infinite"
+    assert problem_of(Objective("loss"), -inf) == "the value of loss is nan or infinite"
     never = problem_of(Objective("loss", "min", "regex", "loss=(.*)"), None)
     assert never == "it wrote no value of loss: nothing came from the pattern 'loss=(.*)' in the log"
 

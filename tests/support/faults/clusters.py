@@ -103,7 +103,7 @@ class Heads:
         """Let the next engine die at a step of its work."""
         once = self.lab.home / f"dead-{sum(self.kills.values())}-{len(self.jobs)}"
         if name in NEW_PILOT_STEPS and self.lab.slurm.run("squeue", "-h", "-n", "stoker-pilot"):
-            self.wait()
+            self.wait_jobs()
             self.lab.slurm.run("scancel", "-n", "stoker-pilot")  # else the jobs go into the one that runs
             wait_until(lambda: not self.lab.slurm.run("squeue", "-h", "-n", "stoker-pilot"))
         with self._engine_that_dies(step, once):
@@ -171,7 +171,7 @@ class Heads:
         found += [f"job {job} ran {began[job]} times, cancelled before" for job in self.cancelled if began[job]]
         return found
 
-    def wait(self, meanwhile: Callable[[], object] = bool) -> None:
+    def wait_jobs(self, meanwhile: Callable[[], object] = bool) -> None:
         """Wait until all jobs are over, and do something again and again; `findings` tells which are not."""
         with contextlib.suppress(AssertionError):
             wait_until(lambda: (meanwhile(), self.lab("status"), self._all_over())[-1], END_SECONDS)
@@ -200,7 +200,7 @@ def kill_cluster_engine(trial: QueueStorm) -> None:
     with running_slurm(nodes=1) as slurm, heads(trial.home / "cluster", slurm, pilots=pilots) as queue:
         for name in trial.dice.sample(sorted(steps), STEPS_A_ROUND):
             queue.kill_at(name, steps[name])
-        queue.wait()
+        queue.wait_jobs()
         trial.broken += queue.findings()
         trial.blows.update({f"cluster engine: {name}": times for name, times in queue.kills.items()})
         trial.blows["cluster job"] += len(queue.jobs)
@@ -227,7 +227,7 @@ def kill_controller(trial: QueueStorm) -> None:
             slurm.stop_controller(signal.SIGKILL)
             slurm.start_controller()
             trial.blows["controller"] += 1
-        queue.wait(lambda: _resume(slurm))
+        queue.wait_jobs(lambda: _resume(slurm))
         trial.broken += queue.findings(losses=True)
         trial.blows["cluster job"] += len(queue.jobs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
@@ -120,3 +120,30 @@ def tail_lines(text: str, *, cut: bool = False) -> list[str]:
     lines = [printable(line.replace("\t", "    ")) for line in shown.split("\n")]
     lines = lines[1:] if cut and len(lines) > 1 else lines
     return lines[:-1] if lines and not lines[-1] else lines
+
+
+class Freshness:
+    """Tells what is to be read again: what may have changed, but not too often."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        """`seconds` has the least time between two reads of each thing."""
+        self._seconds = seconds
+        self._stale = set(seconds)
+        self._read_at: dict[str, float] = {}
+
+    def may_have_changed(self, *names: str) -> None:
+        self._stale.update(names)
+
+    def expire(self, name: str) -> None:
+        """Let it be read at the next look, however new it is."""
+        self._stale.add(name)
+        self._read_at.pop(name, None)
+
+    def is_due(self, name: str) -> bool:
+        """Whether to read it now; the caller does."""
+        now = time.monotonic()
+        if name not in self._stale or now < self._read_at.get(name, 0.0) + self._seconds[name]:
+            return False
+        self._stale.discard(name)
+        self._read_at[name] = now
+        return True

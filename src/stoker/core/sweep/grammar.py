@@ -34,6 +34,7 @@ _INTEGER = r"(?a)[-+]?(?:0|[1-9]\d*)"
 _NUMBER = r"(?a)[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _NOT_FINITE = r"(?i)[-+]?(?:nan|inf(?:inity)?)|[-+]?\.(?:nan|inf)"
 _CALL = r"(?s)(\w+)\((.*)\)"
+_OPENED = r"(\w+)\("
 _COUNT = r"(?a)x(\d{1,7})"
 _WORDS: Mapping[str, bool | None] = {"true": True, "false": False, "null": None}
 _FORMS = "write a list (lr=0.1,0.01), a range (lr=1e-5..1e-1:log, depth=2..8), choice(), interval() or range()"
@@ -100,7 +101,7 @@ def _assignment(word: str) -> tuple[str, str]:
     if word in (IF, AND):
         raise UsageError(f"{word} stands without a parameter before it", "write momentum=0.8,0.9 if optimizer=sgd")
     if not equals:
-        raise UsageError(f"{word!r} is not a parameter", f"write NAME=VALUES; {_FORMS}; put -- before the command")
+        raise UsageError(f"{word!r} is not a parameter", f"{_FORMS}; put -- before the command")
     if not re.fullmatch(NAME, name):
         raise UsageError(f"{name!r} cannot be the name of a parameter", "use letters, digits and . _ - / @")
     return name, text
@@ -118,8 +119,8 @@ def _parse_condition(words: Sequence[str], name: str) -> Condition:
 
 def _check_condition(name: str, condition: Condition, known: Mapping[str, Parameter]) -> None:
     if condition.name not in known:
-        hint = did_you_mean(condition.name, known, "a condition names a parameter that stands before it")
-        raise UsageError(f"{name} depends on {condition.name}, which is no parameter before it", hint)
+        hint = did_you_mean(condition.name, known, f"give {condition.name} its values before {name}")
+        raise UsageError(f"{name} depends on {condition.name}, but no parameter {condition.name} comes before it", hint)
     values = values_of(known[condition.name].domain)
     if values is None:
         raise UsageError(f"{name} depends on {condition.name}, which is a continuous range", "give it a list of values")
@@ -144,6 +145,8 @@ def parse_domain(text: str) -> Domain:
     text = text.strip()
     if match := re.fullmatch(_CALL, text):
         return _called(match[1], match[2], text)
+    if (match := re.match(_OPENED, text)) and match[1] in _CALLS:
+        raise UsageError(f"{text} does not end with )", f"quote it for the shell: '{match[1]}(...)'")
     low, dots, rest = text.partition("..")
     if dots and (re.fullmatch(_NUMBER, low.strip()) or re.fullmatch(_NOT_FINITE, low.strip())):
         return _parse_range(low.strip(), rest, text)
@@ -226,7 +229,7 @@ def _parse_range(low: str, rest: str, text: str) -> Range | Choices:
 
 def _bound(text: str, whole: str) -> int | float:
     if re.fullmatch(_NOT_FINITE, text):
-        raise UsageError(f"{whole!r} has no finite bound", "write both ends as numbers: 1e-5..1e-1")
+        raise UsageError(f"the range {whole} is not finite", "write both ends as numbers: 1e-5..1e-1")
     if not re.fullmatch(_NUMBER, text):
         raise UsageError(f"{whole!r} is not a range: {text!r} is no number", "write LOW..HIGH: 1e-5..1e-1:log, 2..8")
     value = typed(text)
@@ -243,7 +246,7 @@ def range_of(low: float, high: float, *, log: bool = False, integer: bool = Fals
     if log and low <= 0:
         raise UsageError(f"a logarithmic range cannot start at {low}", "start above 0, as in 1e-5..1e-1:log")
     if step is not None and not 0 < step < math.inf:
-        raise UsageError(f"a step of {step} makes no sense", "write a step above 0, as in 0..1:0.25")
+        raise UsageError(f"the step {step:g} is not above 0", "for example 0..1:0.25")
     if log and step is not None:
         raise UsageError("a logarithmic range has no step", "write :x5 for five values")
     if not integer:

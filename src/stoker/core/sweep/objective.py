@@ -49,7 +49,7 @@ class Objective(Struct, frozen=True):
         """Where its values come from, for messages."""
         if self.source == "report":
             return f"stoker.report({self.name}=...)"
-        return f"the pattern {self.where!r} in the log" if self.source == "regex" else f"{self.name!r} in {self.where}"
+        return f"the pattern '{self.where}' in the log" if self.source == "regex" else f"{self.name!r} in {self.where}"
 
 
 def parse_objectives(texts: Sequence[str], goal: str | None = None) -> tuple[Objective, ...]:
@@ -120,7 +120,7 @@ def _goal_of(name: str, goal: str | None, text: str) -> Goal:
         return "min" if goal == "minimize" else "max"
     if goal is None and re.search(_RISING, name):
         raise UsageError(
-            f"--objective {text!r} has no goal, and {name} may have to be large", f"write {name}:max, or --goal min"
+            f"--objective {text!r} does not say whether a larger {name} is better", f"write {name}:max or {name}:min"
         )
     if goal not in (None, *get_args(Goal)):
         raise UsageError(f"{goal!r} is not a goal", "write --goal min or --goal max")
@@ -178,9 +178,7 @@ def problem_of(objective: Objective, value: float | None) -> str:
     """Why the end of a trial without a usable value is a failure; empty where the value is usable."""
     if value is None:
         return f"it wrote no value of {objective.name}: nothing came from {objective.source_text}"
-    if isnan(value):
-        return f"{objective.name} is nan"
-    return "" if isfinite(value) else f"{objective.name} is {'inf' if value > 0 else '-inf'}"
+    return "" if isfinite(value) else f"the value of {objective.name} is nan or infinite"
 
 
 def thinned(curve: Curve, most: int = STORED_POINTS) -> Curve:

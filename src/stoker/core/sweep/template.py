@@ -56,10 +56,10 @@ def check_placeholders(words: Sequence[str], known: Sequence[str], what: str = "
     """Refuse a placeholder that is no parameter."""
     for name in placeholders(words):
         if name not in known and name not in OWN and name not in LATER:
-            hint = did_you_mean(name, known, f"parameters: {', '.join(known)}")
+            hint = did_you_mean(name, known, f"the parameters are {', '.join(known)}.")
             raise UsageError(
                 f"{what} has {{{name}}}, but there is no parameter {name}",
-                f"{hint}; to keep the braces, write {{{{{name}}}}}",
+                f"{hint} To keep the braces, write {{{{{name}}}}}",
             )
 
 

@@ -1,0 +1,323 @@
+"""The tables of open and of ended jobs, each with a cursor and tags."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from stoker.cli.top.widgets import strip_of
+from stoker.cli.views.job import peak_text
+from stoker.cli.views.job_table import ACTIVE, LOOKS, left_cell, memory_cell, progress_cell, start_cell
+from stoker.cli.views.status import results_text
+from stoker.cli.views.text import EMPTY, Column, Line, Span, cells, clip_middle, clipped, one_line, table_lines
+from stoker.core.text import printable
+from stoker.core.units import count_text
+from stoker.queue.history_view import History, PastLine
+from stoker.queue.view_model import JobLine, Status
+from stoker.queue.view_text import clock_text, watch_text
+
+LEAST_NAME = 16
+Order = Literal["start", "id", "name", "state", "memory", "time"]
+ORDERS: tuple[Order, ...] = ("start", "id", "name", "state", "memory", "time")
+
+
+class Table(NamedTuple):
+    """A header and the rows below."""
+
+    header: Line
+    rows: list[Line]
+
+
+def _table(columns: Sequence[Column], title: str, last: Sequence[Line], width: int) -> Table:
+    header, *lines = table_lines(columns, title, last, width - 1, LEAST_NAME, fit=_fit)
+    return Table(header, lines)
+
+
+def _fit(line: Line, room: int) -> Line:
+    name, *rest = line
+    least = min(cells(name.text), max(LEAST_NAME, room // 3)) if rest else room
+    return clipped((name._replace(text=clip_middle(name.text, least)), *rest), room)
+
+
+class Labelled(Protocol):
+    """An item of a table."""
+
+    @property
+    def label(self) -> str:
+        """What tells it from others."""
+
+
+Item = TypeVar("Item", bound=Labelled)
+
+
+class JobTable(Widget, Generic[Item], can_focus=True):
+    """Items of which those that fit are drawn, with a cursor that stays on its item."""
+
+    class Moved(Message):
+        """The cursor is on another item."""
+
+    class Chosen(Message):
+        """The item under the cursor was opened."""
+
+    def __init__(self, draw: Callable[[Sequence[Item], int], Table], *, id: str) -> None:
+        """`draw` makes a table of some items, so wide."""
+        super().__init__(id=id)
+        self._draw = draw
+        self.items: list[Item] = []
+        self.tagged: set[str] = set()
+        self.note = ""
+        """Shown below the last item, or in place of all."""
+        self.hidden = 0
+        """How many more there are, which are not listed."""
+        self._cursor = 0
+        self._top = 0
+        self._drawn: list[Line] = []
+
+    # -- what the application does ----------------------------------------------------------------
+
+    def show(self, items: Sequence[Item], note: str = "") -> None:
+        """Show other items; the cursor stays on the item with the same label."""
+        label = self.current.label if self.current is not None else ""
+        self.items, self.note = list(items), note
+        places = {item.label: place for place, item in enumerate(self.items)}
+        self._cursor = places.get(label, min(self._cursor, max(0, len(self.items) - 1)))
+        self.tagged &= places.keys()
+        self.redraw()
+        if self.current is None or self.current.label != label:
+            self.post_message(self.Moved())
+
+    @property
+    def current(self) -> Item | None:
+        return self.items[self._cursor] if self._cursor < len(self.items) else None
+
+    @property
+    def chosen(self) -> Sequence[Item]:
+        """The tagged items; if there are none, the one under the cursor."""
+        tagged = [item for item in self.items if item.label in self.tagged]
+        return tagged or ([] if self.current is None else [self.current])
+
+    @property
+    def place_text(self) -> str:
+        """Where the cursor is, if the table is longer than the screen."""
+        if not self.size.height or len(self.items) < self.size.height:
+            return ""
+        return f"{self._cursor + 1} of {len(self.items) + self.hidden}"
+
+    @property
+    def near_end(self) -> bool:
+        """Whether the last item is on the screen or will be with the next page."""
+        return self._top + 2 * self._rows >= len(self.items)
+
+    def move_to(self, place: int) -> None:
+        before = self._cursor
+        self._cursor = max(0, min(place, len(self.items) - 1))
+        self.redraw()
+        if self._cursor != before:
+            self.post_message(self.Moved())
+
+    def toggle_tag(self) -> None:
+        """Tag the item under the cursor, and go to the next."""
+        if self.current is not None:
+            self.tagged ^= {self.current.label}
+            self.move_to(self._cursor + 1)
+            self.redraw()
+
+    def redraw(self) -> None:
+        """Draw the visible items, if they look different."""
+        rows = self._rows
+        self._top = max(0, min(self._top, len(self.items) - rows))
+        self._top = min(self._cursor, max(self._top, self._cursor - rows + 1))
+        shown = self.items[self._top : self._top + rows]
+        table = self._draw(shown, self.size.width)
+        drawn = [(Span(" "), *table.header)] if shown else []
+        for item, line in zip(shown, table.rows, strict=True):
+            drawn.append((Span("●" if item.label in self.tagged else " ", "odd"), *line))
+        drawn += [(Span(f"  {self.note}", "faint"),)] if self.note and len(drawn) < self.size.height else []
+        if drawn != self._drawn or self._drawn_cursor != self._cursor - self._top:
+            self._drawn, self._drawn_cursor = drawn, self._cursor - self._top
+            self.refresh()
+
+    _drawn_cursor = 0
+
+    @property
+    def _rows(self) -> int:
+        return max(1, self.size.height - 1)
+
+    # -- what Textual calls -----------------------------------------------------------------------
+
+    def render_line(self, y: int) -> Strip:
+        line = self._drawn[y] if y < len(self._drawn) else EMPTY
+        chosen = y > 0 and y - 1 == self._cursor - self._top and y - 1 < len(self.items) - self._top
+        if chosen:
+            line = (Span("▸" if not line[0].text.strip() else line[0].text), *line[1:])
+        return strip_of(line, self.size.width, chosen=chosen)
+
+    def on_resize(self) -> None:
+        self.redraw()
+
+    def on_key(self, event: events.Key) -> None:
+        steps = {"up": -1, "down": 1, "k": -1, "j": 1, "pageup": -self._rows, "pagedown": self._rows}
+        if event.key in steps:
+            self.move_to(self._cursor + steps[event.key])
+        elif event.key == "home":
+            self.move_to(0)
+        elif event.key == "end":
+            self.move_to(len(self.items) - 1)
+        elif event.key == "enter":
+            self.post_message(self.Chosen())
+        else:
+            return
+        event.stop()
+
+    def on_click(self, event: events.Click) -> None:
+        self.focus()
+        place = self._top + event.y - 1
+        if event.y < 1 or place >= len(self.items):
+            return
+        self.move_to(place)
+        if event.chain > 1:
+            self.post_message(self.Chosen())
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        self.move_to(self._cursor + 3)
+        event.stop()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self.move_to(self._cursor - 3)
+        event.stop()
+
+
+# -- open jobs -----------------------------------------------------------------------------------
+
+
+class JobsTab(JobTable[JobLine]):
+    """Active and waiting jobs; of those that wait, the first."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(lambda jobs, width: jobs_table(jobs, time.time(), width), id=id)
+        self.order: Order = "start"
+        self._more_wait = False
+
+    def show_status(self, status: Status, *, filtered: bool) -> None:
+        """Show the jobs of a look at the queue."""
+        self.hidden = status.hidden.waiting + status.hidden.held
+        self._more_wait = bool(status.hidden.waiting)
+        self.show(ordered(status.jobs, self.order), self._note(status, filtered=filtered))
+
+    def _note(self, status: Status, *, filtered: bool) -> str:
+        if self.hidden:
+            return f"… {self.hidden} more waiting"
+        if status.jobs:
+            return ""
+        if filtered:
+            return "no job matches the filter (Esc removes it)"
+        return "no jobs; add one: stoker submit -- python train.py"
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the user will soon see the end of what is listed, and more jobs wait."""
+        return self.near_end and self._more_wait
+
+    def sort_by_next(self) -> None:
+        """Choose another order for what is shown next."""
+        self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
+
+    def tick(self) -> None:
+        """Draw the times of running jobs, which go on by themselves."""
+        if any(job.started is not None for job in self.items):
+            self.redraw()
+
+
+def jobs_table(jobs: Sequence[JobLine], now: float, width: int) -> Table:
+    """Some jobs; those that wait show when they start and why not yet."""
+    columns = [
+        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
+        Column("MEM", [memory_cell(job) for job in jobs], 4, right=True),
+        Column("TIME", [_time(job, now) for job in jobs], 3, right=True),
+        Column("LEFT", [Span(_left_or_start(job, now)) for job in jobs], 7, right=True),
+    ]
+    if any(job.progress is not None for job in jobs):
+        columns.append(Column("DONE", [progress_cell(job.progress, 5) for job in jobs], 2))
+    if any(job.priority for job in jobs):
+        columns.append(Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True))
+    return _table(columns, "NAME", [_name(job) for job in jobs], width)
+
+
+def ordered(jobs: Sequence[JobLine], order: Order) -> list[JobLine]:
+    """The jobs by start, which is the order of `status`, or by something else."""
+    if order == "start":
+        return list(jobs)
+    keys: dict[str, Callable[[JobLine], tuple[object, ...]]] = {
+        "id": lambda job: (job.id,),
+        "name": lambda job: (job.title.casefold(), job.id),
+        "state": lambda job: (job.state, job.id),
+        "memory": lambda job: (-(job.held_bytes or job.used_bytes or job.reserved_bytes or 0), job.id),
+        "time": lambda job: (-(job.seconds or 0.0), job.id),
+    }
+    return sorted(jobs, key=keys[order])
+
+
+def _time(job: JobLine, now: float) -> Span:
+    """How long it runs; counted from its start, so that it goes on between two looks at the queue."""
+    if job.started is None or job.state not in ACTIVE:
+        return Span("-")
+    seconds = job.seconds if job.last_seen is not None else now - job.started.timestamp()
+    return Span(watch_text(seconds or 0.0))
+
+
+def _left_or_start(job: JobLine, now: float) -> str:
+    if job.state in ACTIVE:
+        return left_cell(job, now)
+    start = start_cell(job, now)
+    return f"~{start.removeprefix('at ')}" if job.expected_start is not None else start
+
+
+def _name(job: JobLine) -> Line:
+    tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
+    why = f"  {tasks}{printable(job.why)}" if job.why or tasks else ""
+    return Span(one_line(job.title or job.name or job.command)), *((Span(why, "faint"),) if why else ())
+
+
+# -- ended jobs ----------------------------------------------------------------------------------
+
+
+class HistoryTab(JobTable[PastLine]):
+    """Ended jobs, newest first."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(lambda jobs, width: history_table(jobs, time.time(), width), id=id)
+
+    def show_history(self, history: History) -> None:
+        jobs = sorted(history.jobs, key=lambda job: job.ended, reverse=True)
+        older = f"… {history.hidden} older" if history.hidden else ""
+        self.show(jobs, older or ("" if jobs else "no job has ended yet"))
+
+
+def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
+    """Some ended jobs."""
+    runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
+    columns = [
+        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
+        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 7, right=True),
+        Column("RAN", list(map(Span, runs)), 8, right=True),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
+        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
+        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 5, right=True),
+    ]
+    return _table(columns, "NAME / NOTE", [_past_name(job) for job in jobs], width)
+
+
+def _past_name(job: PastLine) -> Line:
+    counts = f"{results_text(job.counts)}: " if job.counts else ""
+    note = f"  {printable(job.note)}" if job.note else ""
+    name = Span(counts + one_line(job.title or job.name or job.command))
+    return name, *((Span(note, LOOKS.get(job.state, "faint")),) if note else ())

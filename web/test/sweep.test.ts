@@ -56,6 +56,7 @@ test("a trial is chosen if it is inside of a part of each axis", () => {
   ];
   expect(brushedTrials(points, { 2: parts })).toEqual(new Set([0, 2]));
   expect(brushedTrials(points, { 2: [[8, 9]] })).toEqual(new Set());
+  expect(brushedTrials(points, { 2: [[6, 4]] }), "of a reversed axis").toEqual(new Set([0, 1]));
 });
 
 test("an axis has names, numbers or powers", () => {

@@ -3,7 +3,7 @@
 import { number } from "../format";
 import type { Scalar, SweepAxis, SweepPoint } from "../types";
 
-/** Chosen parts of the axes, by place of the axis; a part is `[from, until]`. */
+/** Chosen parts of the axes, by place of the axis; a part is `[from, until]`, reversed on a reversed axis. */
 export type Brush = Record<number, [number, number][]>;
 
 export const BEST_PART = 0.1;
@@ -20,7 +20,7 @@ export function isBrushed(point: SweepPoint, brush: Brush): boolean {
     const value = point.line[Number(axis)];
     return (
       !parts.length ||
-      (typeof value === "number" && parts.some(([from, until]) => value >= from && value <= until))
+      (typeof value === "number" && parts.some((part) => value >= Math.min(...part) && value <= Math.max(...part)))
     );
   });
 }

@@ -61,7 +61,7 @@ def test_what_slurm_lost_runs_again(tmp_path: Path) -> None:
             slurm.kill_node(node)
             slurm.run("scontrol", "update", f"nodename={node}", "state=down", "reason=test")
             slurm.start_node(node)
-            slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+            slurm.attempt("scontrol", "update", f"nodename={node}", "state=resume")  # refused if it is back already
 
         direct.wait(ended)
         assert [direct.ended(ended + index).code for index in range(3)] == [5, 5, 5]

@@ -30,7 +30,7 @@ def test_a_job_is_seen_followed_and_cancelled(background: Background) -> None:
         for letter in "late":
             terminal.press(letter)
         terminal.press("Enter")
-        terminal.wait_for("filter: late")
+        terminal.wait_for("filter: late", f"▸ {third} ", f"job {third} running")
         terminal.press("c")
         terminal.wait_for(f"cancel {third} late (running)?")
         terminal.press("y")

@@ -89,7 +89,7 @@ class Queue:
 
 
 def rename_host(route: Route) -> None:
-    """The name of the machine is nobody's business."""
+    """Replace the name of this machine in the answers of the server."""
     answer = route.fetch()
     route.fulfill(response=answer, body=json.dumps({**answer.json(), "host": "lab7"}))
 

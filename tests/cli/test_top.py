@@ -74,7 +74,7 @@ def follow(queue: PastQueue, steps: Steps, *, size: tuple[int, int] = (80, 24), 
     ("3", "history", 120, "epoch 1"),
 ])  # fmt: skip
 def test_the_screens(queue: PastQueue, key: str, name: str, width: int, awaited: str) -> None:
-    """They look as they did when somebody looked at them; UPDATE_SNAPSHOTS=1 writes them anew."""
+    """They look as they did when they were last checked by eye; UPDATE_SNAPSHOTS=1 writes them anew."""
     kept = DATA / f"top-{name}.txt"
 
     def lasting(screen: str) -> str:

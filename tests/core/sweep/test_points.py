@@ -54,7 +54,7 @@ def test_conditional_grids_by_number(shape: tuple[int, int, int, int, bool]) -> 
 
 
 def test_a_huge_conditional_grid_is_lazy() -> None:
-    """Nothing is computed for points that nobody asks for."""
+    """Points are computed only when they are read."""
     words = [f"p{number}=0..9" for number in range(30)] + ["last=1,2 if p0=9"]
     points = points_of(parse_space(words))
     assert points.size == 9 * 10**29 + 2 * 10**29

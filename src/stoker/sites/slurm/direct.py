@@ -153,7 +153,7 @@ class Direct:
         if bundle is None:
             bundle = self._add(name)
             bundle.since = job.state.since
-            if not bundle.folder.is_complete and self._directory.is_there:  # nobody can have submitted it
+            if not bundle.folder.is_complete and self._directory.is_there:  # no engine can have submitted it
                 del self.all[name]
                 self._jobs.apply(job, Returned(job.attempts, self._jobs.clock()))
                 return

@@ -90,7 +90,7 @@ class TaskWorker(Worker):
         self._append(line, durable=not isinstance(record, journal.Born))  # only this machine needs to know the process
 
     def _append(self, line: bytes, *, durable: bool = True) -> None:
-        """Write a line, and wait while the shared directory is full: a result that nobody knows would be run again."""
+        """Write a line, and wait while the shared directory is full: without its result a job would run again."""
         while True:
             try:
                 written = os.pwrite(self._journal, line, self._offset)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from stoker.cli.top.app import Top
 from stoker.cli.top.source import Source, tail_lines
@@ -138,6 +140,30 @@ def test_filter_sort_and_tags(queue: PastQueue) -> None:
         assert screen.index("probe") < screen.index("resnet") < screen.index("vit-b")
 
     follow(queue, steps)
+
+
+def test_no_key_acts_on_a_list_that_did_not_follow_the_filter(queue: PastQueue) -> None:
+    """Until the new list is read, the cursor is on a job of the old one."""
+
+    async def run() -> None:
+        with closing(Source(queue.paths, "2x24G")) as source:
+            source.start()
+            async with Top(source, readonly=False).run_test(size=(80, 24)) as pilot:
+                await wait_for_text(pilot, "resnet")
+                read = threading.Event()
+                reading = asyncio.ensure_future(source.call(read.wait, 60))
+                await pilot.press("slash", *"vit", "enter")
+                await wait_for_text(pilot, "filter: vit")
+                await wait_for_screen(
+                    pilot, lambda _: not isinstance(pilot.app.focused, Input), "the table has the focus"
+                )
+                await pilot.press("p")
+                await wait_for_text(pilot, "the list does not show the filter yet")
+                read.set()
+                await reading
+
+    asyncio.run(run())
+    assert queue.store.requests(QUEUE) == []
 
 
 def test_a_cancel_asks_and_names_the_job(queue: PastQueue) -> None:

@@ -79,6 +79,8 @@ class Top(App[None]):
         self._source = source
         self._readonly = readonly
         self._chosen = chosen
+        self._listed = chosen
+        """The filter of the jobs that the tables show; they follow a new one at the next look."""
         self._tab: Tab = "jobs"
         self._status: Status | None = source.feed.status
         self._pane_open = True
@@ -130,6 +132,7 @@ class Top(App[None]):
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
+        chosen = self._chosen
         try:
             changes = await self._source.call(self._source.look)
             self._summary.error = ""
@@ -139,6 +142,7 @@ class Top(App[None]):
         if changes is not None:
             self._take(changes)
         await self._read_more()
+        self._listed = chosen
 
     def _fail(self, error: StokerError) -> None:
         self._summary.error = f"{error.message}; {error.hint}"
@@ -299,7 +303,7 @@ class Top(App[None]):
     def _timeline_changed(self) -> None:
         self._freshness.expire("timeline")
         self._show_tabs()
-        self.run_worker(self._look(), group="look", exclusive=True)
+        self.run_worker(self._look, group="look", exclusive=True)
 
     # -- the filter -------------------------------------------------------------------------------
 
@@ -330,6 +334,9 @@ class Top(App[None]):
             return
         if self._readonly:
             self._footer.say("this view is read-only: it was started with --readonly")
+            return
+        if self._listed != self._chosen:
+            self._footer.say("the list does not show the filter yet; press the key again")
             return
         targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in table.chosen]
         if not targets:

@@ -303,7 +303,7 @@ class Top(App[None]):
     def _timeline_changed(self) -> None:
         self._freshness.expire("timeline")
         self._show_tabs()
-        self.run_worker(self._look, group="look", exclusive=True)
+        self.run_worker(self._look(), group="look", exclusive=True)
 
     # -- the filter -------------------------------------------------------------------------------
 

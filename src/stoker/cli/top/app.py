@@ -144,6 +144,10 @@ class Top(App[None]):
         await self._read_more()
         self._listed = chosen
 
+    @work(group="look", exclusive=True)
+    async def _look_at_once(self) -> None:
+        await self._look()
+
     def _fail(self, error: StokerError) -> None:
         self._summary.error = f"{error.message}; {error.hint}"
         self._summary.draw_notices()
@@ -303,7 +307,7 @@ class Top(App[None]):
     def _timeline_changed(self) -> None:
         self._freshness.expire("timeline")
         self._show_tabs()
-        self.run_worker(self._look(), group="look", exclusive=True)
+        self._look_at_once()
 
     # -- the filter -------------------------------------------------------------------------------
 

@@ -88,6 +88,14 @@ def test_what_is_in_order_has_no_faults() -> None:
     assert faults(an_evidence(), a_book()) == []
 
 
+def test_a_damaged_journal_may_hide_a_start() -> None:
+    """A loss then needs no start before it; otherwise it does."""
+    evidence = an_evidence()
+    del evidence.record.events[LOST][1]
+    assert any("lost" in fault for fault in faults(evidence, a_book()))
+    assert faults(replace(evidence, kills=None), a_book()) == []
+
+
 def start_again(evidence: Evidence, book: JobBook) -> None:
     evidence.lines.append(line("start", PLAIN, 1, "a", 1.5))
 

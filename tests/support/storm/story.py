@@ -36,6 +36,8 @@ class Story:
     """Whether it could not be started, and waits until the machine is tried again."""
     tried_again: list[float] = field(default_factory=list)
     """When that was."""
+    starts_unseen: bool = False
+    """Whether a journal was damaged, perhaps in the line of a start that no engine had read."""
 
     def tell(self, event: dict[str, Any]) -> None:
         """Go on with the next event."""
@@ -91,6 +93,8 @@ class Story:
         return result in wanted or (result != "oom" and str(code) in wanted)
 
     def _lost(self, event: dict[str, Any]) -> None:
+        if self.starts_unseen and not self.begun:
+            self._started(event)
         self._at_worker(event, begun=True)
         self.losses += 1
         if self.cancelled:
@@ -130,6 +134,7 @@ class Story:
 
 def faults_of_story(evidence: Evidence, job: int, story: Story) -> list[str]:
     """What is wrong with a job by its own events; the story is told on the way."""
+    story.starts_unseen = evidence.kills is None
     for event in evidence.record.events.get(job, []):
         story.tell(event)
     faults = [f"job {job}: {fault}" for fault in story.faults]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import difflib
 import os
 import resource
@@ -336,11 +337,17 @@ def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Itera
     for name in others:
         text = f"the package {name} has the same import names and commands, and may have replaced those of Stoker"
         yield problem(text, f"pip uninstall {name}, which removes files of both, and then: {_REPAIR}")
-    gone = [file for file in (ours.files or () if ours else ()) if not os.path.exists(file.locate())]
+    gone = _missing_files(ours) if ours else []
     if gone and not others:
-        yield problem(f"missing files of Stoker: {', '.join(file.name for file in gone[:3])}", _REPAIR)
+        yield problem(f"missing files of Stoker: {', '.join(map(os.path.basename, gone[:3]))}", _REPAIR)
     if not gone and not others:
         yield ok("no package conflicts")
+
+
+def _missing_files(dist: metadata.Distribution) -> list[str]:
+    """Compare with the record of pip: `dist.files` leaves missing files out since Python 3.12."""
+    rows = csv.reader((dist.read_text("RECORD") or "").splitlines())
+    return [row[0] for row in rows if row and not os.path.exists(str(dist.locate_file(row[0])))]
 
 
 def _is_shared(file: metadata.PackagePath) -> bool:

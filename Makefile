@@ -50,15 +50,26 @@ demo: $(PRODUCT)
 	@echo "  stoker submit -- sleep 60      # your command in place of sleep 60"
 	@echo "  stoker                         # GPUs and jobs"
 
-test: $(PAGE)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+SUPPORT := PYTHONPATH=tests $(BIN)/python -m support
 
+test: $(PAGE)
+	$(SUPPORT).interpreter
+	$(PYTEST)
+
+# After the tests: those that need optional programs once more without any, and a part of all as an ordinary user with
+# the system's own Python.
+NOTES := $(VENV)/.tests-with-optional-programs
 check: $(PAGE)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python web/build_page.py --fetch --test
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(SUPPORT).interpreter
+	rm -f $(NOTES)
+	STOKER_TEST_NOTES=$(abspath $(NOTES)) $(PYTEST)
+	$(SUPPORT).bare $(NOTES)
+	$(SUPPORT).ordinary_user
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
 SEED ?= 1

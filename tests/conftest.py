@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from support.bare import Notes
+from support.optional import NOTES
 from support.signals import reset_for_children
 
 _FIRST = ("system/test_storm", "system/test_faults", "system/", "devices/", "runner/")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Undo what nohup, cron or a script did to signals; a worker of xdist does so for itself."""
     reset_for_children()
+    if os.environ.get(NOTES):
+        config.pluginmanager.register(Notes())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, Dependency, JobSpec, Resources
 from stoker.queue.preflight import ONE_STRING, Checkouts, KernelLimits, Preflight, start_notes
+from support.optional import require
 from support.torch import with_torch
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -92,7 +93,12 @@ WHO = {f"GIT_{role}_{what}": "a@b" for role in ("AUTHOR", "COMMITTER") for what 
 
 def git(path: Path, *words: str) -> str:
     found = subprocess.run(
-        ["git", *words], cwd=path, env={**os.environ, **WHO}, check=True, capture_output=True, timeout=PATIENCE_SECONDS
+        [require("git"), *words],
+        cwd=path,
+        env={**os.environ, **WHO},
+        check=True,
+        capture_output=True,
+        timeout=PATIENCE_SECONDS,
     )
     return found.stdout.decode().strip()
 

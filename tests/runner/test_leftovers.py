@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -14,6 +12,7 @@ import pytest
 from stoker.runner import processes
 from stoker.runner.interface import AttemptStarted, WorkerLost
 from support.local import Yard, lives, wait_pid, yard
+from support.optional import require
 from support.users import made_users, run_as
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -42,9 +41,7 @@ int main(int argc, char **argv) {
 @pytest.fixture(scope="module")
 def disguise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that writes over its environment; with a second argument it closes all descriptors too."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("no C compiler: no `cc` on PATH")
+    compiler = require("cc")
     folder = tmp_path_factory.mktemp("disguise")
     (folder / "disguise.c").write_text(DISGUISE)
     command = [compiler, "-O1", "-o", "disguise", "disguise.c"]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from stoker.web.page import is_built
 from support.background import Background
+from support.optional import refuse, require
 from support.wait import PATIENCE_SECONDS, line_from
 
 ARGUMENTS = (
@@ -36,10 +34,9 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium; where it or the built page is missing, tests are skipped, in CI they fail."""
-    program = shutil.which("chromium")
-    if program is None or not is_built():
-        why = "the page is not built: make web" if program else "chromium is not installed"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    program = require("chromium")
+    if not is_built():
+        refuse("the page is not built: make web")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
         try:

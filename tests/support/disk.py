@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from support.optional import refuse
 from support.wait import PATIENCE_SECONDS
 
 
@@ -18,7 +17,7 @@ def small_disk(path: Path, options: str) -> Iterator[Path]:
     """A file system of its own at the path, made with tmpfs mount options such as `size=1m`."""
     path.mkdir()
     if os.geteuid() != 0:
-        _refuse("only root can mount a small disk")
+        refuse("only root can mount a small disk")
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", path], check=True, timeout=PATIENCE_SECONDS)
     try:
         yield path
@@ -35,8 +34,3 @@ def fill(disk: Path) -> Path:
                 file.write(b"x" * 4096)
         except OSError:
             return ballast
-
-
-def _refuse(why: str) -> None:
-    """A skipped test goes unnoticed in CI, so there it is a failure."""
-    (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)

@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from support.optional import missing, require, search_path
 from support.reaper import Reaper, descendants, is_alive
 from support.users import User, reachable_directory
 from support.wait import PATIENCE_SECONDS, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
-PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+PATH = search_path()
 GPU_FILES = "/dev/null,/dev/zero,/dev/full,/dev/random"
 """Slurm wants character devices; these exist everywhere, and do no harm."""
 
@@ -216,16 +217,14 @@ def slurm() -> Iterator[Slurm]:
         yield cluster
 
 
-def missing_programs() -> list[str]:
-    """Programs of Slurm that this machine lacks."""
-    return [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+def missing_slurm() -> str:
+    """Say which programs of Slurm this machine lacks."""
+    return missing(*PROGRAMS)
 
 
 def require_slurm() -> None:
-    """Skip on a desk without Slurm; on CI, where a skip goes unnoticed, fail."""
-    if missing := missing_programs():
-        why = f"{', '.join(missing)} missing: apt-get install slurmctld slurmd slurm-client munge"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    """Skip at a desk without Slurm; in CI fail."""
+    require(*PROGRAMS)
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
-
-from support.cli import PROGRAM, Outcome
+from support.cli import Outcome
+from support.interpreter import reachable_bin
+from support.optional import require, search_path
 from support.reaper import Reaper
 from support.slurm import free_ports
 from support.users import User, reachable_directory, typed_by
@@ -45,7 +45,7 @@ class Login:
 
     def __call__(self, line: str, **variables: str) -> Outcome:
         """Type a line on the head."""
-        own = {"HOME": str(self.home), "PATH": f"{Path(PROGRAM).parent}:/usr/bin:/bin", **variables}
+        own = {"HOME": str(self.home), "PATH": f"{reachable_bin()}:/usr/bin:/bin", **variables}
         given = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
         done = subprocess.run(
             ["ssh", "-F", self.config, "head", f"env -i {given} sh -c {shlex.quote(line)}"],
@@ -85,9 +85,7 @@ def logged_in(user: User, wrapper: Sequence[str] = ()) -> Iterator[Login]:
 
 
 def require_ssh() -> None:
-    if not all(shutil.which(name, path=_environment()["PATH"]) for name in ("ssh", "sshd", "ssh-keygen")):
-        why = "ssh or sshd is missing: apt-get install openssh-server openssh-client"
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(why)
+    require("ssh", "sshd", "ssh-keygen")
 
 
 def _sshd(directory: Path, port: int) -> list[str]:
@@ -104,11 +102,11 @@ def _sshd(directory: Path, port: int) -> list[str]:
         "PrintMotd": "no",
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-    return [shutil.which("sshd", path=_environment()["PATH"]) or "sshd", "-D", "-e", "-f", "/dev/null", *words]
+    return [require("sshd"), "-D", "-e", "-f", "/dev/null", *words]
 
 
 def _environment() -> Mapping[str, str]:
-    return {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+    return {**os.environ, "PATH": search_path()}
 
 
 def _give(directory: Path, user: User) -> None:

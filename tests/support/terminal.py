@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 import time
@@ -12,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
+from support.optional import require
 from support.wait import PATIENCE_SECONDS
 
 
@@ -77,8 +75,7 @@ class Terminal:
 @contextmanager
 def open_terminal(directory: Path, **variables: str) -> Iterator[Terminal]:
     """A terminal whose programs keep their state in the directory."""
-    if shutil.which("tmux") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("tmux is not installed")
+    require("tmux")
     environment = {**isolated(directory), "LC_ALL": "C.UTF-8", **variables}
     with tempfile.TemporaryDirectory(prefix="tmux") as short:
         terminal = Terminal(f"{short}/socket", environment, directory)

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from support.reaper import descendants, is_alive
-from support.slurm import Slurm, running_slurm, slurm
+from support.slurm import Slurm, require_slurm, running_slurm, slurm
 from support.users import made_users
 from support.wait import ending, line_from, wait_until
 
@@ -48,6 +48,7 @@ def test_daemons_come_and_go() -> None:
 
 def test_nothing_outlives_a_killed_test() -> None:
     """Daemons and jobs end when the process that started them is killed."""
+    require_slurm()
     program = (
         "import os, time\nfrom support.slurm import running_slurm\n"
         "with running_slurm(nodes=1) as slurm:\n"

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 from msgspec import Struct
 
+from support.interpreter import reachable_bin
+from support.optional import refuse, require, search_path
 from support.wait import PATIENCE_SECONDS, ending, line_from
 
 
@@ -38,11 +39,8 @@ def made_users(count: int) -> Iterator[tuple[User, ...]]:
 
 def require_root() -> None:
     """Skip the test for those who cannot make users; on CI, where a skip goes unnoticed, fail."""
-    if os.geteuid() == 0:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail("only root can make users: run CI as root")
-    pytest.skip("only root can make users")
+    if os.geteuid() != 0:
+        refuse("only root can make users")
 
 
 @contextmanager
@@ -105,23 +103,14 @@ def finish(process: subprocess.Popen[str]) -> str:
 
 
 def typed_by(user: User, *words: str) -> list[str]:
-    """The words of a command as the user types it, with everything that it starts in turn.
+    """Return the words of a command as the user types it, without any right that the user does not have.
 
-    Where the interpreter lies in a place that only root can enter, the user may read everything, and no more than that.
+    Programs beside the interpreter of the tests are those of an interpreter that users can reach.
     """
-    become = [_program("setpriv"), f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups"]
-    reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-    for way in (become, become + reading):
-        # Twice, because the first program may still have rights of ours.
-        again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import stoker']))"
-        if (
-            subprocess.run(
-                [*way, sys.executable, "-c", again], check=False, capture_output=True, timeout=PATIENCE_SECONDS
-            ).returncode
-            == 0
-        ):
-            return [*way, *words]
-    pytest.skip("users of this machine cannot reach its interpreter")
+    own = f"{Path(sys.executable).parent}/"
+    reached = [str(reachable_bin() / word.removeprefix(own)) if word.startswith(own) else word for word in words]
+    become = [f"--reuid={user.uid}", f"--regid={user.gid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+    return [require("setpriv"), *become, *reached]
 
 
 @contextmanager
@@ -130,7 +119,7 @@ def _made_user() -> Iterator[User]:
     # Programs remember the name of a number: one that was given before would bring back a user who is gone.
     number = str(20_000 + secrets.randbelow(40_000))
     options = ["--no-create-home", "--user-group", "--uid", number]
-    subprocess.run([_program("useradd"), *options, name], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+    subprocess.run([require("useradd"), *options, name], check=True, capture_output=True, timeout=PATIENCE_SECONDS)
     try:
         entry = pwd.getpwnam(name)
         yield User(name, entry.pw_uid, entry.pw_gid)
@@ -160,6 +149,6 @@ if __name__ == "__main__":
 
 def _program(name: str) -> str:
     """A program of the administrator's, whose directory may not be on the path."""
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    found = shutil.which(name, path=search_path())
     assert found, f"{name} is missing"
     return found

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from support.optional import require
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 
@@ -67,9 +68,9 @@ def test_keystrokes_are_echoed_in_both_shells(tmp_path: Path) -> None:
     assert "p99 above bash, ms" in told.stdout
 
 
-@pytest.mark.skipif(shutil.which("cc") is None, reason="gaps are stamped by a small C program")
 def test_dispatch_measures_gaps_on_each_slot(tmp_path: Path) -> None:
-    """Eight commands on four slots leave four gaps."""
+    """Eight commands on four slots leave four gaps, stamped by a small C program."""
+    require("cc")
     told = bench(
         "dispatch.py", tmp_path, "--only", "xargs", "--rounds", "1", "--jobs", "8", "--gap-jobs", "8"
     )  # fmt: skip

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -18,6 +16,7 @@ from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
 from stoker.cli.commands.sweep import SUBCOMMANDS as SWEEP_COMMANDS
 from stoker.cli.main import COMMANDS
 from support.cli import Stoker
+from support.optional import require
 from support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -63,9 +62,7 @@ def test_no_text_is_taken_for_a_request(generator: dict[str, Any]) -> None:
 def test_groff_has_nothing_to_say(generator: dict[str, Any], tmp_path: Path) -> None:
     """With all its warnings switched on; and what it shows contains the options as one types them."""
     written = generator["write_pages"](tmp_path)
-    if shutil.which("groff") is None:
-        assert os.environ.get("CI") != "true", "groff is not installed"
-        return
+    require("groff")
     for page in written:
         command = ["groff", "-man", "-Tutf8", "-K", "utf8", "-P-cbou", "-ww", str(page)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_SECONDS)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from support.interpreter import reachable_bin
 from support.users import User, reachable_directory, require_root, typed_by
 from support.wait import PATIENCE_SECONDS
-
-BIN = Path(sys.executable).parent
 
 
 @pytest.fixture
@@ -33,12 +30,13 @@ def test_commands_and_older_tools_work(stranger: User, home: dict[str, str]) -> 
         ledger = place / "ledger"
         ledger.mkdir()
         ledger.chmod(0o1777)
-        environment = {"PATH": f"{BIN}:{os.environ['PATH']}", "STOKER_LEDGER": str(ledger), **home}
+        programs = reachable_bin()
+        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "STOKER_LEDGER": str(ledger), **home}
 
         prefix = typed_by(stranger)
 
         def typed(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-            command = [*prefix, str(BIN / words[0]), *words[1:]]
+            command = [*prefix, str(programs / words[0]), *words[1:]]
             return subprocess.run(
                 command,
                 input=stdin,

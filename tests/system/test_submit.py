@@ -16,6 +16,7 @@ from stoker.core.job import Job, OnHold
 from stoker.core.spec import Dependency, Resources
 from support.background import Background
 from support.cli import until
+from support.optional import require
 from support.wait import PATIENCE_SECONDS
 
 
@@ -310,7 +311,9 @@ def repository(path: Path) -> None:
         "GIT_COMMITTER_EMAIL": "a@b",
     }
     for words in (["init", "-q"], ["add", "file"], ["commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *words], cwd=path, env={**os.environ, **identity}, check=True, timeout=PATIENCE_SECONDS)
+        subprocess.run(
+            [require("git"), *words], cwd=path, env={**os.environ, **identity}, check=True, timeout=PATIENCE_SECONDS
+        )
 
 
 @pytest.mark.parametrize("form", ["", "--parsable", "--json"])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.slurm import missing_programs
+from support import optional
+from support.slurm import missing_slurm
 from support.storm.background import QueueStorm
 from support.versions import missing_history
 from support.wait import PATIENCE_SECONDS
@@ -77,8 +77,8 @@ def faketime_library() -> Path | None:
 
 @functools.cache
 def _no_strace() -> str:
-    if shutil.which("strace") is None:
-        return "strace is missing"
+    if why := optional.missing("strace"):
+        return why
     run = subprocess.run(
         ["strace", "-D", "-qq", "-o", "/dev/null", "true"], check=False, capture_output=True, timeout=PATIENCE_SECONDS
     )
@@ -90,6 +90,6 @@ _NEEDS: Mapping[str, Callable[[], str]] = {
     "strace": _no_strace,
     "faketime": lambda: "" if faketime_library() else "libfaketime is missing",
     "history": missing_history,
-    "slurm": lambda: f"{', '.join(missing_programs())} missing" if missing_programs() else "",
-    "cc": lambda: "" if shutil.which("cc") else "there is no C compiler",
+    "slurm": missing_slurm,
+    "cc": lambda: optional.missing("cc"),
 }

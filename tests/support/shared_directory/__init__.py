@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import os
 import shutil
 import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
 
-import pytest
-
+from support.optional import require
 from support.wait import PATIENCE_SECONDS
 
 SOURCE = Path(__file__).parent / "shim.c"
@@ -21,12 +19,11 @@ STRICT = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"
 @cache
 def shim() -> Path:
     """The library."""
-    if shutil.which("cc") is None:
-        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("there is no C compiler")
+    compiler = require("cc")
     folder = tempfile.mkdtemp(prefix="stoker-shim-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     library = Path(folder, "shim.so")
-    subprocess.run(["cc", *STRICT, SOURCE, "-o", library, "-ldl"], check=True, timeout=PATIENCE_SECONDS)
+    subprocess.run([compiler, *STRICT, SOURCE, "-o", library, "-ldl"], check=True, timeout=PATIENCE_SECONDS)
     return library
 
 

@@ -6,10 +6,13 @@ import io
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
+FILTER: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python before 3.11.4 has no filters, and warns of nothing."""
 BEFORE_SCHEMA_4 = "846a79c13cab1d8caf374aee5b13025c3121a572"
 """The last revision whose queues have schema 3."""
 
@@ -28,7 +31,7 @@ def code_of(revision: str, directory: Path) -> Path:
     archive = _git("archive", revision, "src")
     assert archive.returncode == 0, archive.stderr.decode()
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tree:
-        tree.extractall(directory, filter="data")
+        tree.extractall(directory, **FILTER)
     return directory / "src"
 
 

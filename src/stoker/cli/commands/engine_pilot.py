@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from stoker.core.errors import Impossible
+from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
@@ -264,8 +264,7 @@ def _key(job: Job) -> str:
 def _ledger(plan: PilotPlan, node: str) -> Path:
     if not plan.ledger:
         return ledger_path(os.environ)
-    Path(plan.ledger).mkdir(parents=True, exist_ok=True)
-    return prepare_ledger(Path(plan.ledger, node))
+    return prepare_ledger(prepare_ledger(Path(plan.ledger)) / node)
 
 
 def serve_pilot(path: Path) -> None:
@@ -284,6 +283,9 @@ def serve_pilot(path: Path) -> None:
             pilot = Pilot(folder, plan, state, devices, node)
             with contextlib.closing(pilot):
                 pilot.run()
+    except StokerError as error:
+        folder.fail(0, f"a pilot on {node}: {error.message}; {error.hint}")
+        sys.exit(1)
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

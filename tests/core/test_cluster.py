@@ -20,6 +20,7 @@ from stoker.core.cluster import (
     SlurmFact,
     Verdict,
     bundles,
+    first_node,
     heard,
     importance,
     is_ghost,
@@ -118,6 +119,24 @@ def test_answers_count_while_they_agree() -> None:
         answers = heard(answers, fact, 3.0)
         assert answers.times == times
     assert answers.seconds == 3.0
+
+
+def test_an_attempt_that_its_node_shows_as_gone_is_lost_though_slurm_goes_on() -> None:
+    """Slurm may not notice for minutes that its own process of a task was killed."""
+    gone = JournalFact(started=True, gone=True)
+    running = SlurmFact("RUNNING")
+    assert judge(gone, Answers(running, 2, SETTLE_SECONDS)) == "runs"
+    assert judge(gone, Answers(running, 3, SETTLE_SECONDS)) == "lost"
+    assert judge(gone, Answers(SlurmFact("COMPLETING"), 9, 99.0)) == "runs"
+    assert judge(gone, Answers(SlurmFact("PREEMPTED"), 2, SETTLE_SECONDS)) == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"), [("n1", "n1"), ("n[1-3,7]", "n1"), ("a[07,09]", "a07"), ("a1,b2", "a1"), ("", "")]
+)
+def test_the_first_node(nodes: str, first: str) -> None:
+    """There the batch script runs."""
+    assert first_node(nodes) == first
 
 
 def test_a_ghost_is_a_task_that_goes_on_after_its_attempt() -> None:

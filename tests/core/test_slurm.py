@@ -112,6 +112,8 @@ def test_limits() -> None:
     """Numbers are read, and one that is missing is unknown."""
     assert parse_config(CONFIG) == Limits(1001, 300, 10000)
     assert parse_config("") == Limits(None, None, None)
+    assert parse_config("ProctrackType           = proctrack/cgroup\n").confines
+    assert not parse_config("ProctrackType           = proctrack/linuxproc\n").confines
 
 
 def test_jobs() -> None:

@@ -18,6 +18,7 @@ from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import SIZE, AttemptExited, AttemptReturned, AttemptStarted
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
+from support.reaper import is_alive
 from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
 WAITS = "while ! [ -e go ]; do sleep 0.01; done; exit 7"
@@ -34,6 +35,19 @@ works = Yard(Path(sys.argv[1]), "first")
 worker = works.runner.start_worker()
 for number, line in enumerate(sys.argv[2:], 1):
     works.start(worker, f"{number}.1", line, shell="/bin/sh")
+works.wait_began()
+print(worker, flush=True)
+sys.stdin.read()
+"""
+
+TIED_ENGINE = """
+import sys
+from pathlib import Path
+from support.local import Yard
+works = Yard(Path(sys.argv[1]), "first", tied_to="allocation")
+worker = works.runner.start_worker()
+works.start(worker, "1.1", sys.argv[2], shell="/bin/sh")
+works.start(worker, "2.1", "touch second", shell="/bin/sh")
 works.wait_began()
 print(worker, flush=True)
 sys.stdin.read()
@@ -84,6 +98,26 @@ def killed_engine(directory: Path, *lines: str) -> str:
     """The name of a worker that runs the lines, and whose engine was killed."""
     with engine_process(ENGINE, directory, *lines) as engine:
         return last_words(engine)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_attempts_of_an_allocation_end_with_its_engine(tmp_path: Path, paused: bool) -> None:
+    """All processes are killed, none starts any more, and each has the name of the allocation in its environment."""
+    line = "trap '' TERM; setsid sh -c 'echo $$ > daemon; exec sleep 60' & echo $STOKER_BUNDLE > name; sleep 60"
+    with engine_process(TIED_ENGINE, tmp_path, line) as engine:
+        worker = line_from(engine.stdout).strip()
+        daemon = psutil.Process(wait_pid(tmp_path / "daemon"))
+        [process] = holders(tmp_path / "keepers" / worker / "lock")
+        if paused:
+            process.suspend()
+        engine.kill()
+        engine.wait(PATIENCE_SECONDS)
+    if paused:
+        assert daemon.is_running()
+        process.resume()
+    wait_until(lambda: not is_alive(daemon.pid) and not is_alive(process.pid))
+    assert (tmp_path / "name").read_text() == "allocation\n"
+    assert not (tmp_path / "second").exists()
 
 
 def last_words(engine: subprocess.Popen[str]) -> str:

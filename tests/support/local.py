@@ -27,11 +27,15 @@ VARIABLES = {"PATH": os.environ["PATH"]}
 class Yard:
     """A backend, what its workers said so far, and a log file for every attempt."""
 
-    def __init__(self, directory: Path, engine: str = "engine", *, share_output: bool = False) -> None:
+    def __init__(
+        self, directory: Path, engine: str = "engine", *, share_output: bool = False, tied_to: str = ""
+    ) -> None:
         self.directory = directory
         self.workers = directory / "keepers"
         # As with real engines no two have the same name: processes of a dead worker are found by it and killed.
-        self.runner = LocalRunner(self.workers, f"{engine}{secrets.token_hex(4)}", share_output=share_output)
+        self.runner = LocalRunner(
+            self.workers, f"{engine}{secrets.token_hex(4)}", share_output=share_output, tied_to=tied_to
+        )
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
     def order(self, attempt: str, *words: str, **changes: Any) -> Order:

@@ -57,6 +57,11 @@ class Slurm:
         self._reaper = Reaper()
         self._pids: dict[str, int] = {}
 
+    @property
+    def process(self) -> int:
+        """The process from which all daemons and jobs descend."""
+        return self._reaper.pid
+
     def run(self, *words: str, timeout: float = PATIENCE_SECONDS) -> str:
         """What one of Slurm's commands prints; it must succeed."""
         done = self.attempt(*words, timeout=timeout)

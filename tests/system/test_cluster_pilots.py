@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ import pytest
 
 from support.cli import until
 from support.cluster import RAN, ClusterQueue
+from support.faults.allocations import strike
+from support.faults.clusters import Heads
 from support.slurm import Slurm
 from support.wait import wait_until
 
@@ -188,3 +191,35 @@ def test_the_limit_of_an_array_holds_across_pilots(two_pilots: ClusterQueue) -> 
     assert two_pilots.ran() == list(tasks)
     steps = [{"+": 1, "-": -1}[line] for line in two_pilots.lines("marks")]
     assert max(itertools.accumulate(steps)) == 3
+
+
+def test_a_ledger_that_pilots_make_is_shared(pilots: ClusterQueue) -> None:
+    """All users may write into it and its directory of the node; one that cannot be made is a reason to hold jobs."""
+    ledger = pilots.home / "new ledger"
+    pilots.environment["STOKER_LEDGER"] = str(ledger)
+    before = os.umask(0o077)
+    try:
+        job = pilots.submit(RAN)
+    finally:
+        os.umask(before)
+    assert pilots.wait(job).code == 0
+    assert {path.stat().st_mode & 0o7777 for path in (ledger, *ledger.iterdir())} == {0o1777}
+
+    pilots.kill_engine()
+    pilots.slurm.run("scancel", "-n", "stoker-pilot")
+    pilots.environment["STOKER_LEDGER"] = "/nowhere/ledger"
+    held = pilots.submit(RAN)
+    pilots.wait_word("held", held)
+    said = pilots("status", "--plain", str(held)).out
+    assert "the ledger cannot be used: /nowhere/ledger: No such file or directory" in said
+
+
+def test_everything_between_slurm_and_the_jobs_is_killed(pilots: ClusterQueue) -> None:
+    """The node shows that nothing of the jobs is left, by a job of Slurm's, before they run again."""
+    queue = Heads(pilots)
+    strike(queue, "all but the jobs", 0.0, pilots=True)
+    wait_until(lambda: "wait for a check there that nothing of them is left" in pilots("status", "--json").out)
+    queue.wait_jobs()
+    assert queue.findings(losses=True) == []
+    assert {pilots.job(job).losses for job in queue.jobs} == {1}
+    assert "stoker-check COMPLETED" in pilots.slurm.run("squeue", "-h", "-t", "all", "-o", "%j %T")

@@ -72,6 +72,8 @@ class JournalFact(NamedTuple):
 
     started: bool = False
     ended: bool = False
+    gone: bool = False
+    """Whether no process of the attempt is left, though it did not come to its end."""
 
 
 Verdict = Literal[
@@ -93,6 +95,8 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
     if journal.ended:
         return "ended"
     state = answers.fact.state if answers.fact is not None else ""
+    if journal.gone and is_ghost(answers):
+        return "lost"
     if journal.started:
         return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
     if state in ENDED_STATES or is_settled(answers) or is_stalled(answers):
@@ -103,6 +107,12 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
 def _had_node(answers: Answers) -> bool:
     """Whether a task may have been cancelled by its node: that is how one ends that the node refuses to launch."""
     return answers.fact is not None and bool(answers.fact.node)
+
+
+def first_node(nodes: str) -> str:
+    """The first of `n1`, `n[1-3,7]` or `a1,b2`, where the batch script of a job runs."""
+    match = re.match(r"([^,\[]*)(?:\[(\d+))?", nodes)
+    return "".join(part or "" for part in match.groups()) if match else ""
 
 
 def is_settled(answers: Answers) -> bool:

@@ -48,13 +48,18 @@ class Limits(NamedTuple):
     min_job_age: int | None
     """Seconds for which a job that is over can be asked for."""
     max_jobs: int | None
+    confines: bool = False
+    """Whether it keeps the processes of a job in a cgroup, which none of them can leave."""
 
 
 def parse_config(text: str) -> Limits:
     """The limits in the output of `scontrol show config`."""
     found = dict(re.findall(r"^(\w+)\s*= *(\d+)", text, re.MULTILINE))
-    numbers = [int(found[key]) if key in found else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")]
-    return Limits(*numbers)
+    array, age, jobs = (
+        int(found[key]) if key in found else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")
+    )
+    confines = re.search(r"^ProctrackType\s*= *proctrack/cgroup", text, re.MULTILINE) is not None
+    return Limits(array, age, jobs, confines)
 
 
 class NodeGroup(NamedTuple):

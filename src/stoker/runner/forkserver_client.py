@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,18 +28,20 @@ class Shared(NamedTuple):
 class Forkserver:
     """A process that forks workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, marks: Mapping[str, str] = {}) -> None:
+        """`marks` are the environment of the process and its workers, by which others find them."""
+        self._marks = marks
         self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
         self._failures: dict[str, int] = {}
         with contextlib.suppress(OSError):  # it is tried again when the first worker is started
-            self._running = _start()
+            self._running = _start(marks)
 
     def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
         """Fork a worker; a forkserver that was killed is replaced once."""
         message = bytes([shared.input, shared.output]) + os.fsencode(folder)
         for _ in range(2):
             if self._running is None:
-                self._running = _start()
+                self._running = _start(self._marks)
             try:
                 socket.send_fds(self._running[1], [message], descriptors)
             except OSError:
@@ -64,7 +67,7 @@ class Forkserver:
             self._running = None
 
 
-def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start(marks: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start it with all our streams, since jobs may need them; workers close those that theirs do not share."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -72,6 +75,6 @@ def _start() -> tuple[subprocess.Popen[bytes], socket.socket]:
             [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT, str(theirs.fileno())],
             pass_fds=[theirs.fileno(), *inherited_locks()],  # of the job that the engine runs in, if any
             start_new_session=True,
-            env={},
+            env=dict(marks),
         )
     return process, ours

@@ -23,6 +23,7 @@ from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
 from stoker.runner.inherited import INHERITED
 from stoker.runner.interface import Event, ShortOfResources, WorkerLost
+from stoker.runner.processes import ALLOCATION
 from stoker.runner.spawn import is_shortage
 from stoker.runner.worker_link import LOCK, MARKER, Link, lives
 
@@ -46,8 +47,12 @@ class LocalRunner:
         share_input: bool = False,
         forkserver: Forkserver | None = None,
         copies: Path | None = None,
+        tied_to: str = "",
     ) -> None:
-        """`copies` is a directory for copies of damaged journals."""
+        """`copies` is a directory for copies of damaged journals.
+
+        `tied_to` names the allocation with which the engine and all attempts end; without it they outlive the engine.
+        """
         self._copies = copies
         self._damages: dict[str, tuple[float, str]] = {}
         """By worker, what is wrong with its journal, and until when users are told (monotonic)."""
@@ -55,7 +60,8 @@ class LocalRunner:
         self._engine = engine
         self._shared = Shared(input=share_input, output=share_output)
         self._count = 0
-        self._forkserver = forkserver or Forkserver()
+        self._marks = {ALLOCATION: tied_to} if tied_to else {}
+        self._forkserver = forkserver or Forkserver(self._marks)
         self._links: dict[str, Link] = {}
         self._ended: dict[str, Link] = {}
         """Workers whose connection closed: dead, or about to be."""
@@ -105,9 +111,10 @@ class LocalRunner:
         """
         if link := self._links.get(worker):
             link.put_environment(order.environment, variables)
-            extra = {**order.extra, MARKER: worker}
+            extra = {**order.extra, **self._marks, MARKER: worker}
             early = _plain(order.signal)
-            link.put({"do": "run", **msgspec.structs.asdict(order), "extra": extra, "signal": early})
+            fields = {**msgspec.structs.asdict(order), "extra": extra, "signal": early, "tied": bool(self._marks)}
+            link.put({"do": "run", **fields})
             link.expect(order.attempt)
             self._unsent[worker] = link
 

@@ -14,9 +14,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
+ALLOCATION = "STOKER_BUNDLE"
+"""Variable in the environment of all processes of an allocation of a cluster, by which what is left is found."""
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK = 10**9 // os.sysconf("SC_CLK_TCK")
 """Nanoseconds."""
+_KILL_PAUSE = 0.01
+"""Seconds that killed processes get to disappear before the next look."""
 
 
 class Seen(NamedTuple):
@@ -32,9 +37,20 @@ class Seen(NamedTuple):
 
 def become_subreaper() -> None:
     """Make orphaned descendants children of this process instead of init's."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def get_signal_at_death_of(parent: int, number: int) -> None:
+    """Let the kernel send a signal to this process when its parent dies; exit where that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+    if libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option})")
 
 
 def parent_of(pid: int) -> int | None:
@@ -46,6 +62,17 @@ def parent_of(pid: int) -> int | None:
 def descendants(root: int) -> list[Seen]:
     """All living processes below root, parents before their children."""
     return _below([root], _all_processes())
+
+
+def end(find: Callable[[], list[Seen]], patience: float | None = None) -> bool:
+    """Kill processes until a look finds none; False where some are left after so many seconds."""
+    until = None if patience is None else time.monotonic() + patience
+    while left := find():
+        if until is not None and time.monotonic() > until:
+            return False
+        send(left, signal.SIGKILL)
+        time.sleep(_KILL_PAUSE)
+    return True
 
 
 def cpu_seconds(process: int) -> float:

@@ -107,6 +107,8 @@ class Worker:
         self._childless = True
         """Whether the last wait found no child, alive or not."""
         self._leaving = False
+        self._tied = False
+        """Whether its attempts end with the engine: they belong to an allocation that does."""
         self._unhinted_since: float | None = None
         self._alarm, alarm_end = socket.socketpair()
         self._alarm.setblocking(False)
@@ -124,6 +126,7 @@ class Worker:
         """Work until the engine says to leave or, once it is gone, until no attempt is left."""
         self._accept()
         while self._is_needed():
+            self._end_if_cut_off()
             self._start_next()
             self._listen(self._timeout())
             self._reap()
@@ -140,6 +143,14 @@ class Worker:
     def _is_needed(self) -> bool:
         busy = self._current is not None or bool(self._queue)
         return busy or (self._engine is not None and not self._leaving)
+
+    def _end_if_cut_off(self) -> None:
+        """Start nothing more and kill what runs, where the engine is gone and the attempts end with it."""
+        if not self._tied or not (self._engine is None or _is_hung_up(self._engine)):
+            return
+        self._queue.clear()
+        if self._current is not None:
+            self._stop(self._current.key, 0.0, signal.SIGKILL)
 
     # -- orders from the engine ------------------------------------------------------------------
 
@@ -205,6 +216,7 @@ class Worker:
         match order["do"]:
             case "run":
                 self._given.add(order["attempt"])
+                self._tied = order.get("tied", False)
                 self._queue.append(order)
             case "account" if order["attempt"] not in self._given:
                 self._write(journal.AttemptReturned(order["attempt"], time.time()))
@@ -405,6 +417,13 @@ class Worker:
                 os.unlink(path)
             os.close(descriptor)
         self._leases.clear()
+
+
+def _is_hung_up(connection: socket.socket) -> bool:
+    """Whether the other end is closed, though what it sent may not be read yet."""
+    poller = select.poll()
+    poller.register(connection, 0)
+    return bool(poller.poll(0))
 
 
 def _descendants() -> list[processes.Seen]:

@@ -6,15 +6,17 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
-from stoker.core.errors import Impossible
+from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
@@ -32,6 +34,7 @@ from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
+    Check,
     Hand,
     Here,
     Left,
@@ -94,11 +97,12 @@ class Pilot:
         """Attempts by job that are not over."""
         self._again: list[int] = []
         """Jobs that the engine would run once more; the head decides where."""
+        self._checks: list[subprocess.Popen[bytes]] = []
         self._leaving = False
         self._ended_by_slurm = False
         self._busy_at = time.monotonic()
         settings = EngineSettings()
-        machine = MachineConfig(ledger=_ledger(plan, node), devices=devices, user=current_user())
+        machine = MachineConfig(_ledger(plan, node), devices, current_user(), tied_to=folder.path)
         config = EngineConfig(
             paths=Paths(state),
             site=ReportingConfig(machine, self),
@@ -114,9 +118,10 @@ class Pilot:
         """Work until told to leave, or idle for too long."""
         engine = self._runtime.engine
         while not self._is_over():
-            if not self._leaving and engine.now >= self._pace.at:
+            is_ending = self._leaving or self._ended_by_slurm
+            if not is_ending and engine.now >= self._pace.at:
                 self._take_orders()
-            engine.turn(SLOWEST_LOOK if self._leaving else max(0.0, self._pace.at - engine.now))
+            engine.turn(SLOWEST_LOOK if is_ending else max(0.0, self._pace.at - engine.now))
             self._give_up_repeated()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
@@ -139,7 +144,7 @@ class Pilot:
 
     def _is_over(self) -> bool:
         if self._ended_by_slurm or self._leaving:
-            return self._ended_by_slurm or self._runtime.engine.at_rest
+            return self._runtime.engine.at_rest
         now = time.monotonic()
         if self._taken:
             self._busy_at = now
@@ -158,6 +163,8 @@ class Pilot:
         for order in orders:
             if isinstance(order, Ask):
                 self._news.append(Here())
+            elif isinstance(order, Check):
+                self._check(order)
             elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
 
@@ -174,6 +181,12 @@ class Pilot:
         for hand in mine:
             self._taken[hand.job.id] = _key(hand.job)
             self._runtime.engine.adopt(hand.job, adopted=False)
+
+    def _check(self, order: Check) -> None:
+        """Start a process that kills what is left of another allocation here, and says so in its folder."""
+        words = [sys.executable, "-P", "-m", "stoker.sites.slurm.guard", "check", *msgspec.structs.astuple(order)]
+        self._checks = [check for check in self._checks if check.poll() is None]
+        self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
 
     def _obey(self, order: Recall | Stop) -> None:
         engine = self._runtime.engine
@@ -251,8 +264,7 @@ def _key(job: Job) -> str:
 def _ledger(plan: PilotPlan, node: str) -> Path:
     if not plan.ledger:
         return ledger_path(os.environ)
-    Path(plan.ledger).mkdir(parents=True, exist_ok=True)
-    return prepare_ledger(Path(plan.ledger, node))
+    return prepare_ledger(prepare_ledger(Path(plan.ledger)) / node)
 
 
 def serve_pilot(path: Path) -> None:
@@ -271,6 +283,9 @@ def serve_pilot(path: Path) -> None:
             pilot = Pilot(folder, plan, state, devices, node)
             with contextlib.closing(pilot):
                 pilot.run()
+    except StokerError as error:
+        folder.fail(0, f"a pilot on {node}: {error.message}; {error.hint}")
+        sys.exit(1)
     finally:
         shutil.rmtree(state, ignore_errors=True)
 

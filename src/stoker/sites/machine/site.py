@@ -75,6 +75,8 @@ class MachineConfig(Struct, frozen=True):
     """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
+    tied_to: str = ""
+    """The allocation of a cluster with which all jobs end; without it they outlive the engine."""
 
     def open(self, context: SiteContext) -> MachineSite:
         """Open the site, and remove the workers that dead engines left."""
@@ -86,6 +88,7 @@ class MachineConfig(Struct, frozen=True):
             share_input=self.share_input,
             forkserver=self.forkserver,
             copies=paths.damaged_journals,
+            tied_to=self.tied_to,
         )
         try:
             for worker in leftover_workers(paths, context.store):

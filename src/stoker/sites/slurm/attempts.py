@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from stoker.core.cluster import (
@@ -19,12 +19,24 @@ from stoker.core.cluster import (
     loss_text,
     said,
 )
-from stoker.core.job import Active, Cancelled, Event, Exited, Job, Lost, Paused, Returned, Started, started_at
+from stoker.core.job import (
+    Active,
+    Cancelled,
+    Event,
+    Exited,
+    Job,
+    Lost,
+    Paused,
+    Returned,
+    Started,
+    Stopping,
+    started_at,
+)
 from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
 from stoker.runner import journal
 from stoker.sites.interface import EngineJobs
-from stoker.sites.slurm.shared import ALIVE, BundleFolder
+from stoker.sites.slurm.shared import ALIVE, GONE, BundleFolder
 from stoker.store.logs import read_tail
 
 RETURNS_ALLOWED = 3
@@ -63,6 +75,8 @@ class Attempt:
         self.node = ""
         self.gpus: tuple[str, ...] = ()
         self.end: journal.AttemptExited | journal.AttemptReturned | None = None
+        self.is_gone = False
+        """Whether its node has shown that no process of it is left."""
         self.asked_at: float | None = None
         """When its node was asked whether it goes on (monotonic); None where it answered, or there was no need."""
 
@@ -72,7 +86,7 @@ class Attempt:
 
     @property
     def fact(self) -> JournalFact:
-        return JournalFact(self.began is not None, self.end is not None)
+        return JournalFact(self.began is not None, self.end is not None, self.is_gone)
 
     def read(self, folder: BundleFolder) -> bool:
         """Read what the journal says since the last look; whether it says anything new."""
@@ -87,6 +101,9 @@ class Attempt:
     def _take(self, line: bytes) -> None:
         if line.startswith(f"{ALIVE} {self.key} ".encode()):
             self.asked_at, self.answers = None, Answers()
+            return
+        if line == f"{GONE} {self.key}".encode():
+            self.is_gone, self.answers = True, Answers()  # from now on Slurm should say that it is over
             return
         try:
             record = journal.record_of(line)
@@ -155,8 +172,10 @@ class Bundle:
 class Judgement:
     """Applies events to the jobs of attempts, by what journals and Slurm say."""
 
-    def __init__(self, jobs: EngineJobs, cluster: str) -> None:
+    def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, Attempt], bool]) -> None:
+        """`is_clear` tells whether nothing is left of an attempt that is over for Slurm."""
         self._jobs = jobs
+        self._is_clear = is_clear
         self._cluster = cluster
         self._returns: dict[int, int] = {}
         """How often in a row a job came back without a start."""
@@ -187,7 +206,8 @@ class Judgement:
             return False
         if verdict in ("take back", "called off"):
             return self._take_back(bundle, attempt, job, called_off=verdict == "called off")
-        if verdict == "lost" and not self._is_dead(bundle, attempt):
+        ended = verdict == "ended" or isinstance(job.state, Stopping)
+        if not ended and not self._is_dead(bundle, attempt):
             return False
         self._jobs.apply(job, self._end(job, attempt, verdict))
         self._jobs.plan_due = True
@@ -223,13 +243,16 @@ class Judgement:
             self._jobs.resume(job_id)
 
     def _is_dead(self, bundle: Bundle, attempt: Attempt) -> bool:
-        """Whether no process of an attempt can be left. Where Slurm does not know, its node is asked, and is silent.
+        """Whether no process of an attempt can be left: its node has shown it, or is asked and does not answer.
 
-        A controller that forgot a task, or lost sight of its node, says nothing about the processes there.
+        A task that is over for Slurm may have left processes. A controller that forgot a task, or lost sight of its
+        node, says nothing about the processes there.
         """
         fact, now = attempt.answers.fact, time.monotonic()
-        if fact is not None and fact.state not in UNSEEN_STATES:
+        if attempt.is_gone:
             return True
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return self._is_clear(bundle, attempt)
         if attempt.asked_at is None:
             bundle.folder.ask(attempt.index)
             attempt.asked_at = now

@@ -53,6 +53,8 @@ class Controller:
         self.answer_interval = 0.0
         """Seconds between it and the answer before."""
         self.max_array: int | None = None
+        self.confines = False
+        """Whether no process of a task can be left when Slurm says that it is over."""
         self.nodes: NodeSize | None = None
         """What a node has; asked once."""
         self.trouble = ""
@@ -141,7 +143,8 @@ class Controller:
             return False
         self._pause, self._retry_at = FIRST_PAUSE, 0.0
         if done.kind == "configuration":
-            self.max_array = max(2, parse_config(done.out).max_array or MAX_ARRAY_SIZE)
+            limits = parse_config(done.out)
+            self.max_array, self.confines = max(2, limits.max_array or MAX_ARRAY_SIZE), limits.confines
         if done.kind == "nodes":
             self.nodes = read_nodes(done.out)
         if done.kind != "query":

@@ -17,7 +17,8 @@ import time
 
 from stoker.runner import journal, processes
 from stoker.runner.worker import Worker
-from stoker.sites.slurm.shared import ALIVE, BundleFolder
+from stoker.sites.slurm.guard import gone_line, guard, tell
+from stoker.sites.slurm.shared import ALIVE, JOURNALS, BundleFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,17 +38,19 @@ GPUS = "\0"
 ARRAY = "SLURM_ARRAY_"
 """Begins the variables of an array; those of the bundle mean nothing to the job."""
 _GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ZE_AFFINITY_MASK")
+_PASSED = (*_GPU_VARIABLES, processes.ALLOCATION)
 
 
 class TaskWorker(Worker):
     """A worker for one attempt, ordered by files and signals instead of a socket."""
 
-    def __init__(self, folder: BundleFolder, index: int, where: str) -> None:
-        """`where` is the node and its GPUs, for the journal."""
+    def __init__(self, folder: BundleFolder, index: int, where: str, parent: int) -> None:
+        """`where` is the node and its GPUs, for the journal; `parent` is the process with which the attempt ends."""
         super().__init__(None, folder.open_journal(index), processes.boot_id())
         self._folder = folder
         self._index = index
         self._where = where
+        self._parent = parent
         self._messages_read = 0
         self._ended_by_slurm = False
 
@@ -69,6 +72,10 @@ class TaskWorker(Worker):
         """Obey the head; what cannot be read now is read at the next look."""
         if self._current is None:
             return
+        if os.getppid() != self._parent:  # it was killed, and Slurm takes the task for over
+            self._ended_by_slurm = True
+            self._stop(self._current.key, 0.0, signal.SIGKILL)
+            return
         if self._folder.is_removed:  # the head gave the attempt up, and it may run elsewhere
             self._stop(self._current.key, 0.0, signal.SIGKILL)
             return
@@ -81,8 +88,9 @@ class TaskWorker(Worker):
                     self._stop(self._current.key, message["grace"], message["signal"] or signal.SIGTERM)
 
     def _write(self, record: journal.Record) -> None:
-        """Write and sync. Of an attempt that Slurm ended no end is written: what Slurm says of it counts."""
+        """Write and sync. Of an attempt that Slurm ended only that it is gone: what Slurm says of it counts."""
         if isinstance(record, journal.AttemptExited) and self._was_ended_by_slurm(record):
+            self._append(f"{gone_line(record.attempt)}\n".encode())
             return
         line = journal.line_of(record)
         if isinstance(record, journal.AttemptStarted):
@@ -118,12 +126,24 @@ def run_task(folder: BundleFolder, index: int, environment: Mapping[str, str]) -
     order, submitted = folder.order(index)
     if not folder.claim(index):
         return
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+    def over(code: int) -> None:
+        if code:
+            tell(folder.at(JOURNALS, index), gone_line(order["attempt"]))
+
+    guard(lambda: _run(folder, index, order, submitted, environment), over, signal.SIGUSR2)
+
+
+def _run(
+    folder: BundleFolder, index: int, order: dict[str, Any], submitted: dict[str, str], environment: Mapping[str, str]
+) -> None:
+    """Run an attempt that is ours, below the process that guards it."""
+    parent = os.getppid()  # before its death is only one more signal
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: None)
     processes.become_subreaper()
     gpus = gpus_of(environment) if order["gpus"] else []
-    worker = TaskWorker(folder, index, f"{node_name(environment)} {','.join(gpus) or '-'}")
+    worker = TaskWorker(folder, index, f"{node_name(environment)} {','.join(gpus) or '-'}", parent)
     worker.give(with_gpus(order, gpus), surroundings(submitted, environment))
     worker.serve()
 
@@ -144,7 +164,7 @@ def surroundings(submitted: Mapping[str, str], environment: Mapping[str, str]) -
     given = {
         name: value for name, value in environment.items() if name.startswith("SLURM") and not name.startswith(ARRAY)
     }
-    return {**kept, **given, **{name: environment[name] for name in _GPU_VARIABLES if name in environment}}
+    return {**kept, **given, **{name: environment[name] for name in _PASSED if name in environment}}
 
 
 def with_gpus(order: Mapping[str, Any], gpus: list[str]) -> dict[str, Any]:
@@ -160,7 +180,7 @@ def main() -> None:
         run_task(folder, index, os.environ)
     except Exception as error:
         folder.fail(index, f"{node_name(os.environ)}: {type(error).__name__}: {error}")
-        raise
+        os._exit(1)  # not by an exception, which would run what the parent of this process registered
     os._exit(0)  # all is written; to take the interpreter down would cost as much as to start it
 
 

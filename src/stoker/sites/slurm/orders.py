@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from stoker.core.job import Job
 from stoker.core.launch import Order, order_of, output_paths, variables
 from stoker.core.settings import ClusterSettings
+from stoker.runner.processes import ALLOCATION
 from stoker.sites.slurm.node import ARRAY, GPUS
 from stoker.sites.slurm.shared import BundleFolder
 from stoker.store.paths import Paths
@@ -62,8 +64,17 @@ class Orders:
 
 def pilot_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     """The batch script of a pilot."""
-    words = [settings.python or sys.executable, "-P", "-m", "stoker", "engine", "pilot", folder.path]
-    return f"#!/bin/sh\nexec {shlex.join(words)} 2>> {shlex.quote(folder.errors)}/0\n"
+    python = settings.python or sys.executable
+    words = [python, "-P", "-m", "stoker.sites.slurm.guard", "pilot", folder.path]
+    words += [python, "-P", "-m", "stoker", "engine", "pilot", folder.path]
+    export = f"export {ALLOCATION}={shlex.quote(folder.path)}"
+    return f"#!/bin/sh\n{export}\nexec {shlex.join(words)} 2>> {shlex.quote(folder.errors)}/0\n"
+
+
+def check_script(settings: ClusterSettings, words: Sequence[str]) -> str:
+    """The batch script of a check of a node."""
+    python = settings.python or sys.executable
+    return f"#!/bin/sh\nexec {shlex.join([python, '-P', '-m', 'stoker.sites.slurm.guard', 'check', *words])}\n"
 
 
 def node_script(settings: ClusterSettings, folder: BundleFolder) -> str:
@@ -73,6 +84,7 @@ def node_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     missing = f'echo "$(hostname): no "{shlex.quote(python)} >> {shlex.quote(folder.errors)}/$index; exit 1'
     return (
         "#!/bin/sh\nindex=${SLURM_ARRAY_TASK_ID:-0}\n"
+        f"export {ALLOCATION}={shlex.quote(folder.path)}/$index\n"
         f"[ -x {shlex.quote(python)} ] || {{ {missing}; }}\n"
         f"exec {shlex.join([*program, folder.path])}\n"
     )

@@ -56,6 +56,8 @@ class Pilot(Bundle):
         """GPUs less those that its attempts need: negative where some have to wait, or share."""
         self.answers = Answers()
         self.ready: Ready | None = None
+        self.is_over = False
+        """Whether its node has shown that no process of it is left."""
         self.leaving = False
         self.room = 0
         """How many more attempts it may be given now..."""

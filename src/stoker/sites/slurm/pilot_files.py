@@ -6,7 +6,9 @@ that it takes, so that the head can tell what a dead pilot had taken from what i
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -15,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.job import Event, Job
+from stoker.sites.slurm.guard import NEWS
 from stoker.sites.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
 
 ORDERS = "orders"
-NEWS = "news"
 PLAN = "pilot.json"
 OWN_CLAIM = "pilot"
 
@@ -68,6 +70,16 @@ class Ask(Struct, frozen=True, tag="ask"):
     """Answer: Slurm does not say whether the pilot lives."""
 
 
+class Check(Struct, frozen=True, tag="check"):
+    """Kill what is left of another allocation on the node, and say in its folder that nothing is."""
+
+    allocation: str
+    """The mark of its processes (`runner.processes.ALLOCATION`)."""
+    path: str
+    line: str
+    """The line to append to that file."""
+
+
 class Ready(Struct, frozen=True, tag="ready"):
     """The pilot works."""
 
@@ -90,8 +102,12 @@ class Left(Struct, frozen=True, tag="left"):
     """The pilot takes nothing more."""
 
 
-Order = Hand | Recall | Stop | Ask
-News = Ready | Report | Here | Left
+class Over(Struct, frozen=True, tag="over"):
+    """No process of the pilot is left, written by the process that guarded it, or by a check of its node."""
+
+
+Order = Hand | Recall | Stop | Ask | Check
+News = Ready | Report | Here | Left | Over
 Message = TypeVar("Message")
 
 
@@ -153,4 +169,11 @@ class PilotFolder(BundleFolder):
             file.seek(offset)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
-        return [decoder.decode(line) for line in whole.splitlines()], offset + len(whole)
+        return list(_decoded(whole, decoder)), offset + len(whole)
+
+
+def _decoded(lines: bytes, decoder: msgspec.json.Decoder[Message]) -> Iterator[Message]:
+    """The messages of whole lines, without one that its writer was killed in."""
+    for line in lines.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            yield decoder.decode(line)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_settled, is_stalled, loss_text, said
+from stoker.core.cluster import Answers, SlurmFact, heard, is_ghost, is_settled, is_stalled, loss_text, said
 from stoker.core.job import (
     Active,
     Assigned,
@@ -26,6 +26,7 @@ from stoker.core.planner.queue import Group
 from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings
 from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
+from stoker.sites.slurm.checks import NodeChecks, pilot_check
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
 from stoker.sites.slurm.pace import Pace
@@ -33,10 +34,12 @@ from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, transla
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
+    Check,
     Here,
     Left,
     News,
     Order,
+    Over,
     PilotPlan,
     Ready,
     Recall,
@@ -80,6 +83,7 @@ class Pilots:
         self._offered: list[tuple[Pilot, Job]] = []
         self._outgoing: dict[str, list[Order]] = {}
         self._many_short = False
+        self.checks = NodeChecks(context, self.check)
 
     # -- which jobs -------------------------------------------------------------------------------
 
@@ -287,6 +291,9 @@ class Pilots:
                 pilot.asked_at, pilot.answers = None, Answers()
             case Left():
                 pilot.leaving = True
+            case Over():
+                pilot.leaving = pilot.is_over = True
+                pilot.answers = Answers()  # from now on Slurm should say that it is over
             case Report():
                 self._report(pilot, news)
 
@@ -312,7 +319,7 @@ class Pilots:
             if pilot.submitted_at is not None and asked_at > pilot.submitted_at:
                 self._note(pilot, facts.get((pilot.tag, 0)), seconds)
                 stalled = pilot.ready is None and is_stalled(pilot.answers)
-                if is_settled(pilot.answers) or stalled:
+                if is_settled(pilot.answers) or stalled or (pilot.is_over and is_ghost(pilot.answers)):
                     self._give_up(pilot, stalled=stalled)
 
     def _note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
@@ -321,14 +328,28 @@ class Pilots:
             pilot.until = fact.start + self._settings.pilot_time
 
     def _is_dead(self, pilot: Pilot) -> bool:
-        """As for an attempt: a pilot that Slurm lost sight of is asked, and must be silent."""
+        """As for an attempt: its node must show it, and a pilot that Slurm lost sight of is asked, and is silent."""
         fact, now = pilot.answers.fact, time.monotonic()
-        if fact is not None and fact.state not in UNSEEN_STATES:
+        if pilot.is_over:
             return True
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return not pilot.handed or self._is_clear(pilot, fact)
         if pilot.asked_at is None:
             self._order(pilot, Ask())
             pilot.asked_at = now
         return now - pilot.asked_at >= SILENT_SECONDS
+
+    def check(self, node: str, check: Check) -> bool:
+        """Let a pilot on a node check it; whether there is one."""
+        there = (pilot for pilot in self.all.values() if pilot.is_usable and pilot.ready and pilot.ready.node == node)
+        pilot = next((pilot for pilot in there if not is_settled(pilot.answers)), None)
+        if pilot is not None:
+            self._order(pilot, check)
+        return pilot is not None
+
+    def _is_clear(self, pilot: Pilot, fact: SlurmFact) -> bool:
+        node = pilot.ready.node if pilot.ready is not None else fact.node
+        return self.checks.is_clear(pilot_check(pilot.files), node, pilot.files)
 
     def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact

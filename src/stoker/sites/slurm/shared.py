@@ -29,6 +29,8 @@ MARKER = "stoker-queue"
 """File by which the shared directory is recognised: what is missing from another one has not vanished."""
 ALIVE = "A"
 """Begins the line of a journal by which a node answers that it still works on the attempt."""
+GONE = "G"
+"""Begins the line by which it tells, or another process there, that no process of the attempt is left."""
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 

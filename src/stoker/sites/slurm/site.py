@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
-from stoker.core.cluster import Caps, Room, bundles, offer_in_order
+from stoker.core.cluster import Caps, Room, bundles, first_node, offer_in_order
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Starting
 from stoker.core.planner.forecast import Forecast
@@ -17,12 +18,13 @@ from stoker.core.planner.reasons import InCluster, QueuePaused, Reason, Short
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.core.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
-from stoker.sites.slurm.attempts import RETURNS_ALLOWED, Bundle, Judgement, read_ref
+from stoker.sites.slurm.attempts import RETURNS_ALLOWED, Attempt, Bundle, Judgement, read_ref
+from stoker.sites.slurm.checks import NodeCheck, task_check
 from stoker.sites.slurm.commands import TAG, SlurmCommands
 from stoker.sites.slurm.context import ClusterContext, QueueDirectory
 from stoker.sites.slurm.controller import Controller
 from stoker.sites.slurm.direct import Direct
-from stoker.sites.slurm.orders import Orders, node_script, pilot_script
+from stoker.sites.slurm.orders import Orders, check_script, node_script, pilot_script
 from stoker.sites.slurm.pilot import MARK, Pilot, is_pilot
 from stoker.sites.slurm.pilots import Pilots
 from stoker.store.engine_lock import engine_lives
@@ -71,7 +73,7 @@ class SlurmSite:
         self._settings = config.settings
         self._tag = f"{TAG}{identity_of(context.paths)}/"
         self._directory = QueueDirectory(files)
-        self._judgement = Judgement(context.jobs, config.name)
+        self._judgement = Judgement(context.jobs, config.name, self._is_clear)
         self._controller = Controller(commands, self._tag, config.settings, self._script)
         shared = ClusterContext(
             config.name,
@@ -115,6 +117,7 @@ class SlurmSite:
         if not (direct or pilots) or not self._is_reachable(now):
             return
         if answered:
+            self._pilots.checks.trusts_slurm = self._controller.confines
             self._direct.note_answer()
         if pilots:
             self._pilots.look()
@@ -122,12 +125,13 @@ class SlurmSite:
             self._direct.look(answered=answered)
         if answered:  # all that nodes wrote before has been read
             self._pilots.judge(self._controller.facts, self._controller.asked_at, self._controller.answer_interval)
+            self._pilots.checks.judge(self._controller.facts, self._controller.asked_at)
             self._controller.cancel_ghosts(self._is_over)
 
     @property
     def _all(self) -> dict[str, Bundle]:
         """Everything that is one job or array in Slurm."""
-        return {**self._direct.all, **self._pilots.all}
+        return {**self._direct.all, **self._pilots.all, **self._pilots.checks.all}
 
     def _is_over(self, name: str, index: int) -> bool:
         """Whether the attempt of a task in Slurm is over; one of another engine that lives is not ours to judge."""
@@ -232,16 +236,25 @@ class SlurmSite:
         self._pilots.remove_over()
 
     def _script(self, bundle: Bundle) -> str:
+        if isinstance(bundle, NodeCheck):
+            return check_script(self._settings, astuple(bundle.check))
         make = pilot_script if isinstance(bundle, Pilot) else node_script
         return make(self._settings, bundle.folder)
 
     def _refuse(self, name: str, why: str) -> None:
         """Slurm will never take it: its jobs are held with Slurm's words."""
+        if self._pilots.checks.all.pop(name, None) is not None:  # it is tried again
+            return
         if name not in self._pilots.all:
             self._direct.refuse(name, why)
             return
         del self._pilots.all[name]
         self._hold_pilot_jobs(f"held: Slurm refused a pilot for it: {why}")
+
+    def _is_clear(self, bundle: Bundle, attempt: Attempt) -> bool:
+        fact = attempt.answers.fact
+        node = attempt.node or (first_node(fact.node) if fact is not None else "")
+        return self._pilots.checks.is_clear(task_check(bundle, attempt), node, bundle.folder)
 
     # -- single jobs ------------------------------------------------------------------------------
 
@@ -305,7 +318,12 @@ class SlurmSite:
             Snapshot(self._jobs.clock(), ()),
             summary=self._summary() if self._all else "",
             waits=tuple(self._waits()),
-            trouble="; ".join(filter(None, (self._slurm_trouble, self._directory.away, self._directory.trouble))),
+            trouble="; ".join(
+                filter(
+                    None,
+                    (self._slurm_trouble, self._directory.away, self._directory.trouble, self._pilots.checks.trouble),
+                )
+            ),
             handed_over={**self._direct.situations(), **self._pilots.situations()},
         )
 

@@ -1,0 +1,117 @@
+"""Checks of nodes: an attempt is queued again only when its node has shown that no process of it is left.
+
+The process that guards an attempt or a pilot says so itself (guard.py). Where that was killed, a pilot on the same node
+looks for what is left and kills it, or else a job of Slurm's that does nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+from stoker.core.cluster import SlurmFact
+from stoker.core.settings import ClusterSettings
+from stoker.sites.slurm.attempts import Attempt, Bundle
+from stoker.sites.slurm.context import ClusterContext
+from stoker.sites.slurm.guard import NEWS, OVER, gone_line
+from stoker.sites.slurm.pilot_files import Check
+from stoker.sites.slurm.shared import JOURNALS, BundleFolder
+
+MARK = "check"
+"""Begins the name of a check, so that a new engine tells it from a bundle."""
+AGAIN_SECONDS = 60.0
+"""Seconds before a node is checked again: a check takes at most so long, and Slurm may have refused it."""
+MEMORY = 100
+"""MiB for a job that checks a node."""
+
+
+class NodeCheck(Bundle):
+    """A job of Slurm's that checks a node."""
+
+    def __init__(self, name: str, tag: str, folder: Path, check: Check) -> None:
+        super().__init__(name, tag, folder)
+        self.check = check
+        self.made = True
+
+    @property
+    def tasks(self) -> Collection[int]:
+        return (0,)
+
+
+class NodeChecks:
+    """All checks of an engine."""
+
+    def __init__(self, context: ClusterContext, by_pilot: Callable[[str, Check], bool]) -> None:
+        """`by_pilot` lets a pilot on a node check it; whether there is one."""
+        self.all: dict[str, NodeCheck] = {}
+        self._context = context
+        self._by_pilot = by_pilot
+        self._count = 0
+        self._due: dict[str, float] = {}
+        """When an allocation may be checked again (monotonic)."""
+        self._nodes: dict[str, str] = {}
+        """Nodes that had not shown at the last answer of Slurm's that an allocation is over..."""
+        self._asked: dict[str, str] = {}
+        """... and those of which that was asked since."""
+        self.trusts_slurm = False
+        """Whether Slurm keeps processes by their cgroup, so that none is left of a task that is over."""
+
+    def is_clear(self, check: Check, node: str, folder: BundleFolder) -> bool:
+        """Whether nothing can be left of an allocation that Slurm says is over; else its node is checked."""
+        if self.trusts_slurm or not node:
+            return True
+        self._asked[check.allocation] = node
+        now = time.monotonic()
+        if now >= self._due.get(check.allocation, 0.0):
+            self._due[check.allocation] = now + AGAIN_SECONDS
+            self._start(check, node, folder)
+        return False
+
+    def _start(self, check: Check, node: str, folder: BundleFolder) -> None:
+        waits = any(job.check == check for job in self.all.values())
+        if self._by_pilot(node, check) or waits:
+            return
+        self._count += 1
+        name = f"{MARK}{self._context.instance}-{self._count}"
+        job = self.all[name] = NodeCheck(name, self._context.tag + name, Path(folder.path), check)
+        job.options = ["--job-name=stoker-check", *check_words(self._context.settings, node)]
+
+    def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float) -> None:
+        """Forget jobs that Slurm does no more for, by an answer to a question that was asked then.
+
+        All attempts were judged by the answer before, so what they did not ask for is not needed any more.
+        """
+        self._nodes, self._asked = self._asked, {}
+        self._due = {allocation: at for allocation, at in self._due.items() if allocation in self._nodes}
+        for name, job in list(self.all.items()):
+            fact = facts.get((job.tag, 0))
+            known = job.submitted_at is not None and asked_at > job.submitted_at
+            if known and (fact is None or fact.is_over):
+                del self.all[name]
+
+    @property
+    def trouble(self) -> str:
+        """Which nodes have not shown yet that attempts are over."""
+        names = ", ".join(sorted(set(self._nodes.values())))
+        return f"jobs lost on {names} wait for a check there that nothing of them is left" if names else ""
+
+
+def task_check(bundle: Bundle, attempt: Attempt) -> Check:
+    """The check for an attempt that is a task of Slurm's itself."""
+    folder = bundle.folder
+    return Check(folder.at(attempt.index), folder.at(JOURNALS, attempt.index), gone_line(attempt.key))
+
+
+def pilot_check(folder: BundleFolder) -> Check:
+    """The check for a pilot."""
+    return Check(folder.path, folder.at(NEWS), OVER)
+
+
+def check_words(settings: ClusterSettings, node: str) -> Iterator[str]:
+    """Options for sbatch: as little of the node as possible."""
+    for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
+        if value:
+            yield f"--{name}={value}"
+    yield from settings.options
+    yield from ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={MEMORY}", "--time=5", f"--nodelist={node}")

@@ -286,6 +286,42 @@ class Room:
         return True
 
 
+LIMIT_PAUSE = 5.0
+LONGEST_LIMIT_PAUSE = 60.0
+"""Seconds before more tasks are tried than a submit limit allowed: the first time, and at most."""
+
+
+class SubmitLimit:
+    """How many of our tasks Slurm takes at once, learnt from its refusals; other jobs of the user count there too."""
+
+    def __init__(self) -> None:
+        self.words = ""
+        """For the user, while there is a limit."""
+        self.retry_at = 0.0
+        """When one may try to submit more."""
+        self._most: int | None = None
+        self._step = 1
+        self._pause = LIMIT_PAUSE
+
+    def refused(self, tasks: int, others: int, name: str, now: float) -> None:
+        """Slurm refused so many tasks beside others of ours: half of them may fit."""
+        self.words = f"your submit limit in Slurm is reached{f' ({name})' if name else ''}; it goes on as jobs end"
+        self._most, self._step = others + tasks // 2, 1
+        if now >= self.retry_at:  # else the last refusal has begun a pause, in which the right number is looked for
+            self.retry_at, self._pause = now + self._pause, min(2 * self._pause, LONGEST_LIMIT_PAUSE)
+
+    def accepted(self, total: int, now: float) -> None:
+        """Slurm has so many of our tasks now; where that is more than before, try still more at once."""
+        if self._most is not None and total > self._most:
+            self._most, self._step, self.retry_at, self._pause = total, 2 * self._step, now, LIMIT_PAUSE
+
+    def most(self, now: float) -> int | None:
+        """How many of our tasks may be in Slurm; None is any number."""
+        if self._most is None:
+            return None
+        return self._most + (self._step if now >= self.retry_at else 0)
+
+
 def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
     """Bundle jobs by shape, in their order; `most` is the largest bundle."""
     found: dict[Shape, list[Job]] = {}

@@ -110,6 +110,10 @@ class SlurmSite:
         answered = self._controller.step(self._all)
         for name, why in self._controller.take_refused():
             self._refuse(name, why)
+        for name in self._controller.too_large(self._all):
+            self._direct.give_up(name)
+        if answered and self._controller.limit.words:  # which is tried again from time to time
+            self._jobs.plan_due = True
         direct = answered or (self._direct.all and now >= self._direct.pace.at)
         pilots = answered or (self._pilots.all and now >= self._pilots.pace.at)
         if not (direct or pilots) or not self._is_reachable(now):
@@ -166,7 +170,7 @@ class SlurmSite:
         """Assign waiting jobs as far as there is room for them."""
         assert self._controller.max_array is not None
         most = self._controller.max_array - 1
-        room = Room(self._settings.queued_max - sum(1 for _ in self._direct.pending), most, self._active_in)
+        room = Room(self._room(), most, self._active_in)
         direct: list[Job] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
         self._hold_for_failures()
@@ -185,6 +189,12 @@ class SlurmSite:
         self._pilots.assign_offered(now)
         for found in bundles(direct, most):
             self._direct.assign(found, now)
+
+    def _room(self) -> int:
+        """How many more jobs may wait in Slurm."""
+        room = self._settings.queued_max - sum(1 for _ in self._direct.pending)
+        limit = self._controller.limit_room(self._all)
+        return room if limit is None else min(room, limit)
 
     def _start_pilots(self, caps: Caps, now: float) -> None:
         """Start pilots for the jobs that still wait for one."""
@@ -291,6 +301,8 @@ class SlurmSite:
             return Short(trouble)
         if (full := caps.full(job)) is not None:
             return full
+        if self._controller.limit_room(self._all) == 0:
+            return InCluster(None, self._controller.limit.words)
         if self._pilots.takes(job):
             return InCluster(None, "waits for a pilot with room for it")
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")

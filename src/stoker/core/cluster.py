@@ -169,6 +169,8 @@ class Shape(NamedTuple):
     array: int = 0
     """The array whose tasks are limited by `at_once`; 0 for all others."""
     at_once: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    """More options for sbatch."""
 
 
 class JobBundle(NamedTuple):
@@ -188,6 +190,7 @@ def shape_of(job: Job) -> Shape:
         minutes_of(spec),
         job.array if limited else 0,
         spec.at_once,
+        spec.slurm,
     )
 
 
@@ -333,19 +336,22 @@ def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
 
 
 def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:
-    """The options for sbatch that follow from the jobs and the settings of the cluster."""
+    """The options for sbatch that follow from the jobs and the settings of the cluster; of two, the last one counts."""
     words = [f"--{name}={value}" for name, value in _names(settings) if value]
     if shape.gpus:
         kind = f"gpu:{shape.model}" if shape.model else "gpu"
         words.append(f"--gres={kind}:{shape.gpus // shape.nodes}")
     if shape.nodes > 1:
-        words += [f"--nodes={shape.nodes}", f"--ntasks={shape.nodes}", "--ntasks-per-node=1"]
+        words.append(f"--nodes={shape.nodes}")
+        own_tasks = any(name.startswith("ntasks") for name, _ in shape.options)
+        words += [] if own_tasks else [f"--ntasks={shape.nodes}", "--ntasks-per-node=1"]
     if shape.minutes is not None:
         words.append(f"--time={shape.minutes}")
     if count > 1:
         limit = f"%{shape.at_once}" if shape.at_once is not None else ""
         words.append(f"--array=0-{count - 1}{limit}")
-    return [*words, *settings.options]
+    own = [f"--{name}={value}" if value else f"--{name}" for name, value in shape.options]
+    return [*words, *settings.options, *own]
 
 
 def _names(settings: ClusterSettings) -> Sequence[tuple[str, str]]:

@@ -173,6 +173,19 @@ def test_scancel_by_hand(lab: ClusterQueue) -> None:
     assert lab.ran() == [running]
 
 
+def test_a_suspended_job_is_shown_as_such(lab: ClusterQueue) -> None:
+    """It runs on when Slurm lets it, and ends as usual."""
+    job = lab.submit("-G", "0", f"{RAN} {until('gate')}; exit 3")
+    lab.wait_word("running", job)
+    number = slurm_id(lab)
+    lab.slurm.run("scontrol", "suspend", number)
+    wait_until(lambda: "suspended in Slurm" in lab("status", "--plain").out)
+    (lab.cwd / "gate").touch()
+    lab.slurm.run("scontrol", "resume", number)
+    assert lab.wait(job).code == 3
+    assert lab.ran() == [job]
+
+
 def test_a_job_that_takes_too_much_host_memory(lab: ClusterQueue) -> None:
     """Slurm kills it, and the user sees what Slurm says."""
     lab.configure(options=["--mem=60"])

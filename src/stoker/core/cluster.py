@@ -36,6 +36,8 @@ ENDED_STATES = frozenset(
     )
 )
 """States in which Slurm does no more for a job. One that is not known here counts as alive."""
+SUSPENDED_STATES = frozenset(("STOPPED", "SUSPENDED"))
+"""States in which Slurm has stopped the processes of a job."""
 WAITING_STATES = frozenset(("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 
 
@@ -129,6 +131,11 @@ def _class_of(fact: SlurmFact | None) -> str:
     return (
         "unknown" if fact is None else "over" if fact.is_over else "waits" if fact.state in WAITING_STATES else "runs"
     )
+
+
+def is_suspended(answers: Answers) -> bool:
+    """Whether Slurm has stopped the processes of a task for a while."""
+    return answers.fact is not None and answers.fact.state in SUSPENDED_STATES
 
 
 def is_ghost(answers: Answers) -> bool:

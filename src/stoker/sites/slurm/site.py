@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from stoker.core.cluster import Caps, Room, bundles, offer_in_order
+from stoker.core.cluster import Caps, Room, bundles, is_suspended, offer_in_order
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Starting
 from stoker.core.planner.forecast import Forecast
@@ -28,6 +28,7 @@ from stoker.sites.slurm.pilots import Pilots
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
+SUSPENDED = "suspended in Slurm, by an administrator or for another job"
 DISK_PAUSE = 10.0
 """Seconds before files are written again after the shared directory refused them."""
 
@@ -318,8 +319,18 @@ class SlurmSite:
             summary=self._summary() if self._all else "",
             waits=tuple(self._waits()),
             trouble="; ".join(filter(None, (self._slurm_trouble, self._directory.away, self._directory.trouble))),
+            survivors=dict.fromkeys(self._suspended(), SUSPENDED),
             handed_over={**self._direct.situations(), **self._pilots.situations()},
         )
+
+    def _suspended(self) -> Iterator[int]:
+        """Jobs that Slurm has stopped, by its newest answer."""
+        for attempt in self._direct.attempts:
+            if attempt.began is not None and is_suspended(attempt.answers):
+                yield attempt.job_id
+        for pilot in self._pilots.all.values():
+            if is_suspended(pilot.answers):
+                yield from (handed.job_id for handed in pilot.handed.values() if handed.began is not None)
 
     def _summary(self) -> str:
         in_pilots = list(self._pilots.all.values())

@@ -18,6 +18,7 @@ from stoker.core.cluster import (
     JournalFact,
     Room,
     SlurmFact,
+    SubmitLimit,
     Verdict,
     bundles,
     first_node,
@@ -357,3 +358,33 @@ def test_the_words_for_sbatch() -> None:
 def test_slurms_reason_in_words(reason: str, words: str) -> None:
     """One that is not known stays as Slurm has it."""
     assert reason_text(reason) == words
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7, 20, 29])
+def test_a_submit_limit_is_found_and_used(limit: int) -> None:
+    """Bundles are halved until one is taken; then all that Slurm takes is used, with a refusal now and then."""
+    found, in_slurm, refusals = SubmitLimit(), 0, 0
+    for second in range(600):
+        most = found.most(float(second))
+        tasks = (30 if most is None else min(most, 30)) - in_slurm
+        if tasks <= 0:
+            continue
+        if in_slurm + tasks > limit:
+            found.refused(tasks, in_slurm, "", float(second))
+            refusals += 1
+        else:
+            in_slurm += tasks
+            found.accepted(in_slurm, float(second))
+    assert in_slurm == limit
+    assert refusals < 25, "about one a minute, after the first few"
+
+
+def test_a_submit_limit_that_was_raised() -> None:
+    """After the pause the next trial finds it; its name is in the words."""
+    found = SubmitLimit()
+    found.refused(1, 4, "AssocMaxSubmitJobLimit", 100.0)
+    assert "(AssocMaxSubmitJobLimit)" in found.words
+    assert [found.most(100.0), found.most(104.0), found.most(105.0)] == [4, 4, 5]
+    found.accepted(5, 105.0)
+    found.accepted(7, 105.0)
+    assert found.most(105.0) == 11

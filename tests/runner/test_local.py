@@ -424,3 +424,14 @@ def test_number_of_a_process(works: Yard) -> None:
     assert str(works.runner.process_of(worker, "1.1")) == works.log().read_text().strip()
     assert works.runner.process_of(worker, "2.1") is None
     assert works.runner.process_of("nobody", "1.1") is None
+
+
+@pytest.mark.parametrize("line", ["kill -STOP $PPID; exit 5", "sleep 0.3; kill -STOP $PPID; sleep 1000"])
+def test_a_stopped_worker_goes_on(works: Yard, line: str) -> None:
+    """Whether or not its journal names its process yet: limit and end of its job come, and users are told."""
+    worker = works.runner.start_worker()
+    works.start(worker, "1.1", line, shell="/bin/sh", limit=3.0, grace=0.5)
+    over = works.wait_over()
+    assert (over.code, over.why) in ((5, "exited"), (143, "timeout")), over
+    assert f"worker {worker} (process " in works.runner.trouble
+    assert "was stopped by a signal or a debugger, and continued" in works.runner.trouble

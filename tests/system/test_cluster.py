@@ -108,9 +108,33 @@ def test_what_is_wrong_is_said_before_anything_is_queued(lab: ClusterQueue) -> N
         (["-M", "lab", "--on", "0"], "devices of this machine"),
         (["-M", "lab", "-G", "3", "--nodes", "2"], "cannot be divided by 2"),
         (["--nodes", "2"], "this machine is one node"),
+        (["-N", "2"], "in stoker it is --nodes"),
+        (["--slurm", "mem=1G"], "--slurm is for jobs on a cluster"),
+        (["-M", "lab", "--slurm", "--time=5"], "is set by Stoker itself"),
+        (["-M", "lab", "--slurm", "-p"], "is not a long option of sbatch"),
     ):
         done = lab("submit", *words, "--", "true")
         assert (done.code, message in done.err) == (2, True), done.err
+
+
+def test_what_a_script_asks_of_a_cluster(lab: ClusterQueue) -> None:
+    """Slurm gets what #SBATCH lines and --slurm say about nodes and accounts; the command line goes first."""
+    show = "scontrol show job $SLURM_JOB_ID; echo ids $SLURM_JOB_PARTITION $SLURM_JOB_NUM_NODES"
+    options = "--partition=urgent --mem=300M --cpus-per-task=3 --nodes=2 --gres=gpu:1 --mail-type=END"
+    lab.write("job.sh", "#!/bin/sh", f"#SBATCH {options}", show)
+    done = lab("submit", "-M", "lab", "--parsable", "--slurm", "--mem=200M", "--slurm", "exclude=n3", "job.sh")
+    assert "these #SBATCH options are ignored: --mail-type" in done.err
+    assert lab.wait(int(done.out)).code == 0
+    shown = lab("logs", done.out.strip()).out
+    for fact in ("MinMemoryNode=200M", "CPUs/Task=3", "ExcNodeList=n3", "NodeList=n[1-2]", "TresPerNode=gres:gpu:1"):
+        assert fact in shown, shown
+    assert "ids urgent 2" in shown
+
+    held = lab.submit("-G", "0", "--slurm", "partition=nosuch", RAN)
+    lab.wait_word("held", held)
+    assert "partition" in lab("edit", str(held), "--slurm", "partition=urgent").out
+    assert lab("resume", str(held)).code == 0
+    assert lab.wait(held).code == 0
 
 
 def test_slurm_refuses_a_partition(lab: ClusterQueue) -> None:

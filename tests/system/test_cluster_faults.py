@@ -25,6 +25,20 @@ def queue_on(home: Path, slurm: Slurm) -> Iterator[ClusterQueue]:
         yield queue
 
 
+LIMITED = """
+count=1
+for word; do case $word in --array=*) last=${word#--array=0-}; count=$((${last%%%*} + 1));; esac; done
+if [ $(($(squeue -h -r | wc -l) + count)) -gt $limit ]; then
+  echo >> $once.refused
+  echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2
+  echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)" >&2
+  exit 1
+fi
+exec $real "$@"
+"""
+"""An sbatch with a submit limit, which a Slurm without a database of accounts cannot have."""
+
+
 def slurm_id(lab: ClusterQueue) -> str:
     """Slurm's id of the only job."""
     [found] = lab.slurm.run("squeue", "-h", "-o", "%i").split()
@@ -39,6 +53,41 @@ def test_every_job_is_submitted_twice(lab: ClusterQueue) -> None:
     assert lab.wait(job).code == 1
     assert {lab.ended(job + index).code for index in range(10)} == {3}
     assert lab.ran() == list(range(job, job + 10))
+
+
+def test_a_submit_limit_that_is_smaller_than_an_array(lab: ClusterQueue) -> None:
+    """All that the limit allows is in Slurm, the rest waits and says why, and each task runs once."""
+    lab.environment |= replace_program(lab, "sbatch", f"limit=5{LIMITED}", lab.home / "once")
+    job = lab.submit("-G", "0", f"{RAN} {until('gate')}", count="0-11")
+    wait_until(lambda: len(lab.lines("ran")) == 5)
+    reason = "your submit limit in Slurm is reached (QOSMaxSubmitJobPerUserLimit)"
+    wait_until(lambda: reason in lab("status", "--plain").out)
+    (lab.cwd / "gate").touch()
+    assert lab.wait(job).code == 0
+    assert lab.ran() == list(range(job, job + 12))
+    assert len((lab.home / "once.refused").read_text()) < 15, "sbatch is not called again and again"
+
+
+def test_a_submit_limit_that_allows_nothing(lab: ClusterQueue) -> None:
+    """A job that is refused alone, with nothing in Slurm that could end, is held with Slurm's words."""
+    lab.environment |= replace_program(lab, "sbatch", f"limit=0{LIMITED}", lab.home / "once")
+    job = lab.submit("-G", "0", RAN)
+    lab.wait_word("held", job)
+    assert "QOSMaxSubmitJobPerUserLimit; Batch job submission failed" in lab("status", "--plain", str(job)).out
+
+
+def test_cancelled_tasks_leave_slurm(lab: ClusterQueue) -> None:
+    """All of them, also more than one scancel takes."""
+    blocker = lab.submit("-G", "12", "--nodes", "3", until("gate"))
+    lab.wait_word("running", blocker)
+    first = lab.submit("-G", "4", RAN, count="0-699")
+    second = lab.submit("-G", "4", RAN, count="0-9")
+    wait_until(lambda: len(lab.slurm.run("squeue", "-h", "-r").splitlines()) == 711)
+    lab("cancel", str(first), f"{second}.0-8")  # on a slow machine it is answered before it is carried out
+    wait_until(lambda: len(lab.slurm.run("squeue", "-h", "-r").splitlines()) == 2)
+    (lab.cwd / "gate").touch()
+    lab.wait(second)
+    assert lab.ran() == [second + 9]
 
 
 def test_what_slurm_lost_runs_again(tmp_path: Path) -> None:
@@ -121,6 +170,19 @@ def test_scancel_by_hand(lab: ClusterQueue) -> None:
     lab.wait(waiting)
     assert lab.ended(waiting).result == "cancelled"
     assert lab.ran() == [running]
+
+
+def test_a_suspended_job_is_shown_as_such(lab: ClusterQueue) -> None:
+    """It runs on when Slurm lets it, and ends as usual."""
+    job = lab.submit("-G", "0", f"{RAN} {until('gate')}; exit 3")
+    lab.wait_word("running", job)
+    number = slurm_id(lab)
+    lab.slurm.run("scontrol", "suspend", number)
+    wait_until(lambda: "suspended in Slurm" in lab("status", "--plain").out)
+    (lab.cwd / "gate").touch()
+    lab.slurm.run("scontrol", "resume", number)
+    assert lab.wait(job).code == 3
+    assert lab.ran() == [job]
 
 
 def test_a_job_that_takes_too_much_host_memory(lab: ClusterQueue) -> None:

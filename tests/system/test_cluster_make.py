@@ -78,7 +78,7 @@ def test_from_nothing_to_nothing(login: Login) -> None:
 def test_servers_that_cannot_be_used(login: Login) -> None:
     """One that is away and one that wants a password are named, and the others work; later they can be added."""
     made = login(make(login, "some", "gpu1,away,closed"))
-    assert made.code == 1
+    assert made.code == 0, "a script goes on with what there is"
     assert re.search(r"^  gpu1 .*4 GPUs$", made.out, re.MULTILINE)
     assert re.search(r"^  away .*ssh does not reach it: .*Connection refused", made.out, re.MULTILINE)
     assert re.search(r"^  closed .*asks for a password.*ssh-copy-id closed$", made.out, re.MULTILINE)

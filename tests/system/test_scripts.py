@@ -35,9 +35,9 @@ def submitted(queue: Background, *arguments: str) -> str:
     return (queue.paths.logs / f"{outcome.out.strip()}.log").read_text()
 
 
-def assert_refused(outcome: Outcome, *words: str) -> None:
-    """A usage error that contains all of the words."""
-    assert (outcome.code, outcome.out) == (2, "")
+def assert_refused(outcome: Outcome, *words: str, code: int = 2) -> None:
+    """An error that contains all of the words."""
+    assert (outcome.code, outcome.out) == (code, "")
     assert [word for word in words if word not in outcome.err] == [], outcome.err
 
 
@@ -393,3 +393,21 @@ def test_a_wrong_line_is_refused_before_anything_starts(stoker: Stoker) -> None:
     script(stoker, "job.sh", SHEBANG, "#STOKER --vrm 6G", "touch ran")
     assert_refused(stoker(*RUN, "job.sh"), "job.sh line 2: --vrm is not a job option", "did you mean --vram?")
     assert not (stoker.cwd / "ran").exists()
+
+
+def test_what_only_works_on_a_cluster_is_said_at_submit(background: Stoker) -> None:
+    """Calls of srun and its variables are warned of, several nodes and a missing GPU model are refused."""
+    lines = ("# srun in a comment", "echo ${SLURM_NTASKS:-1}", "OMP=1 srun -n 2 python x.py", "torchrun $SLURM_NNODES")
+    script(background, "srun.sh", SHEBANG, "#SBATCH -G 0", *lines)
+    assert background("submit", "srun.sh").err.splitlines()[:2] == [
+        "stoker: warning: srun.sh line 5: there is no srun inside a job: write the command without it",
+        "stoker: warning: srun.sh line 6: SLURM_NNODES is not set on one machine; see docs/from-slurm.md",
+    ]
+    script(background, "nodes.sh", SHEBANG, "#SBATCH --nodes=2-4", "true")
+    said = "nodes.sh line 2: the script needs 2 nodes"
+    assert_refused(background("submit", "nodes.sh"), said, "name a cluster with -M", code=5)
+    assert background("submit", "--nodes", "1", "nodes.sh").code == 0
+    script(background, "type.sh", SHEBANG, "", "#SBATCH --gres=gpu:h900:2", "true")
+    said = "type.sh line 3: needs a GPU of type 'h900'"
+    assert_refused(background("submit", "type.sh"), said, "to ignore the type, add --gpu-type ''", code=5)
+    assert background("submit", "--gpu-type", "", "type.sh").code == 0

@@ -92,6 +92,20 @@ def test_no_room_for_logs(background: Background) -> None:
     assert {background.job(job).tries for job in short} == {1}
 
 
+def test_the_directory_of_logs_cannot_be_written(background: Background) -> None:
+    """That is never the fault of a job: it waits, says why, and runs when the directory is there again."""
+    assert background("submit", "--hold", "-G", "0", "--", "sh", "-c", "echo ran; exit 6").code == 0
+    logs = background.paths.logs
+    logs.rename(logs.with_suffix(".away"))
+    logs.touch()
+    assert background("resume", "1").code == 0
+    wait_until(lambda: "cannot write its output" in background("status", "--plain", "1").out)
+    logs.unlink()
+    logs.with_suffix(".away").rename(logs)
+    background.wait_over(1)
+    assert (background.ended(1).code, background.job(1).tries) == (6, 1)
+
+
 def kill_worker_of(pid: int) -> None:
     """Kill the worker of a process, which is its oldest ancestor before the forkserver's."""
     os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)

@@ -22,8 +22,8 @@ _FOREIGN = {
     "--devices": "--on 0,1 lets these jobs use only GPUs 0 and 1; "
     "for all jobs: STOKER_DEVICES=0,1 stoker engine restart",
     "--ntasks": "stoker starts one process; many tasks are an array: -a 0-9",
-    "--cpus-per-task": "CPUs are not reserved; leave it out",
-    "--partition": "there is one machine; leave it out, or choose GPUs with --gpu-type or --on",
+    "--cpus-per-task": "CPUs are not reserved on one machine; on a cluster: --slurm cpus-per-task=8",
+    "--partition": "there is one machine, whose GPUs --gpu-type and --on choose; on a cluster: --slurm partition=NAME",
     "--mail-type": "use --notify; the setting on_finish runs a command after each job",
     "--mail-user": "use --notify; the setting on_finish runs a command after each job",
     "--hold": "stoker run starts jobs at once; type: stoker submit --hold",
@@ -48,7 +48,7 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> StokerErro
 
 def _foreign(flag: str) -> str:
     """What replaces an option of sbatch; empty where it is none."""
-    from stoker.queue.directives import FLAGS, IGNORED, SHORT, UNSUPPORTED
+    from stoker.queue.directives import FLAGS, IGNORED, PASSED, SHORT, UNSUPPORTED
 
     long = flag[2:] if flag.startswith("--") else SHORT.get(flag[1:], "")
     if advice := _FOREIGN.get(f"--{long}"):
@@ -56,6 +56,10 @@ def _foreign(flag: str) -> str:
     option = next((one.option for one in FLAGS if one.long == long), "")
     if option:
         return f"in stoker it is --{option.replace('_', '-')}"
+    if long in PASSED:
+        return (
+            f"it has no effect on one machine; on a cluster: --slurm {long}{'=...' if PASSED[long] == 'value' else ''}"
+        )
     if long in IGNORED:
         return "it has no effect on one machine; leave it out"
     return "stoker has no such option; see docs/from-slurm.md" if long in UNSUPPORTED else ""

@@ -50,6 +50,7 @@ from stoker.queue.options import (
     check_directory,
     current_umask,
     current_user,
+    no_place,
     spec_of,
     working_directory,
 )
@@ -152,6 +153,7 @@ class Batch:
             commit=Checkouts(self.environment).commit,
             now=time.time(),
             slurm=request.script is not None and request.script.directives.from_slurm,
+            place_of_model=request.script.place_of_model if request.script else no_place,
             terminal=request.relay.terminal if request.relay else "",
         )
         command = request.script.copied(self.files) if request.script else None

@@ -84,4 +84,5 @@ def _click_option(one: Option) -> Callable[[Function], Function]:
 
 def _refuse_mem(_context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
-        raise UsageError("--mem is host memory in Slurm and GPU memory elsewhere", "did you mean --vram (GPU)?")
+        hint = f"did you mean --vram (GPU)? Host memory on a cluster: --slurm mem={value}"
+        raise UsageError("--mem is host memory in Slurm and GPU memory elsewhere", hint)

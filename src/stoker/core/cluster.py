@@ -36,6 +36,8 @@ ENDED_STATES = frozenset(
     )
 )
 """States in which Slurm does no more for a job. One that is not known here counts as alive."""
+SUSPENDED_STATES = frozenset(("STOPPED", "SUSPENDED"))
+"""States in which Slurm has stopped the processes of a job."""
 WAITING_STATES = frozenset(("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 
 
@@ -141,6 +143,11 @@ def _class_of(fact: SlurmFact | None) -> str:
     )
 
 
+def is_suspended(answers: Answers) -> bool:
+    """Whether Slurm has stopped the processes of a task for a while."""
+    return answers.fact is not None and answers.fact.state in SUSPENDED_STATES
+
+
 def is_ghost(answers: Answers) -> bool:
     """Whether Slurm goes on with a task whose attempt is over, so that its GPUs stay taken."""
     fact = answers.fact
@@ -179,6 +186,8 @@ class Shape(NamedTuple):
     array: int = 0
     """The array whose tasks are limited by `at_once`; 0 for all others."""
     at_once: int | None = None
+    options: tuple[tuple[str, str], ...] = ()
+    """More options for sbatch."""
 
 
 class JobBundle(NamedTuple):
@@ -198,6 +207,7 @@ def shape_of(job: Job) -> Shape:
         minutes_of(spec),
         job.array if limited else 0,
         spec.at_once,
+        spec.slurm,
     )
 
 
@@ -296,6 +306,42 @@ class Room:
         return True
 
 
+LIMIT_PAUSE = 5.0
+LONGEST_LIMIT_PAUSE = 60.0
+"""Seconds before more tasks are tried than a submit limit allowed: the first time, and at most."""
+
+
+class SubmitLimit:
+    """How many of our tasks Slurm takes at once, learnt from its refusals; other jobs of the user count there too."""
+
+    def __init__(self) -> None:
+        self.words = ""
+        """For the user, while there is a limit."""
+        self.retry_at = 0.0
+        """When one may try to submit more."""
+        self._most: int | None = None
+        self._step = 1
+        self._pause = LIMIT_PAUSE
+
+    def refused(self, tasks: int, others: int, name: str, now: float) -> None:
+        """Slurm refused so many tasks beside others of ours: half of them may fit."""
+        self.words = f"your submit limit in Slurm is reached{f' ({name})' if name else ''}; it goes on as jobs end"
+        self._most, self._step = others + tasks // 2, 1
+        if now >= self.retry_at:  # else the last refusal has begun a pause, in which the right number is looked for
+            self.retry_at, self._pause = now + self._pause, min(2 * self._pause, LONGEST_LIMIT_PAUSE)
+
+    def accepted(self, total: int, now: float) -> None:
+        """Slurm has so many of our tasks now; where that is more than before, try still more at once."""
+        if self._most is not None and total > self._most:
+            self._most, self._step, self.retry_at, self._pause = total, 2 * self._step, now, LIMIT_PAUSE
+
+    def most(self, now: float) -> int | None:
+        """How many of our tasks may be in Slurm; None is any number."""
+        if self._most is None:
+            return None
+        return self._most + (self._step if now >= self.retry_at else 0)
+
+
 def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
     """Bundle jobs by shape, in their order; `most` is the largest bundle."""
     found: dict[Shape, list[Job]] = {}
@@ -307,19 +353,22 @@ def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
 
 
 def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:
-    """The options for sbatch that follow from the jobs and the settings of the cluster."""
+    """The options for sbatch that follow from the jobs and the settings of the cluster; of two, the last one counts."""
     words = [f"--{name}={value}" for name, value in _names(settings) if value]
     if shape.gpus:
         kind = f"gpu:{shape.model}" if shape.model else "gpu"
         words.append(f"--gres={kind}:{shape.gpus // shape.nodes}")
     if shape.nodes > 1:
-        words += [f"--nodes={shape.nodes}", f"--ntasks={shape.nodes}", "--ntasks-per-node=1"]
+        words.append(f"--nodes={shape.nodes}")
+        own_tasks = any(name.startswith("ntasks") for name, _ in shape.options)
+        words += [] if own_tasks else [f"--ntasks={shape.nodes}", "--ntasks-per-node=1"]
     if shape.minutes is not None:
         words.append(f"--time={shape.minutes}")
     if count > 1:
         limit = f"%{shape.at_once}" if shape.at_once is not None else ""
         words.append(f"--array=0-{count - 1}{limit}")
-    return [*words, *settings.options]
+    own = [f"--{name}={value}" if value else f"--{name}" for name, value in shape.options]
+    return [*words, *settings.options, *own]
 
 
 def _names(settings: ClusterSettings) -> Sequence[tuple[str, str]]:

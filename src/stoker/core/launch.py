@@ -53,6 +53,8 @@ class Order(Struct, frozen=True):
     """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""
     """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
+    own_log: bool = False
+    """Whether `out` is in Stoker's own directory, so that it is never the job's fault if that cannot be written."""
 
 
 def attempt_key(job_id: int, number: int) -> str:
@@ -159,8 +161,10 @@ def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
     return {name: ",".join(dict(device.variables)[name] for device in devices) for name in names}
 
 
-def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = ()) -> Order:
-    """The order for the job's newest attempt."""
+def order_of(
+    job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = (), own_logs: str = ""
+) -> Order:
+    """The order for the job's newest attempt; `own_logs` is Stoker's directory of logs, with a slash at its end."""
     return Order(
         attempt=attempt_key(job.id, job.attempts),
         words=device_words(_words(job, extra) if job.spec.fill else job.command.words, devices),
@@ -176,6 +180,7 @@ def order_of(job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devic
         signal=job.spec.signal,
         again=job.tries > 0,
         terminal=job.spec.terminal,
+        own_log=bool(own_logs) and outputs[0].startswith(own_logs),
     )
 
 

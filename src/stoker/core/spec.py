@@ -134,6 +134,8 @@ class JobSpec(Struct, frozen=True):
     """Name of the cluster that it runs on; empty is this machine."""
     nodes: int = 1
     """Nodes of the cluster that it runs on at once."""
+    slurm: tuple[tuple[str, str], ...] = ()
+    """More options for sbatch: long names and values, which are empty for those that take none."""
 
 
 LIMIT_FIELDS = ("limit", "grace", "signal")

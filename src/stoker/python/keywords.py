@@ -30,6 +30,7 @@ class Keywords(TypedDict, total=False):
     cap: bool
     cluster: str
     nodes: int
+    slurm: dict[str, Any]
     on: str | int | list[str | int]
     prefer: str | int | list[str | int]
     gpu_type: str

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.errors import Impossible, StokerError, UsageError, did_you_mean
+from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import parse_after
 from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, Option, merged, read_tables
 
@@ -28,18 +28,24 @@ class Directives(Struct, frozen=True):
     options: JobOptions = JobOptions()
     from_slurm: bool = False
     """Whether there are #SBATCH lines."""
+    passed: dict[str, str] = {}
+    """Options of sbatch by long name that a cluster gets; on one machine they mean nothing."""
+    places: dict[str, str] = {}
+    """The line of each option that may be refused later."""
     ignored: tuple[str, ...] = ()
-    """Flags of sbatch that mean nothing on one machine."""
+    """Flags of sbatch that mean nothing here."""
     unsupported: tuple[str, ...] = ()
     """Flags of sbatch that are known, but that no option of Stoker can replace."""
     unknown: tuple[str, ...] = ()
     late: int | None = None
     """Number of the first line that comes after a command, so that it is not read."""
 
-    def notes(self, script: str) -> Iterator[str]:
-        """Sentences for the user about options that are not applied."""
-        if self.ignored:
-            yield f"{script}: on one machine these #SBATCH options are ignored: {', '.join(self.ignored)}"
+    def notes(self, script: str, *, passes: bool = False) -> Iterator[str]:
+        """Sentences for the user about options that are not applied; `passes` is whether a cluster gets the others."""
+        ignored = [*self.ignored, *(() if passes else (f"--{name}" for name in self.passed))]
+        if ignored:
+            where = "" if passes else "on one machine "
+            yield f"{script}: {where}these #SBATCH options are ignored: {', '.join(ignored)}"
         missing = [*self.unsupported, *(f"{flag} (unknown)" for flag in self.unknown)]
         if missing:
             yield f"warning: {script}: these #SBATCH options are not applied: {', '.join(missing)}"
@@ -75,6 +81,8 @@ def read_directives(data: bytes, name: str) -> Directives:
     return Directives(
         merged(slurm.options(), _stoker_options(lines["STOKER"])),
         bool(lines["SBATCH"]),
+        slurm.passed,
+        slurm.places,
         tuple(slurm.ignored),
         tuple(slurm.unsupported),
         tuple(slurm.unknown),
@@ -88,6 +96,9 @@ def _given(lines: Iterable[tuple[str, str]], takes: Callable[[str], Takes | None
         words = _words(text, where)
         while words:
             word = words.pop(0)
+            if word in ("hetjob", "packjob"):
+                hint = "submit its parts as jobs of their own, or the script with sbatch"
+                raise UsageError(f"{where}: a heterogeneous job ({word}) is not supported", hint)
             if not word.startswith("-") or word in ("-", "--"):
                 raise UsageError(f"{where}: {word!r} is not an option", "write options only, such as --time 2h")
             flag, value = _split(word)
@@ -206,6 +217,9 @@ def _limit(value: str) -> Values:
 
 
 def _after(value: str) -> Values:
+    if "singleton" in (item.strip().lower() for item in value.split(",")):
+        hint = "a group with a limit of 1 runs one job at a time: #STOKER --group NAME, see docs/configuration.md"
+        raise UsageError("--dependency=singleton is not supported", hint)
     parse_after(value)
     return {"after": value}
 
@@ -245,12 +259,21 @@ def _counted(parts: Sequence[str]) -> Values:
     return {"gpus": count, "gpu_type": models.pop() or None if len(models) == 1 else None}
 
 
+def _nodes(value: str) -> Values:
+    """The least number of `2` or `2-4`."""
+    least = re.match(r"\d{1,6}", value, re.ASCII)
+    if least is None:
+        raise UsageError(f"--nodes={value} is not a number", "write it as --nodes=2")
+    return {"nodes": int(least[0])} if int(least[0]) > 1 else {}
+
+
 FLAGS = (
     SlurmFlag("job-name", "name", _same("name"), "J"),
     SlurmFlag("gpus", "gpus", _gpus, "G"),
     SlurmFlag("gpus-per-node", "gpus", _gpus),
     SlurmFlag("gpus-per-task", "gpus", _gpus),
     SlurmFlag("gres", "gpus", _gres),
+    SlurmFlag("nodes", "nodes", _nodes, "N"),
     SlurmFlag("time", "time", _limit, "t"),
     SlurmFlag("array", "array", _same("array"), "a"),
     SlurmFlag("dependency", "after", _after, "d"),
@@ -272,22 +295,24 @@ def _taking(takes: Takes, names: str) -> dict[str, Takes]:
     return dict.fromkeys(names.split(), takes)
 
 
-IGNORED: Mapping[str, Takes] = {
-    **_taking(
-        "value", "partition account qos reservation clusters licenses wckey priority mcs-label mail-type mail-user"
-    ),
-    **_taking("value", "nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu ntasks-per-socket cpus-per-task"),
-    **_taking("value", "cpus-per-gpu mem mem-per-cpu mem-per-gpu tmp nodelist nodefile exclude constraint prefer"),
-    **_taking("value", "cluster-constraint switches mincpus open-mode hint mem-bind gpu-bind gpu-freq cpu-freq"),
-    **_taking("value", "distribution core-spec thread-spec threads-per-core sockets-per-node cores-per-socket"),
-    **_taking(
-        "value", "extra-node-info gpus-per-socket gres-flags profile acctg-freq time-min delay-boot power network"
-    ),
-    **_taking("optional", "exclusive propagate get-user-env no-kill kill-on-invalid-dep"),
+PASSED: Mapping[str, Takes] = {
+    **_taking("value", "partition account qos reservation licenses wckey mcs-label constraint prefer exclude nodelist"),
+    **_taking("value", "ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu ntasks-per-socket cpus-per-task"),
+    **_taking("value", "cpus-per-gpu mem mem-per-cpu mem-per-gpu tmp switches mincpus hint mem-bind gpu-bind gpu-freq"),
+    **_taking("value", "cpu-freq distribution core-spec thread-spec threads-per-core sockets-per-node"),
+    **_taking("value", "cores-per-socket extra-node-info gpus-per-socket gres-flags profile acctg-freq network"),
+    **_taking("optional", "exclusive"),
     **_taking("nothing", "oversubscribe overcommit contiguous spread-job use-min-nodes reboot"),
+}
+"""Flags of sbatch about nodes and accounts, which sbatch gets for a job on a cluster."""
+
+IGNORED: Mapping[str, Takes] = {
+    **_taking("value", "clusters priority mail-type mail-user nodefile cluster-constraint open-mode time-min"),
+    **_taking("value", "delay-boot power"),
+    **_taking("optional", "propagate get-user-env no-kill kill-on-invalid-dep"),
     **_taking("nothing", "quiet verbose parsable ignore-pbs"),
 }
-"""Flags of sbatch about a cluster, its accounting or its messages."""
+"""Flags of sbatch that change nothing about a job of Stoker, or only its messages."""
 
 UNSUPPORTED: Mapping[str, Takes] = {
     **_taking("value", "input deadline container export-file bb bbf uid gid"),
@@ -296,7 +321,7 @@ UNSUPPORTED: Mapping[str, Takes] = {
 """Flags of sbatch whose loss changes what the job does."""
 
 _OTHER_SHORT = """
-    p partition  A account  q qos  M clusters  L licenses  N nodes  n ntasks  c cpus-per-task  w nodelist  F nodefile
+    p partition  A account  q qos  M clusters  L licenses  n ntasks  c cpus-per-task  w nodelist  F nodefile
     x exclude  C constraint  k no-kill  m distribution  S core-spec  B extra-node-info  s oversubscribe  O overcommit
     Q quiet  v verbose  i input  H hold  W wait
 """.split()  # noqa: SIM905 - a table
@@ -307,7 +332,7 @@ SHORT = {
 """Short flags of sbatch."""
 
 _BY_LONG = {flag.long: flag for flag in FLAGS}
-_TAKES: Mapping[str, Takes] = {**{flag.long: flag.takes for flag in FLAGS}, **IGNORED, **UNSUPPORTED}
+_TAKES: Mapping[str, Takes] = {**{flag.long: flag.takes for flag in FLAGS}, **PASSED, **IGNORED, **UNSUPPORTED}
 
 
 def _long(flag: str) -> str:
@@ -323,6 +348,8 @@ class _Slurm:
     """The options of #SBATCH lines, and the flags that are not applied, each once."""
 
     def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
+        self.passed: dict[str, str] = {}
+        self.places: dict[str, str] = {}
         self.ignored: dict[str, None] = {}
         self.unsupported: dict[str, None] = {}
         self.unknown: dict[str, None] = {}
@@ -339,41 +366,44 @@ class _Slurm:
         values: dict[str, Any] = {"env": self._cpus()}
         for long, one in self._given.items():
             flag = _BY_LONG.get(long)
-            if flag is None or flag.option not in BY_NAME:
+            if flag is None and long in PASSED:
+                self.passed[long] = one.value or ""
+            elif flag is None or flag.option not in BY_NAME:
                 (self.ignored if long in IGNORED else self.unsupported)[f"--{long}"] = None
-                continue
-            with _placed(one.where):
-                self._add(values, flag, one.value or "")
-        self._check_nodes()
+            else:
+                with _placed(one.where):
+                    self._add(values, flag, one.value or "", one.where)
         return JobOptions(**values)
 
-    def _add(self, values: dict[str, Any], flag: SlurmFlag, text: str) -> None:
+    def _add(self, values: dict[str, Any], flag: SlurmFlag, text: str, where: str) -> None:
         """Add one option; of several numbers of GPUs, the largest counts."""
         new = dict(flag.convert(text))
         if "gpus" in new:
-            factor = self._tasks() if flag.long == "gpus-per-task" else 1
-            new["gpus"] = max(values.get("gpus", 0), factor * new["gpus"])
+            new["gpus"] = max(values.get("gpus", 0), self._times(flag.long) * new["gpus"])
         if flag.long == "gres" and not new:  # of something else
             self.ignored[f"--gres={text}"] = None
+        if flag.long == "nodes" and not new:
+            self.ignored["--nodes"] = None
         if flag.long == "export" and "ALL" not in text.split(","):
             self.unsupported[f"--export={text}"] = None
+        self.places |= dict.fromkeys(new, where)
         for name, value in new.items():
             values[name] = {**values.get(name, {}), **value} if isinstance(value, dict) else value
 
-    def _tasks(self) -> int:
-        found = self._given.get("ntasks") or self._given.get("ntasks-per-node")
-        return int(found.value) if found and found.value and re.fullmatch(r"\d{1,6}", found.value, re.ASCII) else 1
+    def _times(self, flag: str) -> int:
+        """How often the GPUs of a flag count: those of a task for each task, those of a node for each node."""
+        if flag == "gpus":
+            return 1
+        nodes = self._number("nodes")
+        tasks = self._number("ntasks") or (nodes or 1) * self._number("ntasks-per-node")
+        return (tasks if flag == "gpus-per-task" else nodes) or 1
+
+    def _number(self, flag: str) -> int:
+        found = self._given.get(flag)
+        number = re.match(r"\d{1,6}", found.value or "", re.ASCII) if found else None
+        return int(number[0]) if number else 0
 
     def _cpus(self) -> dict[str, str]:
         """As Slurm does, tell the script what it asked for: many set their threads by it."""
         found = self._given.get("cpus-per-task")
         return {"SLURM_CPUS_PER_TASK": found.value} if found and found.value else {}
-
-    def _check_nodes(self) -> None:
-        found = self._given.get("nodes")
-        least = re.match(r"\d+", found.value or "") if found else None
-        if found and least and int(least[0]) > 1:
-            raise Impossible(
-                f"{found.where}: the script needs {least[0]} nodes, but this queue has one machine",
-                "change it to --nodes=1, or submit the script with sbatch",
-            )

@@ -30,6 +30,7 @@ from stoker.queue.options import (
     Surroundings,
     check_mps,
     parse_vram,
+    slurm_options,
     spec_of,
     vram_word,
 )
@@ -123,7 +124,7 @@ _OF_THE_SPEC = {
     "err": "err",
 }
 
-_TABLES = {"env": "extra_env", "tag": "tags"}
+_TABLES = {"env": "extra_env", "tag": "tags", "slurm": "slurm"}
 
 
 class Rewriter:
@@ -158,6 +159,7 @@ class Rewriter:
         for name, field in _TABLES.items():
             merged = {**dict(getattr(job.spec, field)), **changes.get(name, {})}
             changed[field] = tuple(sorted((key, value) for key, value in merged.items() if value is not None))
+        slurm_options(dict(changed["slurm"]), job.spec.cluster)
         spec = msgspec.structs.replace(
             job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
         )
@@ -314,6 +316,7 @@ def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[
         "notify": ",".join(map(shown_target, spec.notify)),
         "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in spec.extra_env},
         "tag": dict(spec.tags),
+        "slurm": dict(spec.slurm),
     }
 
 

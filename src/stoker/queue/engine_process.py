@@ -202,7 +202,7 @@ LEAVING_SECONDS = 3.0
 
 
 class Background:
-    """The engine of the queue as a front end needs it; `failure` is set where it cannot be started."""
+    """The engine of the queue as a front end needs it; `failure` is set where it cannot be started or reached."""
 
     def __init__(self, paths: Paths, sim: str | None, devices: str = "", cluster: str = "") -> None:
         """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
@@ -233,7 +233,7 @@ class Background:
 
     def difference(self) -> str:
         """How the devices of the running engine differ from those that the user wants; empty where they do not."""
-        status = None if self._started or self._cluster else read_status(self._paths.status_file(QUEUE))
+        status = None if self._started or self._cluster or self.failure else read_status(self._paths.status_file(QUEUE))
         if status is None or not engine_lives(self._paths, QUEUE):
             return ""
         named = status.settings.devices if status.settings else ""
@@ -253,16 +253,22 @@ class Background:
 
     def wake(self) -> None:
         """Tell the engine of new jobs; start one if there is none."""
-        if not wake(self._paths, self._engine) and self.failure is None:
-            self._ensure()
-        if self._started and self.failure is None and not engine_lives(self._paths, self._engine):
-            self.failure = died_again(self._paths)
+        with self._failing():
+            if not wake(self._paths, self._engine) and self.failure is None:
+                self._ensure()
+            if self._started and self.failure is None and not engine_lives(self._paths, self._engine):
+                self.failure = died_again(self._paths)
 
     def _ensure(self) -> None:
-        if engine_lives(self._paths, self._engine):
-            return
+        with self._failing():
+            if not engine_lives(self._paths, self._engine):
+                self._started = start_engine(self._paths, self._sim, cluster=self._cluster)
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Keep an error as the failure: the jobs may be in the queue, and must not be submitted again."""
         try:
-            self._started = start_engine(self._paths, self._sim, cluster=self._cluster)
+            yield
         except StokerError as error:
             self.failure = error
         except OSError as error:

@@ -31,6 +31,14 @@ _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
 _CODE = r"(?a)\d{1,3}"
+SET_BY_STOKER = frozenset(
+    (
+        *("array", "begin", "chdir", "comment", "dependency", "error", "export", "gpus", "gpus-per-node"),
+        *("gpus-per-task", "gres", "hold", "input", "job-name", "nice", "no-requeue", "nodes", "output", "parsable"),
+        *("requeue", "signal", "test-only", "time", "wait", "wrap"),
+    )
+)
+"""Options of sbatch that follow from options of Stoker, or would change what sbatch prints."""
 
 
 class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,6 +49,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     cap: bool | None = None
     cluster: str | None = None
     nodes: int | None = None
+    slurm: dict[str, str] = {}
     on: str | None = None
     prefer: str | None = None
     gpu_type: str | None = None
@@ -112,6 +121,10 @@ def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
     raise UsageError(f"--after {text} cannot be used here", "submit the job with stoker submit")
 
 
+def no_place(_model: str) -> str:
+    return ""
+
+
 class Surroundings(Struct, frozen=True):
     """What a spec takes from the place of submit rather than from options."""
 
@@ -137,12 +150,14 @@ class Surroundings(Struct, frozen=True):
     """`default_out` and `array_out` for a cluster, whose nodes do not see the others; empty for the same."""
     slurm: bool = False
     """Whether the jobs are a script with #SBATCH lines."""
+    place_of_model: Callable[[str], str] = no_place
+    """From a GPU model to the line of a script that asks for it; empty where none does."""
 
 
 def merged(base: JobOptions, own: JobOptions) -> JobOptions:
     """The options of a batch, overridden by those of one of its jobs."""
     given = {name: getattr(own, name) for name in own.__struct_fields__ if getattr(own, name) is not None}
-    tables = {"env": {**base.env, **own.env}, "tag": {**base.tag, **own.tag}}
+    tables = {name: {**getattr(base, name), **getattr(own, name)} for name in TABLES}
     return msgspec.structs.replace(base, **{**given, **tables})
 
 
@@ -184,6 +199,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         mps_optional=bool(options.mps_optional),
         cluster=cluster,
         nodes=_nodes(options, cluster),
+        slurm=slurm_options(options.slurm, cluster),
         notify=() if options.notify is None else parse_targets(options.notify),
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
@@ -204,6 +220,18 @@ def _nodes(options: JobOptions, cluster: str) -> int:
     if cluster and (options.on or options.prefer):
         raise UsageError("--on and --prefer name devices of this machine", "leave them out on a cluster")
     return nodes
+
+
+def slurm_options(given: Mapping[str, str], cluster: str) -> tuple[tuple[str, str], ...]:
+    """Options for sbatch, checked: some are Stoker's own, and on this machine there is no sbatch."""
+    if given and not cluster:
+        raise UsageError("--slurm is for jobs on a cluster", "name one with -M, or leave out --slurm")
+    for name, value in given.items():
+        if not re.fullmatch("[a-z][a-z-]+", name) or not value.isprintable():
+            raise UsageError(f"--slurm {name}={value!r} is no option of sbatch", "write it as --slurm mem=16G")
+        if name in SET_BY_STOKER:
+            raise UsageError(f"--slurm --{name} is set by Stoker itself", "use the option of stoker submit --help")
+    return tuple(sorted((name, "" if value == "true" else value) for name, value in given.items()))
 
 
 def resources_of(options: JobOptions, resolve: Callable[[str], str]) -> Resources:
@@ -276,6 +304,16 @@ def parse_assignment(text: str, option: str = "--env") -> tuple[str, str]:
     if not equals or not name or "\0" in text:
         raise UsageError(f"{option} {text!r} is not of the form NAME=VALUE", f"write it as {option} SEED=1")
     return name, value
+
+
+def parse_sbatch_option(text: str, option: str = "--slurm") -> tuple[str, str]:
+    """Long name and value of `--mem=16G`, also without its dashes; the value of `--exclusive` is empty."""
+    name, equals, value = text.strip().removeprefix("--").partition("=")
+    if not equals and " " in name:
+        name, _, value = name.partition(" ")
+    if len(name) < 2 or name.startswith("-"):
+        raise UsageError(f"{option} {text!r} is not a long option of sbatch", f"write it as {option} mem=16G")
+    return name, value.strip()
 
 
 def parse_retry_on(text: str) -> tuple[str, ...]:
@@ -420,6 +458,13 @@ OPTIONS = (
     Option(
         "nodes", "Nodes of the cluster at once, default 1; -G counts all of them.", "N", kind="number", at_submit=True
     ),
+    Option(
+        "slurm",
+        "Pass an option to sbatch on a cluster, for example mem=16G or exclusive (repeatable).",
+        "K[=V]",
+        kind="table",
+        of_one_job=True,
+    ),
     Option("on", "Only these devices, for example 0,2.", "IDS", is_list=True, takes_number=True),
     Option("prefer", "Prefer these devices.", "IDS", is_list=True, takes_number=True),
     Option("gpu_type", "Only GPUs with this in their name, for example a100.", "NAME"),
@@ -524,8 +569,10 @@ TABLES = tuple(option.name for option in OPTIONS if option.kind == "table")
 
 def read_tables(given: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
     """The tables among options as typed: `SEED=1` twice or more becomes a mapping."""
-    return {
-        name: dict(parse_assignment(text, BY_NAME[name].flag) for text in given[name])
-        for name in TABLES
-        if name in given
-    }
+    return {name: read_table(name, given[name], BY_NAME[name].flag) for name in TABLES if name in given}
+
+
+def read_table(name: str, texts: Sequence[str], what: str) -> dict[str, str]:
+    """The table that these entries make; errors name it `what`."""
+    parse = parse_sbatch_option if name == "slurm" else parse_assignment
+    return dict(parse(text, what) for text in texts)

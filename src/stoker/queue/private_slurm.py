@@ -330,6 +330,14 @@ def running(cluster: PrivateSlurm) -> list[str]:
     return [answer.host for answer in answers if re.search(r"^stoker:running \S", answer.text, re.MULTILINE)]
 
 
+def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, str]:
+    """The last error that slurmd of each server wrote; empty where there is none, or the server does not answer."""
+    nodes = {server.host: server.node for server in servers}
+    answers = on_servers(cluster.ssh, list(nodes), lambda host: ["complaint", cluster.local, nodes[host]])
+    found = ((answer.host, re.search(r"^stoker:complaint (.+)$", answer.text, re.MULTILINE)) for answer in answers)
+    return {host: match[1].strip() if match else "" for host, match in found}
+
+
 def clean(cluster: PrivateSlurm) -> dict[str, str]:
     """Remove its files here and on all servers; returns the trouble of servers where they stay."""
     hosts = ["localhost", *(server.host for server in cluster.servers if not is_local(server.host))]

@@ -8,17 +8,21 @@ import shlex
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.errors import StokerError, UsageError
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.settings import LOCAL
 from stoker.core.spec import Command
 from stoker.core.units import size_text
 from stoker.queue.directives import Directives, read_directives
 from stoker.queue.options import JobOptions, merged
 from stoker.store.paths import UNFINISHED, Paths, make_durable
+
+if TYPE_CHECKING:
+    from stoker.queue.config import Config
 
 VARIABLE = "STOKER_SCRIPT"
 """The path of the script at submit, for the script itself: `$0` is the copy."""
@@ -57,6 +61,12 @@ INTERPRETERS = {
 """Suffixes of scripts that need a `#!` line, and how to run them without one."""
 TABLES = (".jsonl", ".ndjson", ".toml", ".csv")
 """Suffixes of job lists that are not shell lines."""
+_SRUN = re.compile(rb"\s*(?:(?:exec|time|nohup|\w+=\S*)\s+)*(srun)\s")
+_ONLY_ON_CLUSTERS = re.compile(
+    rb"[^#]*\$\{?(SLURM_(?:NTASKS|NTASKS_PER_NODE|NPROCS|PROCID|LOCALID|NODEID|NNODES|JOB_NUM_NODES|JOB_NODELIST|NODELIST))"
+    rb"(?![\w:-])"
+)
+"""Variables that Stoker does not set on one machine, where a script has no default for them."""
 _HEAD = 4096
 _BOM = b"\xef\xbb\xbf"
 _ELF = b"\x7fELF"
@@ -99,10 +109,24 @@ class Script(Struct, frozen=True):
         given = merged(self.directives.options, options)
         return replace(given, env={**given.env, VARIABLE: self.path})
 
-    @property
-    def notes(self) -> list[str]:
-        """Sentences about options in its lines that are not applied."""
-        return list(self.directives.notes(os.path.basename(self.path)))
+    def place_of_model(self, model: str) -> str:
+        """The line that asks for this GPU model; empty where none does."""
+        asked = (self.directives.options.gpu_type or "").strip().lower()
+        return self.directives.places.get("gpu_type", "") if asked == model else ""
+
+    def refuse_nodes(self, nodes: int | None) -> None:
+        """Refuse several nodes on one machine, where the script asks for them."""
+        where = self.directives.places.get("nodes")
+        if where and nodes == self.directives.options.nodes:
+            what = f"{where}: the script needs {nodes} nodes, but this machine is one node"
+            raise Impossible(what, "change it to --nodes=1, name a cluster with -M, or submit the script with sbatch")
+
+    def notes(self, *, on_cluster: bool, passes: bool) -> Iterator[str]:
+        """Sentences about options that are not applied, and about lines that do not work on one machine."""
+        name = os.path.basename(self.path)
+        yield from self.directives.notes(name, passes=passes)
+        if not on_cluster:
+            yield from _slurm_lines(self.data, name)
 
     def copied(self, paths: Paths) -> Command:
         """The command that runs the copy. The path has a digest of the content, so a changed script is other work."""
@@ -146,12 +170,42 @@ class Script(Struct, frozen=True):
             raise
 
 
+def _slurm_lines(data: bytes, name: str) -> Iterator[str]:
+    """Warnings about the first line that calls srun, and the first with a variable that only a cluster sets."""
+    if b"srun" not in data and b"SLURM_" not in data:
+        return
+    for pattern, words in (
+        (_SRUN, "there is no {} inside a job: write the command without it"),
+        (_ONLY_ON_CLUSTERS, "{} is not set on one machine; see docs/from-slurm.md"),
+    ):
+        found = ((number, pattern.match(line)) for number, line in enumerate(data.splitlines(), 1))
+        number, match = next(((number, match) for number, match in found if match), (0, None))
+        if match:
+            yield f"warning: {name} line {number}: {words.format(match[1].decode())}"
+
+
 class Found(NamedTuple):
     """A file that runs as one job."""
 
     command: Command
     script: Script | None = None
     """None for a program, which is not copied."""
+
+
+def completed_options(options: JobOptions, script: Script | None, config: Config) -> tuple[JobOptions, list[str]]:
+    """The options with those of the script and of the configuration, and notes for the user.
+
+    A cluster gets what #SBATCH lines say about nodes and accounts, but not a private one, which has neither.
+    """
+    if script is None:
+        return config.completed(options), []
+    found = config.completed(script.options_of(options))
+    cluster = "" if found.cluster in (None, LOCAL) else str(found.cluster)
+    if not cluster:
+        script.refuse_nodes(found.nodes)
+    passes = bool(cluster) and not config.cluster(cluster).private
+    notes = list(script.notes(on_cluster=bool(cluster), passes=passes))
+    return (replace(found, slurm={**script.directives.passed, **found.slurm}) if passes else found), notes
 
 
 def find_script(line: Line) -> Found | None:

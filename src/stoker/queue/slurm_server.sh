@@ -1,4 +1,4 @@
-# Runs on each server of a private Slurm, through ssh or directly: sh -s -- probe|start|stop ARGUMENTS < this file
+# Runs on each server of a private Slurm, through ssh or directly: sh -s -- probe|start|stop|... ARGUMENTS < this file
 # Answers are lines `stoker:KEY VALUE`; whatever else a login shell prints is skipped.
 umask 077
 PATH=$PATH:/usr/sbin:/sbin
@@ -45,7 +45,7 @@ launch() { # NAME PORT COMMAND...: start a daemon and wait until it listens; POR
     sleep 0.05
   done
   if grep -qi 'address already in use' "$local/$name".*; then fail "port $port is in use by another program"; fi
-  fail "$name does not start: $(last_words "$local/$name.out" "$local/$name.log" || tail -n 1 "$local/$name.out")"
+  fail "$name does not start: $(last_words "$local/$name.out" "$local/$name.log" "$local/slurmd.$name.log" || tail -n 1 "$local/$name.out")"
 }
 
 start() { # LOCAL CONF PREFIX DAEMON PORT NODE: DAEMON is slurmctld or slurmd, NODE its name in Slurm, empty for the controller
@@ -99,6 +99,13 @@ stop() { # LOCAL NAME...: munged goes with the last daemon that needs it
 running_daemons() { # LOCAL
   local=$1
   say running "$(running)"
+}
+
+complaint() { # LOCAL NODE: the last error that the node's slurmd wrote
+  local=$1
+  words=$(last_words "$local/$2.out" "$local/slurmd.$2.log")
+  alive "$2" || words="slurmd has ended${words:+: $words}"
+  say complaint "$words"
 }
 
 clean() { # LOCAL

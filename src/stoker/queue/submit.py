@@ -34,11 +34,12 @@ from stoker.queue.options import (
     check_directory,
     current_umask,
     merged,
+    no_place,
     spec_of,
     working_directory,
 )
 from stoker.queue.preflight import Checkouts, KernelLimits, Preflight, start_notes
-from stoker.queue.script import VARIABLE, Script
+from stoker.queue.script import VARIABLE, Script, completed_options
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.schema import SubmitKey
@@ -201,7 +202,8 @@ class JobBuilder:
             return spec
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
-            _refuse_impossible(settled, self.snapshot, self._policy)
+            with _named(self.around.place_of_model(settled.resources.model)):
+                _refuse_impossible(settled, self.snapshot, self._policy)
         return settled
 
 
@@ -231,9 +233,8 @@ class QueueSubmission:
         self._limits = KernelLimits(self._environment)
         self.devices = config.engine.devices
         """The devices that the user wants the engine to have; empty is any."""
-        if script:
-            self.notes += script.notes
-        own_options = config.completed(script.options_of(options) if script else options)
+        own_options, notes = completed_options(options, script, config)
+        self.notes += notes
         self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
@@ -270,6 +271,7 @@ class QueueSubmission:
             fill=True,
             shared_out=self._shared_out,
             slurm=self._script is not None and self._script.directives.from_slurm,
+            place_of_model=self._script.place_of_model if self._script else no_place,
         )
 
     def read(self, items: Sequence[Listed]) -> None:
@@ -402,6 +404,15 @@ def located(item: Listed) -> Iterator[None]:
         raise error if item.options == PLAIN else _with_place(item, error) from None
 
 
+@contextlib.contextmanager
+def _named(place: str) -> Iterator[None]:
+    """Put the line of a script before an error that follows from it."""
+    try:
+        yield
+    except StokerError as error:
+        raise type(error)(f"{place}: {error.message}", error.hint) if place else error from None
+
+
 def _with_place(item: Listed, error: StokerError) -> StokerError:
     if item.where == COMMAND_LINE:
         return error
@@ -432,6 +443,8 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
         )
     resources, devices = spec.resources, snapshot.devices
     impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
+    if impossible and resources.model and not any(resources.model in device.model.lower() for device in devices):
+        raise Impossible(impossible, "to ignore the type, add --gpu-type ''")
     if impossible:
         raise Impossible(impossible, f"request less; the {machine_text(devices)}")
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.queue.options import BY_NAME, LARGEST_NUMBER, TABLES, JobOptions, parse_assignment
+from stoker.queue.options import BY_NAME, LARGEST_NUMBER, TABLES, JobOptions, read_table
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
@@ -166,7 +166,7 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
     given: dict[str, object] = {name: text for name, text in cells.items() if text}
     for name in TABLES:
         if text := cells.get(name):
-            given[name] = dict(parse_assignment(word, name) for word in split_words(text, f"its {name}"))
+            given[name] = read_table(name, split_words(text, f"its {name}"), name)
     try:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:

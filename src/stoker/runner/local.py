@@ -29,6 +29,10 @@ from stoker.runner.worker_link import LOCK, MARKER, Link, lives
 
 COPIES_LIMIT = 20
 """Copies of damaged journals that are kept."""
+LOOK_SECONDS = 5.0
+"""Least seconds between two looks for stopped workers; what is stopped at both is continued."""
+STOPPED_SECONDS = 600.0
+"""For how long users are told of a stopped worker."""
 REMEMBERED_SECONDS = 3600.0
 """For how long users are told of a damaged journal after its worker is gone."""
 
@@ -54,8 +58,11 @@ class LocalRunner:
         `tied_to` names the allocation with which the engine and all attempts end; without it they outlive the engine.
         """
         self._copies = copies
-        self._damages: dict[str, tuple[float, str]] = {}
-        """By worker, what is wrong with its journal, and until when users are told (monotonic)."""
+        self._complaints: dict[str, tuple[float, str]] = {}
+        """By worker, what is wrong with it or its journal, and until when users are told (monotonic)."""
+        self._look_at = 0.0
+        self._doubtful: set[str] = set()
+        """Workers that were stopped, or of unknown process, at the last look."""
         self._directory = directory
         self._engine = engine
         self._shared = Shared(input=share_input, output=share_output)
@@ -166,6 +173,8 @@ class LocalRunner:
         for key, _ in self._selector.select(0):
             yield from self._read(key.data)
         now = time.monotonic()
+        if now >= self._look_at:
+            self._continue_stopped(now)
         for link in [link for link in self._ended.values() if link.check_at <= now]:
             yield from self._clean_up(link)
 
@@ -191,11 +200,11 @@ class LocalRunner:
 
     @property
     def trouble(self) -> str:
-        """Processes that outlive their workers, and damaged journals."""
+        """Processes that outlive their workers, damaged journals, and workers that were stopped."""
         now = time.monotonic()
-        self._damages = {worker: known for worker, known in self._damages.items() if known[0] > now}
+        self._complaints = {worker: known for worker, known in self._complaints.items() if known[0] > now}
         survivors = [f"job {job}: {why}" for job, why in self.survivors.items()]
-        return "; ".join([*survivors, *(text for _, text in self._damages.values())])
+        return "; ".join([*survivors, *(text for _, text in self._complaints.values())])
 
     def adopt(self, worker: str) -> bool:
         """Take over a worker of a dead engine; its journal is read from the start. False if it left no trace."""
@@ -282,6 +291,21 @@ class LocalRunner:
         link.close()
         yield link.name, WorkerLost(self._forkserver.failure(link.folder), bool(link.damage))
 
+    def _continue_stopped(self, now: float) -> None:
+        """Let stopped workers go on: each would keep its job, its GPUs and the time limit from ending for good."""
+        self._look_at = now + LOOK_SECONDS
+        before, self._doubtful = self._doubtful, set()
+        for link in self._links.values():
+            stopped = link.stopped(search=link.name in before)
+            if stopped is not None or link.is_nameless:
+                self._doubtful.add(link.name)
+            if stopped is not None and link.name in before:
+                processes.send([stopped], signal.SIGCONT)
+                text = (
+                    f"worker {link.name} (process {stopped.pid}) was stopped by a signal or a debugger, and continued"
+                )
+                self._complaints[f"{link.name} stopped"] = now + STOPPED_SECONDS, text
+
     def _news(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
         yield from ((link.name, record) for record in link.news())
         if link.damage and not link.retired:
@@ -292,7 +316,7 @@ class LocalRunner:
         link.retired = True
         copy = self._copy(link)
         text = f"the journal of worker {link.name} is damaged ({link.damage}){copy}; its jobs end when the worker exits"
-        self._damages[link.name] = time.monotonic() + REMEMBERED_SECONDS, text
+        self._complaints[link.name] = time.monotonic() + REMEMBERED_SECONDS, text
         self._send(link.name, {"do": "leave"})
 
     def _copy(self, link: Link) -> str:

@@ -59,6 +59,12 @@ def parent_of(pid: int) -> int | None:
     return None if process is None else process.parent
 
 
+def stopped(pid: int) -> Seen | None:
+    """The process, if a signal or a debugger has stopped it."""
+    state = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1]
+    return _look(str(pid)) if state in ([b"T"], [b"t"]) else None
+
+
 def descendants(root: int) -> list[Seen]:
     """All living processes below root, parents before their children."""
     return _below([root], _all_processes())

@@ -53,7 +53,8 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
     """Start an order's command and return its process id."""
     os.umask(order["umask"])
     terminal = order.get("terminal", "")
-    out, err = _open_outputs(*(_within(order["cwd"], terminal or order[name]) for name in ("out", "err")))
+    paths = (_within(order["cwd"], terminal or order[name]) for name in ("out", "err"))
+    out, err = _open_outputs(*paths, own=order.get("own_log", False))
     try:
         _enter(order["cwd"])
         return _spawn(order, environment, out, err)
@@ -88,9 +89,9 @@ def _enter(directory: str) -> None:
         raise _failure(error, f"cannot enter {directory}: {error.strerror}") from None
 
 
-def _open_outputs(out: str, err: str) -> tuple[int, int]:
+def _open_outputs(out: str, err: str, *, own: bool) -> tuple[int, int]:
     """Descriptors for standard output and error; the same one where both go to one place."""
-    first = _open_output(out, 1)
+    first = _open_output(out, 1, own=own)
     if err == out and out != INHERIT:
         return first, first
     try:
@@ -101,14 +102,15 @@ def _open_outputs(out: str, err: str) -> tuple[int, int]:
         raise
 
 
-def _open_output(path: str, inherited: int) -> int:
+def _open_output(path: str, inherited: int, *, own: bool = False) -> int:
     if path == INHERIT:
         return inherited
     try:
         # Without O_NONBLOCK a FIFO without a reader would block the worker for ever.
         descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        raise _failure(error, f"cannot write its output to {path}: {error.strerror}") from None
+        note = f"cannot write its output to {path}: {error.strerror}"
+        raise (Short(error, note) if own else _failure(error, note)) from None
     os.set_blocking(descriptor, True)
     return descriptor
 

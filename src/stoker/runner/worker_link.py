@@ -49,6 +49,8 @@ class Link:
         self._left_since: float | None = None
         self.born: journal.Born | None = None
         """The newest process in the journal."""
+        self._process = 0
+        """The worker's own process, once it is known."""
         self.knows_limit = False
         """Whether it can change the time limit of an attempt."""
         self.check_at = 0.0
@@ -62,7 +64,7 @@ class Link:
         events: list[journal.Fact] = []
         for record in self.reader.news() if self.reader is not None else ():
             if isinstance(record, journal.Born):
-                self.born = record
+                self.born, self._process = record, record.worker or self._process
                 self.knows_limit = self.knows_limit or record.orders >= journal.LIMIT_ORDER
                 continue
             if isinstance(record, journal.AttemptStarted):
@@ -141,6 +143,21 @@ class Link:
         one = len(self.left) == 1
         processes_ = f"process{'' if one else 'es'} {', '.join(map(str, self.left))}"
         return f"its worker died; {processes_} of its last attempt still run{'s' if one else ''} and cannot be killed"
+
+    def stopped(self, *, search: bool) -> processes.Seen | None:
+        """The worker itself, if it has work but a signal or a debugger has stopped it.
+
+        A worker whose journal does not name it yet is only found by a `search` of all processes.
+        """
+        if self.is_nameless and search:
+            holders = processes.having_open([os.path.realpath(self.folder / LOCK)])
+            self._process = holders[0].pid if len(holders) == 1 else 0  # else the forkserver has it for a moment more
+        return processes.stopped(self._process) if self._open and self._process else None
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether it has work, but its process is not known."""
+        return bool(self._open) and not self._process
 
     def check_later(self) -> None:
         """Check again after a pause that grows: what cannot be killed may stay for long."""

@@ -75,7 +75,7 @@ class SiteStatus(Struct, frozen=True):
     """Why the site cannot work as it should, for the user; empty where it can."""
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
-    """Active jobs that cannot end, because processes of theirs outlive their worker, each with the reason."""
+    """Active jobs that do not go on, each with the reason, such as processes that outlive their worker."""
     order: Sequence[Standing] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
     handed_over: Mapping[str, InCluster] = {}

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from stoker.core.cluster import SlurmFact
-from stoker.sites.slurm.commands import Done, SlurmCommands, indices, read_facts, read_submitted
+from stoker.sites.slurm.commands import Done, SlurmCommands, has_alive, indices, read_error, read_facts, read_submitted
 from support.wait import wait_until
 
 TAG = "stoker:lab-1/7-ab-1"
+POLICY = (
+    "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+)
 
 
 def test_a_collapsed_array_is_spread() -> None:
@@ -51,22 +54,41 @@ def test_the_id_of_a_submit(text: str, found: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "stays"),
+    ("error", "answer"),
     [
-        ("sbatch: error: Batch job submission failed: Invalid partition name specified", True),
-        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", True),
-        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", False),
-        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", False),
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", True),
-        ("sbatch: error: Batch job submission failed: Invalid qos specification", True),
-        ("sbatch: error: AssocMaxSubmitJobLimit", False),
-        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", False),
-        ("", False),
+        ("sbatch: error: Batch job submission failed: Invalid partition name specified", "refused"),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", "refused"),
+        ("sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)", "away"),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", "away"),
+        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", "refused"),
+        ("sbatch: error: Batch job submission failed: Invalid qos specification", "refused"),
+        (f"AssocMaxSubmitJobLimit; {POLICY}", "limit"),
+        (f"QOSMaxSubmitJobPerUserLimit; {POLICY}", "limit"),
+        (POLICY, "limit"),
+        (f"QOSMaxWallDurationPerJobLimit; {POLICY}", "refused"),
+        ("Batch job submission failed: Insane message length", "away"),
+        ("Batch job submission failed: Incompatible versions of client and server code", "away"),
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)", "away"),
+        ("", "away"),
     ],
 )
-def test_a_refusal_is_told_from_a_controller_that_is_away(error: str, stays: bool) -> None:
-    """What was refused is not tried again."""
-    assert Done("submit", "", False, "", error, 0.0, 0.0).is_refusal == stays
+def test_a_refusal_is_told_from_a_limit_and_from_a_controller_that_is_away(error: str, answer: str) -> None:
+    """What was refused is not tried again; a limit of submitted jobs passes, one of a single job does not."""
+    assert Done("submit", "", False, "", error, 0.0, 0.0).answer == answer
+
+
+def test_the_words_of_an_administrator_are_kept() -> None:
+    """A plugin of the controller says what is wrong; Slurm's own last line only says that something is."""
+    text = "sbatch: error: Please give --time\nsbatch: error: Batch job submission failed: Unspecified error\n"
+    assert read_error(text) == "Please give --time; Batch job submission failed: Unspecified error"
+    assert read_error("no luck\n\n") == "no luck"
+    assert read_error("") == ""
+
+
+def test_any_job_of_the_user_may_end() -> None:
+    """It counts for a submit limit, whoever submitted it."""
+    assert has_alive("1|COMPLETED|None|N/A|(null)\n2|PENDING|Priority|N/A|(null)\n")
+    assert not has_alive("1|COMPLETED|None|N/A|(null)\n3_[1-2]|CANCELLED by 0|None|N/A|(null)\n")
 
 
 def test_a_missing_program_is_no_refusal(tmp_path: Path) -> None:
@@ -77,7 +99,7 @@ def test_a_missing_program_is_no_refusal(tmp_path: Path) -> None:
     assert done is not None
     assert "cannot run squeue" in done.error
     assert not done.ok
-    assert not done.is_refusal
+    assert done.answer == "away"
 
 
 def test_a_large_answer_does_not_block(tmp_path: Path) -> None:

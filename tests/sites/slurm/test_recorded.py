@@ -42,4 +42,4 @@ def test_nodes_and_refusals(release: str) -> None:
     """What a node has; a refused partition, too many GPUs and a long array are not tried again."""
     assert read_nodes(recorded(release, "nodes.txt")) == NodeSize(4, 8000, 16)
     for line in recorded(release, "refusals.txt").splitlines():
-        assert Done("submit", "", False, "", line, 0.0, 0.0).is_refusal
+        assert Done("submit", "", False, "", line, 0.0, 0.0).answer == "refused"

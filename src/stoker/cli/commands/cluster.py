@@ -27,7 +27,7 @@ COMMANDS = {
     "remove": "Take a cluster out of your configuration.",
 }
 NOT_ALL = 1
-"""Exit code where some servers cannot be used."""
+"""Exit code where no server can be used, or some could not be asked."""
 
 
 @click.group(name="cluster", cls=LazyGroup, sentences=COMMANDS)
@@ -173,25 +173,28 @@ def make(name: str, servers: str, **given: Any) -> int:
 
 
 def _start(settings: ClusterSettings, cluster: PrivateSlurm, troubles: Mapping[str, str]) -> int:
-    """Start what does not run, say how each server stands; the exit code tells whether all can be used."""
+    """Start what does not run, say how each server stands; the exit code tells whether any can be used."""
     from stoker.core.text import printable
     from stoker.core.units import count_text
     from stoker.queue.cluster_status import usable_nodes
-    from stoker.queue.private_slurm import up, wait_ready
+    from stoker.queue.private_slurm import complaints, up, wait_ready
 
     troubles = {**troubles, **up(cluster)}
     started = [server for server in cluster.servers if server.host not in troubles]
     late = wait_ready([server.node for server in started], lambda: usable_nodes(settings))
-    troubles |= {server.host: "Slurm does not use it yet; see sinfo -R" for server in started if server.node in late}
+    said = complaints(cluster, [server for server in started if server.node in late])
+    unused = f"Slurm does not use it yet; see stoker cluster status {cluster.name}"
+    troubles |= {host: f"{unused}; {words}" if words else unused for host, words in said.items()}
     for server in cluster.servers:
         if server.host not in troubles:
             print(f"  {server.host:16} {count_text(server.cpus, 'core')}, {count_text(server.gpus, 'GPU')}")
     for host, trouble in troubles.items():
         print(f"  {printable(host):16} cannot be used: {printable(trouble)}")
+    usable = any(server.host not in troubles for server in cluster.servers)
     if troubles:
-        others = "; the others can" if any(server.host not in troubles for server in cluster.servers) else ""
+        others = "; the others can" if usable else ""
         _say(f"{count_text(len(troubles), 'server')} cannot be used{others}. Mend that, and repeat the command")
-    return NOT_ALL if troubles else 0
+    return 0 if usable else NOT_ALL
 
 
 @command.command(name="up")

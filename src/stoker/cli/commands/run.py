@@ -24,7 +24,7 @@ from stoker.core.units import parse_duration
 from stoker.queue.config import Config, config_here
 from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
 from stoker.queue.options import JobOptions
-from stoker.queue.script import Line, Script, find_script
+from stoker.queue.script import Line, Script, completed_options, find_script
 from stoker.runner.forkserver_client import Forkserver
 
 
@@ -95,9 +95,10 @@ def command(
     if note := misplaced_option(Line("run", context.meta[TYPED_OPTIONS], words), options):
         say(note)
     config = config_here(say)
-    for note in script.notes if script else ():
+    options, notes = completed_options(options, script, config)
+    for note in notes:
         say(note)
-    options = values["options"] = config.completed(script.options_of(options) if script else options)
+    values["options"] = options
     values["script"] = script
     values["settings"] = config.engine
     values["on_cluster"] = _cluster(config, options)

@@ -206,7 +206,7 @@ def _report(request: Request, entered: Sequence[Entered], failure: StokerError |
         return StokerError.exit_code
     if failure is None:
         return 0
-    say(f"the job is in the queue, but the engine could not be started: {failure.message}")
+    say(f"the job is in the queue, but the engine could not be started or reached: {failure.message}")
     say(failure.hint)
     return NOT_SERVED
 

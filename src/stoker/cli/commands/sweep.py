@@ -290,7 +290,7 @@ def _submit(prepared: Prepared, request: Request) -> int:
         return StokerError.exit_code
     if done.failure is None:
         return 0
-    say(f"the sweep is in the queue, but the engine could not be started: {done.failure.message}")
+    say(f"the sweep is in the queue, but the engine could not be started or reached: {done.failure.message}")
     say(done.failure.hint)
     return NOT_SERVED
 

@@ -42,6 +42,7 @@ class Shape(NamedTuple):
     limit: float | None = None
     """Its time limit, which tells how much work it is."""
     nodes: int = 1
+    slurm: tuple[tuple[str, str], ...] = ()
 
 
 class Wants(NamedTuple):
@@ -70,8 +71,9 @@ def shape_of(job: Job) -> Shape:
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
-        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, spec.limit, spec.nodes)
-    return Shape(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes)
+        given = spec.limit, spec.nodes, spec.slurm
+        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
+    return Shape(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes, slurm=spec.slurm)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:

@@ -38,6 +38,7 @@ class OrderBuilder:
     def __init__(self, store: Store, devices: Devices, paths: Paths, user: str) -> None:
         self.user = user
         self._paths = paths
+        self._own_logs = f"{paths.logs}/"
         self._store = store
         self._devices = devices
         self._environments: dict[str, dict[str, str]] = {}
@@ -50,7 +51,7 @@ class OrderBuilder:
         extra = {**self._devices.variables, **given, "STOKER_REPORT": str(self._paths.report(job.id))}
         if gpus := parent_gpus(allocation.devices, resources_of(job)):
             extra[VARIABLE] = ParentAllocation(id_text(job), str(self._paths.workers / allocation.worker), gpus).text
-        order = order_of(job, outputs, extra, allocation.devices)
+        order = order_of(job, outputs, extra, allocation.devices, self._own_logs)
         return replace(order, mps_terminate=served.mps_terminate) if served.mps_terminate else order, base
 
     def environment(self, job: Job) -> dict[str, str]:

@@ -15,10 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import IO, Literal, NamedTuple
 
-from stoker.core.cluster import SlurmFact
+from stoker.core.cluster import ENDED_STATES, SlurmFact
 from stoker.core.slurm import parse_gres
 
 Kind = Literal["submit", "query", "cancel", "configuration", "nodes"]
+Answer = Literal["ok", "refused", "limit", "away"]
+"""`refused` stays so, `limit` may pass when other jobs have ended, `away` may pass at any time."""
 PATIENCE_SECONDS = 120.0
 """A command that takes longer is killed, and counts as unanswered."""
 IDS_AT_ONCE = 500
@@ -27,13 +29,17 @@ TAG = "stoker:"
 CANNOT_RUN = "cannot run"
 _FORMAT = "%i|%T|%r|%S|%k|%N"
 """Id, state, reason, start, comment and node: fields that every release since 2.6 has, without a width."""
-_UNREACHABLE = re.compile(
+_AWAY = re.compile(
     "unable to contact slurm controller|socket timed out|connection refused|try again|temporarily|too many|"
     "throttl|unable to allocate|protocol authentication|zero bytes were transmitted|communications connection|"
-    f"in standby mode|slurm backup|MaxSubmit|SubmitJobLimit|job submit limit|slurmctld is not|{CANNOT_RUN}",
+    "insane message length|incompatible version|message receive failure|header lengths are longer|"
+    f"in standby mode|slurm backup|slurmctld is not|{CANNOT_RUN}",
     re.IGNORECASE,
 )
-"""Refusals that have nothing to do with the job: the same sbatch may succeed later."""
+"""Errors that have nothing to do with the job, also of commands and a controller of different releases."""
+_LIMIT = re.compile(r"job submit limit|\b((?:Assoc|QOS)(?:Max|Grp)\w+)", re.IGNORECASE)
+"""Limits of the accounting: those of submitted jobs pass when some have ended, those of one job do not."""
+_SUBMIT_LIMIT = re.compile("MaxSubmit|GrpSubmit|SubmitJob", re.IGNORECASE)
 
 
 class Done(NamedTuple):
@@ -45,15 +51,27 @@ class Done(NamedTuple):
     ok: bool
     out: str
     error: str
-    """The last words on standard error."""
+    """The errors on standard error; an administrator's own words come before those of Slurm."""
     began: float
     """When it was started, by the monotonic clock."""
     seconds: float
 
     @property
-    def is_refusal(self) -> bool:
-        """Whether the command failed for a reason that stays."""
-        return not self.ok and bool(self.error) and not _UNREACHABLE.search(self.error)
+    def answer(self) -> Answer:
+        if self.ok:
+            return "ok"
+        if not self.error or _AWAY.search(self.error):
+            return "away"
+        return "limit" if _LIMIT.search(self.error) and _may_pass(self.limit) else "refused"
+
+    @property
+    def limit(self) -> str:
+        """Slurm's name of the limit that is reached; empty where it gives none."""
+        return next((name for name in _LIMIT.findall(self.error) if name), "")
+
+
+def _may_pass(limit: str) -> bool:
+    return not limit or bool(_SUBMIT_LIMIT.search(limit))
 
 
 class _Running(NamedTuple):
@@ -89,11 +107,12 @@ class SlurmCommands:
         self._start("query", "", ["squeue", "-h", "-t", "all", "-u", str(self._user), "-o", _FORMAT])
 
     def cancel(self, ids: Sequence[str]) -> None:
-        self._start("cancel", "", ["scancel", *ids[:IDS_AT_ONCE]])
+        """Cancel at most IDS_AT_ONCE jobs, tasks or whole arrays."""
+        self._start("cancel", "", ["scancel", *ids])
 
     def signal(self, ids: Sequence[str], name: str) -> None:
-        """Send a signal to the node's program alone."""
-        self._start("cancel", "", ["scancel", "--batch", f"--signal={name}", *ids[:IDS_AT_ONCE]])
+        """Send a signal to the programs of at most IDS_AT_ONCE tasks, and not to what these started."""
+        self._start("cancel", "", ["scancel", "--batch", f"--signal={name}", *ids])
 
     def configuration(self) -> None:
         self._start("configuration", "", ["scontrol", "show", "config"])
@@ -115,8 +134,7 @@ class SlurmCommands:
             return None
         self._running = None
         with out, err:
-            said = [line for line in _text(err).splitlines() if line.strip()]
-            return Done(kind, subject, code == 0, _text(out), said[-1] if said else "", began, seconds)
+            return Done(kind, subject, code == 0, _text(out), read_error(_text(err)), began, seconds)
 
     def close(self) -> None:
         """Leave; a command under way ends by itself."""
@@ -153,6 +171,19 @@ class SlurmCommands:
 def _text(file: IO[bytes]) -> str:
     file.seek(0)
     return file.read().decode(errors="replace")
+
+
+def read_error(text: str) -> str:
+    """All errors of a command in one line, without its name; its last words where it calls nothing an error."""
+    errors = [error.strip() for _, found, error in (line.partition("error: ") for line in text.splitlines()) if found]
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys(errors)) or (said[-1] if said else "")
+
+
+def has_alive(text: str) -> bool:
+    """Whether Slurm goes on with any job of the user, ours or not, as `query` printed it."""
+    states = (fields[1].strip() for line in text.splitlines() if len(fields := line.split("|")) > 1)
+    return any(state.partition(" ")[0] not in ENDED_STATES for state in states)
 
 
 def read_facts(text: str) -> dict[tuple[str, int], SlurmFact]:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from itertools import islice
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_ghost
+from stoker.core.cluster import Answers, SlurmFact, SubmitLimit, heard, is_ghost
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import parse_config
 from stoker.core.text import printable
 from stoker.core.units import duration_text
 from stoker.sites.slurm.attempts import Bundle
-from stoker.sites.slurm.commands import Done, NodeSize, SlurmCommands, read_facts, read_nodes, read_submitted
+from stoker.sites.slurm.commands import (
+    IDS_AT_ONCE,
+    Done,
+    NodeSize,
+    SlurmCommands,
+    has_alive,
+    read_facts,
+    read_nodes,
+    read_submitted,
+)
 
 BUSY_INTERVAL = 0.03
 """Seconds between two checks whether a command has ended."""
@@ -70,6 +81,9 @@ class Controller:
         self._refilled_at = time.monotonic()
         self._pause = FIRST_PAUSE
         self._retry_at = 0.0
+        self.limit = SubmitLimit()
+        self._has_alive = True
+        """Whether the newest answer shows a job of the user that may end; true before the first."""
         self._refused: list[tuple[str, str]] = []
         self._signals: set[Key] = set()
         self._unwanted: set[Key] = set()
@@ -83,10 +97,11 @@ class Controller:
         moments = []
         if not self.knows_limits or self._ids(self._signals) or self._ids(self._unwanted):
             moments.append(self._retry_at)
-        if bundles or self._unwanted:
+        if self._asks(bundles):
             moments.append(max(self._retry_at, self._poll_at))
         if any(_is_ready(bundle) for bundle in bundles.values()):
-            moments.append(max(self._retry_at, self._next_submit(now)))
+            limit_at = 0.0 if self._next_ready(bundles, now) else self.limit.retry_at
+            moments.append(max(self._retry_at, self._next_submit(now), limit_at))
         return max(0.0, min(moments) - now) if moments else None
 
     def step(self, bundles: Mapping[str, Bundle]) -> bool:
@@ -106,6 +121,18 @@ class Controller:
         """Bundles that Slurm will never take, each with its words."""
         refused, self._refused = self._refused, []
         return refused
+
+    def too_large(self, bundles: Mapping[str, Bundle]) -> list[str]:
+        """Bundles that a submit limit leaves no room for, though fewer tasks may fit."""
+        most = self.limit.most(time.monotonic())
+        left = 0 if most is None else most - _in_slurm(bundles)
+        waiting = () if most is None else filter(_is_ready, bundles.values())
+        return [bundle.name for bundle in waiting if len(bundle.tasks) > max(1, left)]
+
+    def limit_room(self, bundles: Mapping[str, Bundle]) -> int | None:
+        """How many more tasks a submit limit leaves room for, beside those of all bundles; None is any number."""
+        most = self.limit.most(time.monotonic())
+        return None if most is None else max(0, most - sum(len(bundle.tasks) for bundle in bundles.values()))
 
     def signal(self, tag: str, index: int) -> None:
         """Tell the node's program of a task to look for an order to stop."""
@@ -137,8 +164,8 @@ class Controller:
 
     def _take(self, done: Done, bundles: Mapping[str, Bundle]) -> bool:
         if done.kind == "submit":
-            self._take_submit(done, bundles.get(done.subject.removeprefix(self._tag)))
-        if not done.ok and not done.is_refusal:
+            self._take_submit(done, bundles.get(done.subject.removeprefix(self._tag)), bundles)
+        if done.answer == "away" or (not done.ok and done.kind in ("configuration", "nodes", "query")):
             self._wait(done)
             return False
         self._pause, self._retry_at = FIRST_PAUSE, 0.0
@@ -149,9 +176,6 @@ class Controller:
             self.nodes = read_nodes(done.out)
         if done.kind != "query":
             return False
-        if not done.ok:
-            self._wait(done)
-            return False
         self._take_answer(done, bundles.values())
         return True
 
@@ -161,17 +185,28 @@ class Controller:
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    def _take_submit(self, done: Done, bundle: Bundle | None) -> None:
+    def _take_submit(self, done: Done, bundle: Bundle | None, bundles: Mapping[str, Bundle]) -> None:
         now = time.monotonic()
         self._submitted_at, self._poll_at = now, min(self._poll_at, now + min(self._poll, FRESH_INTERVAL))
         if bundle is None:
             return
-        if done.ok:
-            self._submitted(bundle, read_submitted(done.out), now)
-        elif done.is_refusal:
-            self._refused.append((bundle.name, printable(done.error.partition("error: ")[2] or done.error)))
-        else:  # it may have arrived all the same
-            bundle.doubtful, self._poll_at = True, now
+        match done.answer:
+            case "ok":
+                self._submitted(bundle, read_submitted(done.out), now)
+                self.limit.accepted(_in_slurm(bundles), now)
+            case "refused":
+                self._refused.append((bundle.name, printable(done.error)))
+            case "limit":
+                self._take_limit(done, bundle, _in_slurm(bundles), now)
+            case "away":  # it may have arrived all the same
+                bundle.doubtful, self._poll_at = True, now
+
+    def _take_limit(self, done: Done, bundle: Bundle, others: int, now: float) -> None:
+        """Hand over fewer tasks at once; one that is refused alone, where nothing can end that counts, is refused."""
+        self.limit.refused(len(bundle.tasks), others, printable(done.limit), now)
+        alone = len(bundle.tasks) == 1 and not others and not self._has_alive
+        if alone and "Grp" not in done.limit:  # which other users share
+            self._refused.append((bundle.name, printable(done.error)))
 
     def _submitted(self, bundle: Bundle, slurm_id: str, now: float) -> None:
         bundle.submitted_at, bundle.doubtful = now, False
@@ -185,7 +220,7 @@ class Controller:
         now = time.monotonic()
         self.facts, self.asked_at = read_facts(done.out), done.began
         self.answer_interval = 0.0 if self._answered_at is None else now - self._answered_at
-        self._answered_at, self.trouble = now, ""
+        self._answered_at, self.trouble, self._has_alive = now, "", has_alive(done.out)
         self._signals &= self.facts.keys()
         self._unwanted &= {key for key, fact in self.facts.items() if not fact.is_over}
         known = {tag for tag, _ in self.facts}
@@ -214,27 +249,58 @@ class Controller:
             self._commands.configuration()
         elif self.nodes is None:
             self._commands.nodes(self._partition)
-        elif ids := self._ids(self._unwanted):
+        elif ids := self._whole_arrays(self._ids(self._unwanted)):
             self._commands.cancel(list(ids))
-            self._unwanted -= set(ids.values())
-        elif ids := self._ids(self._signals):
-            self._commands.signal(list(ids), LOOK)
-            self._signals -= set(ids.values())
-        elif (ready := next(filter(_is_ready, bundles.values()), None)) and now >= self._next_submit(now):
+            self._unwanted.difference_update(*ids.values())
+        elif signals := dict(islice(self._ids(self._signals).items(), IDS_AT_ONCE)):
+            self._commands.signal(list(signals), LOOK)
+            self._signals -= set(signals.values())
+        elif (ready := self._next_ready(bundles, now)) and now >= self._next_submit(now):
             self._submits_left -= 1
             self._commands.submit(ready.tag, ready.options, self._script(ready))
-        elif (bundles or self._unwanted) and now >= self._poll_at:
+        elif self._asks(bundles) and now >= self._poll_at:
             self._commands.query()
+
+    def _asks(self, bundles: Mapping[str, Bundle]) -> bool:
+        """Whether there is something to ask Slurm for: also tasks of bundles that are over, as long as they live."""
+        unheard = self._submitted_at >= self.asked_at
+        return bool(bundles or self._unwanted or self._ghosts) or unheard
 
     def _ids(self, keys: set[Key]) -> dict[str, Key]:
         """Slurm's ids of tasks that it goes on with, by the newest answer."""
         return {self.facts[key].job: key for key in keys if key in self.facts and not self.facts[key].is_over}
+
+    def _whole_arrays(self, ids: Mapping[str, Key]) -> dict[str, list[Key]]:
+        """The ids for one scancel, each with its tasks: one for an array of which nothing else is wanted."""
+        alive = Counter(_base(fact.job) for fact in self.facts.values() if not fact.is_over)
+        unwanted = Counter(map(_base, ids))
+        found: dict[str, list[Key]] = {}
+        for number, key in ids.items():
+            base = _base(number)
+            found.setdefault(base if unwanted[base] == alive[base] else number, []).append(key)
+        return dict(islice(found.items(), IDS_AT_ONCE))
+
+    def _next_ready(self, bundles: Mapping[str, Bundle], now: float) -> Bundle | None:
+        """The bundle to submit next, if a submit limit leaves room for it."""
+        ready = next(filter(_is_ready, bundles.values()), None)
+        most = self.limit.most(now)
+        return ready if ready is None or most is None or _in_slurm(bundles) + len(ready.tasks) <= most else None
 
     def _next_submit(self, now: float) -> float:
         """When the next submit may be made."""
         passed = (now - self._refilled_at) / SUBMIT_INTERVAL
         self._submits_left, self._refilled_at = min(self._submits_left + passed, SUBMITS_AT_ONCE), now
         return now if self._submits_left >= 1 else now + (1 - self._submits_left) * SUBMIT_INTERVAL
+
+
+def _base(number: str) -> str:
+    """The id of the whole array of a task."""
+    return number.partition("_")[0]
+
+
+def _in_slurm(bundles: Mapping[str, Bundle]) -> int:
+    """How many tasks Slurm has of these bundles."""
+    return sum(len(bundle.tasks) for bundle in bundles.values() if bundle.submitted_at is not None)
 
 
 def _is_ready(bundle: Bundle) -> bool:

@@ -79,9 +79,7 @@ class Direct:
                 if index not in bundle.attempts:
                     bundle.folder.claim(index)
         except OSError as error:
-            for attempt in list(bundle.attempts.values()):
-                self._judgement.take_back(bundle, attempt)
-                self._leave(bundle, attempt)
+            self._take_all_back(bundle)
             return error
         self._directory.trouble = ""
         bundle.made = True
@@ -95,11 +93,19 @@ class Direct:
 
     def refuse(self, name: str, why: str) -> None:
         """Slurm will never take the bundle: its jobs are held with Slurm's words."""
-        bundle = self.all[name]
-        for attempt in list(bundle.attempts.values()):
-            if self._judgement.take_back(bundle, attempt):
-                self._judgement.hold(attempt.job_id, f"held: Slurm refused it: {why}")
-                self._leave(bundle, attempt)
+        for job_id in self.give_up(name):
+            self._judgement.hold(job_id, f"held: Slurm refused it: {why}")
+
+    def give_up(self, name: str) -> list[int]:
+        """Take all jobs of a bundle back that Slurm did not take; their ids."""
+        bundle = self.all.get(name)
+        return [] if bundle is None else self._take_all_back(bundle)
+
+    def _take_all_back(self, bundle: Bundle) -> list[int]:
+        taken = [attempt for attempt in list(bundle.attempts.values()) if self._judgement.take_back(bundle, attempt)]
+        for attempt in taken:
+            self._leave(bundle, attempt)
+        return [attempt.job_id for attempt in taken]
 
     # -- what happens -----------------------------------------------------------------------------
 
@@ -213,13 +219,15 @@ class Direct:
 
     def situations(self) -> dict[str, InCluster]:
         """Why attempts have not started, by bundle."""
-        return {name: _situation(bundle, bundle.attempts.values()) for name, bundle in self.all.items()}
+        limit = self._controller.limit.words
+        return {name: _situation(bundle, bundle.attempts.values(), limit) for name, bundle in self.all.items()}
 
 
-def _situation(bundle: Bundle, attempts: Collection[Attempt]) -> InCluster:
-    """Why the first attempt of a bundle waits that has not started."""
+def _situation(bundle: Bundle, attempts: Collection[Attempt], limit: str) -> InCluster:
+    """Why the first attempt of a bundle waits that has not started; `limit` is why it may not be submitted."""
     facts = (attempt.answers.fact for attempt in attempts if attempt.began is None)
     fact = next((fact for fact in facts if fact is not None), None)
     if fact is None:
-        return InCluster(bundle.since, "submitted" if bundle.submitted_at is not None else "about to be submitted")
+        unsubmitted = limit or "about to be submitted"
+        return InCluster(bundle.since, "submitted" if bundle.submitted_at is not None else unsubmitted)
     return InCluster(bundle.since, reason_text(fact.reason), fact.start)

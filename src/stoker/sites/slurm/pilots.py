@@ -97,9 +97,9 @@ class Pilots:
         return self._many_short and _is_short(spec.limit)
 
     def _is_able(self, job: Job) -> bool:
-        """Whether a pilot can run it: in one node, and in its time. Slurm itself finds GPUs of a model."""
+        """Whether a pilot can run it: in one node, in its time; Slurm itself finds models and reads its own options."""
         spec, gpus = job.spec, job.spec.resources.gpus
-        single = spec.nodes == 1 and (self._settings.private or not spec.resources.model)
+        single = spec.nodes == 1 and not spec.slurm and (self._settings.private or not spec.resources.model)
         fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
         return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 

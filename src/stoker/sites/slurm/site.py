@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from stoker.core.cluster import Caps, Room, bundles, first_node, offer_in_order
+from stoker.core.cluster import Caps, Room, bundles, first_node, is_suspended, offer_in_order
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Starting
 from stoker.core.planner.forecast import Forecast
@@ -30,6 +30,7 @@ from stoker.sites.slurm.pilots import Pilots
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
+SUSPENDED = "suspended in Slurm, by an administrator or for another job"
 DISK_PAUSE = 10.0
 """Seconds before files are written again after the shared directory refused them."""
 
@@ -112,6 +113,10 @@ class SlurmSite:
         answered = self._controller.step(self._all)
         for name, why in self._controller.take_refused():
             self._refuse(name, why)
+        for name in self._controller.too_large(self._all):
+            self._direct.give_up(name)
+        if answered and self._controller.limit.words:  # which is tried again from time to time
+            self._jobs.plan_due = True
         direct = answered or (self._direct.all and now >= self._direct.pace.at)
         pilots = answered or (self._pilots.all and now >= self._pilots.pace.at)
         if not (direct or pilots) or not self._is_reachable(now):
@@ -170,7 +175,7 @@ class SlurmSite:
         """Assign waiting jobs as far as there is room for them."""
         assert self._controller.max_array is not None
         most = self._controller.max_array - 1
-        room = Room(self._settings.queued_max - sum(1 for _ in self._direct.pending), most, self._active_in)
+        room = Room(self._room(), most, self._active_in)
         direct: list[Job] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
         self._hold_for_failures()
@@ -189,6 +194,12 @@ class SlurmSite:
         self._pilots.assign_offered(now)
         for found in bundles(direct, most):
             self._direct.assign(found, now)
+
+    def _room(self) -> int:
+        """How many more jobs may wait in Slurm."""
+        room = self._settings.queued_max - sum(1 for _ in self._direct.pending)
+        limit = self._controller.limit_room(self._all)
+        return room if limit is None else min(room, limit)
 
     def _start_pilots(self, caps: Caps, now: float) -> None:
         """Start pilots for the jobs that still wait for one."""
@@ -304,6 +315,8 @@ class SlurmSite:
             return Short(trouble)
         if (full := caps.full(job)) is not None:
             return full
+        if self._controller.limit_room(self._all) == 0:
+            return InCluster(None, self._controller.limit.words)
         if self._pilots.takes(job):
             return InCluster(None, "waits for a pilot with room for it")
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
@@ -324,8 +337,18 @@ class SlurmSite:
                     (self._slurm_trouble, self._directory.away, self._directory.trouble, self._pilots.checks.trouble),
                 )
             ),
+            survivors=dict.fromkeys(self._suspended(), SUSPENDED),
             handed_over={**self._direct.situations(), **self._pilots.situations()},
         )
+
+    def _suspended(self) -> Iterator[int]:
+        """Jobs that Slurm has stopped, by its newest answer."""
+        for attempt in self._direct.attempts:
+            if attempt.began is not None and is_suspended(attempt.answers):
+                yield attempt.job_id
+        for pilot in self._pilots.all.values():
+            if is_suspended(pilot.answers):
+                yield from (handed.job_id for handed in pilot.handed.values() if handed.began is not None)
 
     def _summary(self) -> str:
         in_pilots = list(self._pilots.all.values())

@@ -166,11 +166,11 @@ class Adviser:
             self._running[row.number] = _RunningTrial(row, values)
 
     def _values_of(self, row: TrialJob) -> TrialValues | None:
-        attempts = self._store.attempts(row.job)
-        if not attempts:
+        runs = self._store.runs(row.job)
+        if not runs:
             return None
         report = self._paths.on(self._stored.spec.cluster).report(row.job)
-        return TrialValues(self._objectives, attempts[-1], report, lambda text: self._path(row, text))
+        return TrialValues(self._objectives, runs[-1], len(runs), report, lambda text: self._path(row, text))
 
     def _path(self, row: TrialJob, text: str) -> str:
         return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.params, text)))

@@ -76,18 +76,18 @@ class TextSource:
 
 
 class ReportReader:
-    """Values that an attempt gave to `stoker.report()`, of which each is a line of JSON."""
+    """Values that a run gave to `stoker.report()`, of which each is a line of JSON."""
 
-    def __init__(self, name: str, attempt: int) -> None:
+    def __init__(self, name: str, run: int) -> None:
         self.notice = ""
         self._name = name
-        self._attempt = attempt
+        self._run = run
         self._decoder = msgspec.json.Decoder(Report)
 
     def read(self, line: str) -> tuple[float, float | None] | None:
         with contextlib.suppress(*UNREADABLE):
             report = self._decoder.decode(line)
-            if report.attempt == self._attempt:
+            if report.attempt == self._run:
                 return reading_in(report.values, self._name)
         return None
 
@@ -134,15 +134,23 @@ class EventFiles:
 
 
 class TrialValues:
-    """The values of one attempt of a trial, for all objectives."""
+    """The values of one run of a trial, for all objectives."""
 
     def __init__(
-        self, objectives: Sequence[Objective], attempt: AttemptRow, report: Path, resolve: Callable[[str], str]
+        self,
+        objectives: Sequence[Objective],
+        attempt: AttemptRow,
+        run: int,
+        report: Path,
+        resolve: Callable[[str], str],
     ) -> None:
-        """`resolve` makes the path of a file that the trial writes from the text of an objective."""
+        """Read what the attempt writes; its reports carry the number of the `run`.
+
+        `resolve` makes the path of a file that the trial writes from the text of an objective.
+        """
         self.attempt = attempt.number
         self._series = {one.name: Series() for one in objectives}
-        self._sources = {one.name: _sources(one, attempt, report, resolve) for one in objectives}
+        self._sources = {one.name: _sources(one, attempt, run, report, resolve) for one in objectives}
 
     def read(self, *, last: bool = False) -> None:
         """Read what was written since the last call."""
@@ -170,12 +178,12 @@ class TrialValues:
 
 
 def _sources(
-    objective: Objective, attempt: AttemptRow, report: Path, resolve: Callable[[str], str]
+    objective: Objective, attempt: AttemptRow, run: int, report: Path, resolve: Callable[[str], str]
 ) -> list[ValueSource]:
     began = attempt.started or attempt.assigned
     match objective.source:
         case "report":
-            return [TextSource(str(report), ReportReader(objective.name, attempt.number))]
+            return [TextSource(str(report), ReportReader(objective.name, run))]
         case "regex":
             return [TextSource(path, reader_for(objective)) for path in (attempt.log, attempt.errors) if path]
         case "tensorboard":

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,13 +22,14 @@ from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep
-from stoker.queue.adviser_job import TRY_AGAIN
+from stoker.queue.adviser_job import RETRIED, TRY_AGAIN
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.schema import Change
 from stoker.store.sweeps import StoredSweep, add_sweep, stop_sweep, trial_results
 from stoker.store.trials import TrialJob, all_trials
 from stoker.store.writer import Store
+from support.wait import PATIENCE_SECONDS
 
 
 class Queue:
@@ -250,6 +254,23 @@ def test_an_engine_that_was_killed_is_started_by_the_worker_of_this_job(queue: Q
     assert not adviser._engine_was_killed()
     queue.now += NO_ENGINE_SECONDS + 1
     assert adviser.run() == TRY_AGAIN
+
+
+def test_a_log_without_room_does_not_end_the_sweep(tmp_path: Path) -> None:
+    """An adviser that cannot even say why it cannot work is started again."""
+    (tmp_path / "queue.db").write_bytes(b"not a database" * 100)
+    command = [sys.executable, "-m", "stoker.adviser", str(tmp_path)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, "STOKER_JOB_ID": "1"},
+            stdout=full,
+            stderr=full,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert str(ended.returncode) in RETRIED
+    assert ended.returncode == TRY_AGAIN
 
 
 def test_there_is_one_adviser_at_a_time(queue: Queue) -> None:

@@ -427,8 +427,10 @@ def _found(store: Store, sweep_id: int) -> StoredSweep:
 
 
 def say(text: str) -> None:
-    """Write to the log of this job."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+    """Write to the log of this job; not by a buffer, whose rest would fail again at the end of the process."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+    with contextlib.suppress(OSError):  # a full disk must not end the sweep
+        os.write(1, line.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -20,8 +20,9 @@ from stoker.store.paths import Paths
 RESTARTS = 1000
 TRY_AGAIN = 75
 """Exit code of an adviser that has to be started again."""
-KILLED = ("129", "137", "143")
-"""Exit codes of an adviser that was killed by HUP, KILL or TERM, and not cancelled: the next one continues."""
+RETRIED = (str(TRY_AGAIN), "1", "129", "137", "143")
+"""Exit codes after which the next adviser continues: its own, that of a Python that could not start, and those of an
+adviser that was killed by HUP, KILL or TERM, and not cancelled."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
@@ -90,7 +91,7 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
         limit=None,
         signal=None,
         retries=RESTARTS,
-        retry_on=(str(TRY_AGAIN), *KILLED),
+        retry_on=RETRIED,
         requeue=True,
         always_requeue=True,
         at_once=None,

@@ -173,7 +173,7 @@ class Adviser:
         return TrialValues(self._objectives, runs[-1], len(runs), report, lambda text: self._path(row, text))
 
     def _path(self, row: TrialJob, text: str) -> str:
-        return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.params, text)))
+        return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.job, row.params, text)))
 
     def _read_values(self) -> bool:
         """Read the files of all running trials; True where one has new values."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from msgspec.structs import replace
@@ -57,12 +58,26 @@ def _check_file(sweep: Sweep, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
     names = {one.name for one in sweep.space.parameters}
     used = set(placeholders([objective.where])) if objective.source in ("jsonl", "csv", "tensorboard") else set()
-    if objective.source in ("report", "regex") or used & set(OF_ONE_TRIAL) or (names <= used and sweep.repeat == 1):
+    if (
+        objective.source in ("report", "regex", "wandb")
+        or used & set(OF_ONE_TRIAL)
+        or (names <= used and sweep.repeat == 1)
+    ):
         return
     raise UsageError(
         f"all trials would write {objective.name} to the same file {objective.where}",
         f"give each its own: {objective.name}={objective.source}:runs/{{trial}}/{objective.where}, also in the command",
     )
+
+
+def wandb_starter(objectives: Sequence[Objective], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The command that runs a script of Weights & Biases; refuses values that wandb would not write."""
+    logged = [one.name for one in objectives if one.source == "wandb"]
+    if logged and environment.get("WANDB_MODE") == "disabled":
+        raise UsageError(
+            f"with WANDB_MODE=disabled wandb writes no {logged[0]}", "unset it, or let the script call stoker.report()"
+        )
+    return sys.executable, "-P", "-m", "stoker.python.wandb_trial"
 
 
 PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("optuna", "cmaes")}

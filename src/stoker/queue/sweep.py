@@ -15,7 +15,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
 from stoker.core.sweep.grammar import check_space
-from stoker.core.sweep.points import ADAPTIVE, METHODS
+from stoker.core.sweep.points import ADAPTIVE, METHODS, size_of
 from stoker.core.sweep.record import REPEAT, Sweep, trial_jobs
 from stoker.core.sweep.space import Choices, Product, Space
 from stoker.core.sweep.template import (
@@ -25,8 +25,9 @@ from stoker.core.sweep.template import (
     check_placeholders,
     placeholders,
     variable_of,
+    with_arguments,
 )
-from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser
+from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser, wandb_starter
 from stoker.queue.config import Config
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
@@ -42,6 +43,8 @@ MANY = 10_000
 """Trials that are queued only after the user has confirmed their number."""
 LARGEST = 10**9
 LABEL = "sweep"
+WANDB_COUNT = 100
+"""Trials of a sweep of W&B's that has no end."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -59,6 +62,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     objectives: tuple[str, ...] = ()
     goal: str | None = None
     pruners: tuple[str, ...] = ()
+    wandb: bool | None = None
+    """Whether the command is one for the agent of Weights & Biases, with its macros."""
+    notes: tuple[str, ...] = ()
+    """Of the file, for the user."""
 
 
 class Prepared(Struct, frozen=True):
@@ -125,17 +132,19 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python train.py")
     if options.array is not None:
         raise UsageError("--array and a sweep cannot be combined", "write the index as a parameter: i=0..9")
+    given = asked.command
+    asked = _with_end(asked)
     names = list(asked.space.names)
     _check_numbers(asked, names)
     known = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
     env = {name: value for name, value in options.env.items() if placeholders([value])}
-    check_placeholders(asked.command.words, known)
+    check_placeholders(given.words, known)
     check_placeholders(list(env.values()), known, "--env")
     check_placeholders([asked.results or ""], known, "--results")
-    used = {*placeholders(asked.command.words), *(name for value in env.values() for name in placeholders([value]))}
+    used = {*placeholders(given.words), *(name for value in env.values() for name in placeholders([value]))}
     left = [name for name in names if name not in used]
-    style: Style = asked.style or ("none" if used.intersection(names) else "args")
-    command = appended(asked.command, left, style)
+    style: Style = asked.style or ("none" if asked.wandb or used.intersection(names) else "args")
+    command = appended(with_arguments(given, left) if asked.wandb else given, left, style)
     if style == "env":
         env |= _variables(left)
     sweep = Sweep(
@@ -153,10 +162,21 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         goal=asked.goal or "",
         pruners=asked.pruners,
     )
-    check_advice(sweep)
+    objectives, _ = check_advice(sweep)
+    if asked.wandb or any(one.source == "wandb" for one in objectives):
+        sweep = msgspec.structs.replace(sweep, starter=wandb_starter(objectives, {**os.environ, **options.env}))
     rest = {name: value for name, value in options.env.items() if name not in env}
-    notes = tuple(_unused_note(asked.space, left)) if style == "none" and asked.style is None else ()
-    return Prepared(sweep, msgspec.structs.replace(options, env=rest), notes)
+    unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
+    return Prepared(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
+
+
+def _with_end(asked: Asked) -> Asked:
+    """A sweep of W&B's goes on until somebody ends it; here it has an end."""
+    endless = asked.method in ADAPTIVE or (asked.method == "random" and size_of(asked.space) is None)
+    if not asked.wandb or asked.count is not None or not endless:
+        return asked
+    note = f"the file has no run_cap: {WANDB_COUNT} trials; -N changes this, stoker sweep extend adds more"
+    return msgspec.structs.replace(asked, count=WANDB_COUNT, notes=(*asked.notes, note))
 
 
 def _method(asked: Asked) -> str:

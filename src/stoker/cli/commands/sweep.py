@@ -169,7 +169,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     from stoker.queue.sweep import prepare
 
     prepared = prepare(_asked(words, typed, request, values), options)
-    for note in prepared.notes:
+    for note in prepared.notes if request.dry_run or request.estimate else ():
         say(note)
     if request.dry_run:
         return _print_commands(prepared)
@@ -237,7 +237,7 @@ def _print_commands(prepared: Prepared) -> int:
             "try --dry-run with --method random",
         )
     sys.stdout.flush()
-    commands = TrialMaker(prepared.sweep, JobSpec()).commands()
+    commands = TrialMaker(replace(prepared.sweep, starter=()), JobSpec()).commands()
     while some := [command.text for command in islice(commands, 1000)]:
         sys.stdout.buffer.write(os.fsencode("\n".join([*some, ""])))
         sys.stdout.buffer.flush()

@@ -108,7 +108,7 @@ class TestFiles:
         (tmp_path / "sweep.yaml").write_text(WANDB)
         asked = read_sweep_file(tmp_path / "sweep.yaml", "/bin/sh")
         assert space_text(asked.space) == (
-            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10.0..50.0:10.0"
+            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10"
             " opt.name=sgd,adam opt.momentum=0.8,0.9 if opt.name=sgd"
         )
         assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss=wandb",), "min")
@@ -153,8 +153,10 @@ class TestFiles:
             Choices((1, True), ("1", "True")),
         ]
         found = prepare(asked, JobOptions())
-        assert found.sweep.count == WANDB_COUNT
-        assert any("no run_cap" in note for note in found.notes)
+        assert found.sweep.count == 4
+        assert any("no run_cap; it ends after 4 points" in note for note in found.notes)
+        endless = {**table, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
+        assert prepare(asked_of(endless, "/bin/sh"), JobOptions()).sweep.count == WANDB_COUNT
 
     def test_values_that_wandb_would_not_write(self) -> None:
         """Are refused before anything runs."""

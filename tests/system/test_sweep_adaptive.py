@@ -18,7 +18,7 @@ from stoker.store.trials import all_trials
 from support.background import Background
 from support.cli import until
 from support.storm.sweep import SweepStorm
-from support.sweeps import LOSS, broken_promises, start_sweep, stored_trials, sweep_status, wait_sweep
+from support.sweeps import LOSS, SPACE, broken_promises, start_sweep, stored_trials, sweep_status, wait_sweep
 from support.wait import wait_until
 
 WHOLE = Resources(gpus=2)
@@ -170,6 +170,22 @@ def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Back
     view = wait_sweep(background, sweep)
     assert [(one["values"], one["trials"]) for one in view["best"]] == [({"loss": 0.25}, [1])]
     assert [one["state"] for one in view["trials"]] == ["failed", "done"]
+
+
+def test_a_dry_run_shows_the_first_points(background: Background) -> None:
+    """Those that the sweep then begins with; it says that the others follow from results."""
+    options = ["--method", "tpe", "-N", "12", "--repeat", "2", "--max-parallel", "4", "-G", "0"]
+    words = [*SPACE, *options, "--objective", LOSS]
+    command = ["--", "echo", "loss={lr}", "{depth}"]
+    said = background("sweep", "--dry-run", *words, *command)
+    assert said.code == 0, said.err
+    shown = said.out.splitlines()
+    assert len(shown) == 20
+    assert "tpe chooses the other 4 trials by their results" in said.err
+    sweep = int(background("sweep", "--parsable", *words, *command).out)
+    wait_until(lambda: len(stored_trials(background, sweep)) >= 4)
+    begun = [f"echo loss={params['lr']} {params['depth']}" for _, _, params in stored_trials(background, sweep)]
+    assert begun[:4] == shown[:4]
 
 
 REFUSED = {

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
+import msgspec
 from msgspec.structs import replace
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.launch import log_pattern
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.core.sweep.objective import Objective, parse_objectives
 from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.pruning import Pruner, parse_pruner
 from stoker.core.sweep.record import Sweep
+from stoker.core.sweep.space import Params
 from stoker.core.sweep.template import placeholders
 from stoker.store.paths import Paths
 
@@ -94,6 +97,16 @@ def _check_packages(method: str, objectives: int) -> None:
         )
     if method == "cmaes" and objectives > 1:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
+
+
+def first_points(sweep: Sweep, count: int) -> list[Params]:
+    """The points that an adaptive method chooses before it knows results."""
+    words = [sys.executable, "-P", "-m", "stoker.adviser.preview", str(count)]
+    done = subprocess.run(words, input=msgspec.json.encode(sweep), capture_output=True, check=False)
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StokerError(f"--method {sweep.method} cannot choose points: {last}", "check what pip list says of optuna")
+    return [msgspec.json.decode(line, type=Params) for line in done.stdout.splitlines()]
 
 
 def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:

@@ -27,6 +27,7 @@ from stoker.core.sweep.template import (
     variable_of,
     with_arguments,
 )
+from stoker.core.units import count_text
 from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser, wandb_starter
 from stoker.queue.config import Config
 from stoker.queue.engine_process import Background
@@ -172,11 +173,12 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
 
 def _with_end(asked: Asked) -> Asked:
     """A sweep of W&B's goes on until somebody ends it; here it has an end."""
-    endless = asked.method in ADAPTIVE or (asked.method == "random" and size_of(asked.space) is None)
-    if not asked.wandb or asked.count is not None or not endless:
+    if not asked.wandb or asked.count is not None or asked.method not in ("random", *ADAPTIVE):
         return asked
-    note = f"the file has no run_cap: {WANDB_COUNT} trials; -N changes this, stoker sweep extend adds more"
-    return msgspec.structs.replace(asked, count=WANDB_COUNT, notes=(*asked.notes, note))
+    size = size_of(asked.space)
+    count = WANDB_COUNT if size is None else min(size, WANDB_COUNT)
+    note = f"the file has no run_cap; it ends after {count_text(count, 'point')}, which -N changes"
+    return msgspec.structs.replace(asked, count=count, notes=(*asked.notes, note))
 
 
 def _method(asked: Asked) -> str:

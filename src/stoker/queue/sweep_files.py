@@ -246,7 +246,8 @@ def _range(table: Mapping[str, Any]) -> Domain:
     low, high = _number(table.get("min")), _number(table.get("max"))
     if not isinstance(low, int | float) or not isinstance(high, int | float):
         raise UsageError(f"min {low!r} or max {high!r} is not a number", "write min: 1 and max: 8")
-    step = _number(table["q"]) if "q" in table else None
+    quantized = str(distribution).startswith("q_")
+    step = _number(table["q"]) if "q" in table else 1 if quantized else None
     if distribution == "log_uniform":  # W&B: the exponents of e
         low, high = math.exp(low), math.exp(high)
         kind: Mapping[str, bool] = {"log": True}
@@ -254,8 +255,9 @@ def _range(table: Mapping[str, Any]) -> Domain:
         whole = isinstance(low, int) and isinstance(high, int)
         kind = {"integer": whole and step is None, "log": bool(table.get("log"))}
     else:
-        kind = _DISTRIBUTIONS[distribution]
-    return range_of(low, high, step=None if kind.get("log") or step is None else float(step), **kind)
+        whole = quantized and all(float(one).is_integer() for one in (low, high, step or 1))
+        kind = {"integer": whole, **_DISTRIBUTIONS[distribution]}
+    return range_of(low, high, step=None if kind.get("log") else step, **kind)
 
 
 def _typed(value: Any) -> Any:

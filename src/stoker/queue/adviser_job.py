@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 
 import msgspec
@@ -83,6 +84,8 @@ def wandb_starter(objectives: Sequence[Objective], environment: Mapping[str, str
     return sys.executable, "-P", "-m", "stoker.python.wandb_trial"
 
 
+OLDEST_OPTUNA = 5
+"""As the extra `sweep` asks for."""
 PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("optuna", "cmaes")}
 
 
@@ -90,6 +93,11 @@ def _check_packages(method: str, objectives: int) -> None:
     missing = [package for package in PACKAGES[method] if find_spec(package) is None]
     if "optuna" in missing:
         raise UsageError(f"--method {method} needs optuna, which is not installed", "pip install 'stoker[sweep]'")
+    if int((found := version("optuna")).partition(".")[0]) < OLDEST_OPTUNA:
+        raise UsageError(
+            f"--method {method} needs optuna {OLDEST_OPTUNA} or newer; this Python has {found}",
+            "pip install 'stoker[sweep]'; hydra-optuna-sweeper works with it if installed with --no-deps",
+        )
     if missing:
         raise UsageError(
             f"--method {method} needs {' and '.join(missing)}, which this Python does not have",

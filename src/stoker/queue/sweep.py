@@ -30,14 +30,16 @@ from stoker.core.sweep.template import (
 from stoker.core.units import count_text
 from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser, wandb_starter
 from stoker.queue.config import Config
+from stoker.queue.control import Control
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions
 from stoker.queue.submit import Part, QueueSubmission
+from stoker.queue.sweep_change import resume
 from stoker.queue.sweep_folders import make_folders, planned_folders
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
-from stoker.store.sweeps import StoredSweep, add_sweep, has_sweeps, sweep_of_content
+from stoker.store.sweeps import StoredSweep, add_sweep, all_sweeps, has_sweeps, sweep_of_content
 from stoker.store.writer import Store
 
 MANY = 10_000
@@ -350,6 +352,10 @@ def submit_sweep(
     with opened() as store:
         with engine.not_for_nothing():
             spec = submission.settle(store, engine.machine() if submission.needs_devices else None)
+        if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
+            done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
+            said = (*prepared.notes, *submission.notes)
+            return SubmittedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
@@ -367,6 +373,16 @@ def submit_sweep(
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
     return SubmittedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
+
+
+def _same_sweep(store: Store, sweep: Sweep, spec: JobSpec) -> StoredSweep | None:
+    """The newest sweep that would choose the same points; how many, and how many at once, makes no difference."""
+
+    def points(one: Sweep) -> Sweep:
+        return msgspec.structs.replace(one, count=None, max_parallel=None, name="", pruners=())
+
+    alike = (one for one in all_sweeps(store) if (one.spec.cwd, one.spec.cluster) == (spec.cwd, spec.cluster))
+    return next((one for one in alike if points(one.sweep) == points(sweep)), None)
 
 
 def _wake(paths: Paths, sim: str | None, engine: Background, clusters: Sequence[str]) -> StokerError | None:

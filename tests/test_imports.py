@@ -59,6 +59,7 @@ PURE = {
     "re",
     "shlex",
     "statistics",
+    "struct",
     "string",
     "types",
     "typing",

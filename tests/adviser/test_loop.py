@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,18 +16,20 @@ import pytest
 from stoker.adviser import loop
 from stoker.adviser.loop import NO_ENGINE_SECONDS, Adviser, only_adviser
 from stoker.core.errors import StokerError
-from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Retried, Started, advance
+from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Retried, Returned, Started, advance
+from stoker.core.launch import variables
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep
-from stoker.queue.adviser_job import TRY_AGAIN
+from stoker.queue.adviser_job import RETRIED, TRY_AGAIN
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.schema import Change
 from stoker.store.sweeps import StoredSweep, add_sweep, stop_sweep, trial_results
 from stoker.store.trials import TrialJob, all_trials
 from stoker.store.writer import Store
+from support.wait import PATIENCE_SECONDS
 
 
 class Queue:
@@ -68,6 +74,22 @@ class Queue:
         path.write_text(log)
         events = Assigned("worker", ("0",), str(path), self.now), Started(self._job(number).attempts + 1, self.now)
         self._record(number, *events)
+
+    def hand_back(self, number: int) -> None:
+        """Assign a trial, and take it back before it starts."""
+        attempt = self._job(number).attempts + 1
+        self._record(number, Assigned("worker", ("0",), str(self.home / f"{number}.log"), self.now))
+        self._record(number, Returned(attempt, self.now))
+
+    def report(self, number: int, **values: float) -> None:
+        """Write what a trial that runs gave to `stoker.report()`."""
+        job = self._job(number)
+        given = variables(job, (), {})
+        line = {"at": self.now, "attempt": int(given["STOKER_ATTEMPT"]), "values": values}
+        path = self.paths.report(job.id)
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            print(json.dumps(line), file=file)
 
     def end(self, number: int, code: int = 0) -> None:
         """End a trial that runs."""
@@ -165,6 +187,25 @@ def test_a_retried_trial_has_a_new_result(queue: Queue) -> None:
     assert adviser._open_study().trials()[0].value == 5.0
 
 
+def test_a_trial_that_was_handed_back_before_its_start_keeps_its_values(queue: Queue) -> None:
+    """What it reports counts, as does a run after a failure that was handed back as well; the first run's does not."""
+    adviser = queue.start(objectives=("loss:min",), count=1, max_parallel=1)
+    adviser.turn()
+    queue.hand_back(0)
+    queue.hand_back(0)
+    for value, seen_while_running in ((0.5, True), (0.25, False)):
+        queue.run(0, "")
+        queue.report(0, loss=value)
+        if seen_while_running:
+            adviser.turn()
+        queue.end(0)
+        adviser.turn()
+        result = trial_results(queue.store, queue.sweep)[0]
+        assert (result["values"], result.get("message", "")) == ({"loss": value}, "")
+        queue._record(0, Retried(queue.now))
+        queue.hand_back(0)
+
+
 def test_bad_trials_are_stopped_once(queue: Queue) -> None:
     """By a request to the engine, with the reason."""
     adviser = queue.start(max_parallel=3, pruners=("asha:min=1",))
@@ -213,6 +254,23 @@ def test_an_engine_that_was_killed_is_started_by_the_worker_of_this_job(queue: Q
     assert not adviser._engine_was_killed()
     queue.now += NO_ENGINE_SECONDS + 1
     assert adviser.run() == TRY_AGAIN
+
+
+def test_a_log_without_room_does_not_end_the_sweep(tmp_path: Path) -> None:
+    """An adviser that cannot even say why it cannot work is started again."""
+    (tmp_path / "queue.db").write_bytes(b"not a database" * 100)
+    command = [sys.executable, "-m", "stoker.adviser", str(tmp_path)]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            command,
+            env={**os.environ, "STOKER_JOB_ID": "1"},
+            stdout=full,
+            stderr=full,
+            timeout=PATIENCE_SECONDS,
+            check=False,
+        )
+    assert str(ended.returncode) in RETRIED
+    assert ended.returncode == TRY_AGAIN
 
 
 def test_there_is_one_adviser_at_a_time(queue: Queue) -> None:

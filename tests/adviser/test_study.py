@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.objective import Objective
 from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.space import Space, is_active
+from support.disk import small_disk
 
 LOSS = Objective("loss")
 PLAIN = parse_space(["lr=1e-5..1e-1:log", "depth=2..8", "act=relu,gelu", "seed=7"])
@@ -84,6 +87,48 @@ def test_a_lost_study_is_made_again_from_the_queue(tmp_path: Path) -> None:
     assert again.trials()[0].intermediate_values == {1: 0.9, 2: 0.5}
     assert again.unfinished() == {3: points[3][1]}
     assert again.ask()[0] == 4
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.66, 0.9])
+def test_a_study_that_is_cut_is_made_again(share: float, tmp_path: Path) -> None:
+    """The process that has it open notices at once, and points that are left keep their numbers."""
+    path = tmp_path / "1.study"
+    study = opened(path)
+    points = [study.ask() for _ in range(4)]
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(StudyLost, match="was cut"):
+        study.tell(Told(0, points[0][1], values=(0.5,)))
+    again = opened(path)
+    again.restore([Told(number, params, values=(float(number),)) for number, params in points])
+    for number in again.unfinished():
+        again.tell(Told(number, points[number][1], values=(float(number),)))
+    assert [trial.value for trial in opened(path).trials()] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_line_of_another_process_that_is_not_whole(tmp_path: Path) -> None:
+    """The study is lost, not the adviser; the file is put aside."""
+    path = tmp_path / "1.study"
+    study = opened(path)
+    with path.open("a") as file:
+        file.write('{"op_code":4,"worker\n{"op_code":4}\n')
+    with pytest.raises(StudyLost, match="not whole"):
+        study.ask()
+    assert opened(path).trials() == []
+    assert (tmp_path / "1.damaged").exists()
+
+
+def test_a_disk_that_is_nearly_full_gets_whole_lines_only(tmp_path: Path) -> None:
+    """A point that has no room is not in the file in part; with room, the study goes on."""
+    with small_disk(tmp_path / "small", "size=64k") as disk:
+        study = opened(disk / "study")
+        (disk / "ballast").write_bytes(b"x" * 40_000)
+        with pytest.raises(OSError, match="No space"):
+            deque((study.ask() for _ in range(1000)), maxlen=0)
+        assert (disk / "study").read_bytes().endswith(b"\n")
+        (disk / "ballast").unlink()
+        again = opened(disk / "study")
+        assert len(again.unfinished()) == len(again.trials())
+        assert again.ask()[0] == len(again.trials()) - 1
 
 
 def test_a_result_is_told_once(tmp_path: Path) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, JobSpec
 from stoker.core.sweep.grammar import parse_space
-from stoker.core.sweep.record import trial_jobs
-from stoker.core.sweep.space import space_text
+from stoker.core.sweep.objective import parse_objectives
+from stoker.core.sweep.record import TrialMaker, trial_jobs
+from stoker.core.sweep.space import Choices, space_text
 from stoker.queue.options import JobOptions
-from stoker.queue.sweep import Asked, Prepared, completed, prepare
+from stoker.queue.sweep import WANDB_COUNT, Asked, Prepared, completed, prepare
 from stoker.queue.sweep_files import asked_of, read_sweep_file
 from stoker.queue.sweep_folders import PARAMS, make_folders, planned_folders
 
@@ -95,6 +97,9 @@ parameters:
 """
 
 
+VALUES = {"lr": 0.1, "flag": False, "net": None}
+
+
 class TestFiles:
     """TOML, YAML, and the keys of Weights & Biases."""
 
@@ -103,12 +108,61 @@ class TestFiles:
         (tmp_path / "sweep.yaml").write_text(WANDB)
         asked = read_sweep_file(tmp_path / "sweep.yaml", "/bin/sh")
         assert space_text(asked.space) == (
-            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10.0..50.0:10.0"
+            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10"
             " opt.name=sgd,adam opt.momentum=0.8,0.9 if opt.name=sgd"
         )
-        assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss",), "min")
+        assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss=wandb",), "min")
         assert asked.pruners == ("hyperband:min=3,eta=2",)
-        assert asked.command == Command(("/usr/bin/env", "python", "train.py"))
+        assert asked.command == Command(("/usr/bin/env", "python", "train.py", "${args}"))
+
+    @pytest.mark.parametrize(
+        ("command", "words"),
+        [
+            (None, "python train.py --lr=0.1 --flag=False --net=None"),
+            ("${interpreter} ${program} ${args} train", "python train.py --lr=0.1 --flag=False --net=None train"),
+            ("${env} python ${program}", "/usr/bin/env python train.py"),
+            ("${program} ${args_no_hyphens}", "train.py lr=0.1 flag=False net=None"),
+            ("${program} ${args_no_equals}", "train.py --lr 0.1 --flag False --net None"),
+            ("${program} ${args_append_hydra}", "train.py +lr=0.1 +flag=False +net=None"),
+            ("a ${args_json} ${args_no_boolean_flags}", "a ${args_json} ${args_no_boolean_flags}"),
+            ("a ${envvar:HOME}/x ${unknown}", "a ${envvar:HOME}/x ${unknown}"),
+            ("a --rate {lr} ${args}", "a --rate 0.1 --flag=False --net=None"),
+        ],
+    )
+    def test_macros_of_weights_and_biases(self, command: str | None, words: str) -> None:
+        """Arguments stand where their macro is, and nowhere without one; values are those of Python."""
+        table = {"program": "train.py", "parameters": {name: {"values": [value]} for name, value in VALUES.items()}}
+        given = table if command is None else {**table, "command": command.split()}
+        sweep = prepare(asked_of(given, "/bin/sh"), JobOptions()).sweep
+        (made,) = TrialMaker(msgspec.structs.replace(sweep, starter=()), JobSpec()).commands()
+        assert " ".join(made.words) == words
+        (started,) = TrialMaker(sweep, JobSpec()).commands()
+        assert started.words[-len(made.words) :] == made.words
+        assert "stoker.python.wandb_trial" in started.words
+
+    def test_what_weights_and_biases_accepts(self) -> None:
+        """Blanks in the metric, other words for a goal, lists as values, a value twice, keys that mean nothing."""
+        values = {"a": {"values": [[1, 2], {"b": None}]}, "c": {"values": [1, 1, True], "probabilities": [1, 1, 1]}}
+        metric = {"name": "best_val F1", "goal": "maximum"}
+        table = {"program": "p", "method": "bayes", "metric": metric, "parameters": values, "RUN": 1}
+        asked = asked_of(table, "/bin/sh")
+        assert parse_objectives(asked.objectives, asked.goal)[0].name == "best_val F1"
+        assert (asked.goal, asked.notes) == ("max", ("RUN of the file is not used",))
+        assert [one.domain for one in asked.space.parameters] == [
+            Choices(("[1, 2]", '{"b": null}'), ("[1, 2]", "{'b': None}")),
+            Choices((1, True), ("1", "True")),
+        ]
+        found = prepare(asked, JobOptions())
+        assert found.sweep.count == 4
+        assert any("no run_cap; it ends after 4 points" in note for note in found.notes)
+        endless = {**table, "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
+        assert prepare(asked_of(endless, "/bin/sh"), JobOptions()).sweep.count == WANDB_COUNT
+
+    def test_values_that_wandb_would_not_write(self) -> None:
+        """Are refused before anything runs."""
+        table = {"program": "p", "metric": {"name": "loss"}, "parameters": {"a": {"values": [1]}}}
+        with pytest.raises(UsageError, match="writes no loss"):
+            prepare(asked_of(table, "/bin/sh"), JobOptions(env={"WANDB_MODE": "disabled"}))
 
     def test_toml(self, tmp_path: Path) -> None:
         """Our own keys, ranges as texts, unions, and a command with placeholders."""
@@ -150,7 +204,8 @@ class TestFiles:
             ({"parameters": {"lr": [1]}, "metric": {"goal": "minimize"}}, "metric has no name"),
             ({"parameters": {"lr": [1]}, "early_terminate": {"type": "x"}}, "early_terminate"),
             ({"parameters": {"lr": [1]}, "command": ["${program}"]}, "no program"),
-            ({"parameters": {"lr": [1]}, "command": ["${args_json}"]}, "not supported"),
+            ({"parameters": {"lr": {"mu": 0, "sigma": 1, "distribution": "normal"}}}, "'normal' is not supported"),
+            ({"parameters": {"lr": [1]}, "metric": {"name": "x", "goal": "best"}}, "no goal 'best'"),
             ({"parameters": {"lr": [1]}, "command": 5}, "neither a text nor a list"),
         ],
     )

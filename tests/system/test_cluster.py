@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from pathlib import Path
 
 from support.cli import until
@@ -69,6 +70,28 @@ def test_cancel_hold_edit_and_retry(lab: ClusterQueue) -> None:
     assert lab.wait(waiting[1]).code == 4
     assert lab.ran() == [blocker, waiting[1], waiting[1], waiting[2]]
     wait_until(lambda: not lab.slurm.run("squeue", "-h"))
+
+
+def test_a_trial_that_was_paused_in_slurm_keeps_its_value(lab: ClusterQueue) -> None:
+    """Its first attempt comes back unused; what the second one reports is its value."""
+    blocker = lab.submit("-G", "12", "--nodes", "3", until("gate"))
+    lab.wait_word("running", blocker)
+    (lab.cwd / "t.py").write_text("import stoker; stoker.report(loss=float(stoker.params()['x']))")
+    words = ["--objective", "loss:min", "--style", "none", "--", sys.executable, "t.py"]
+    said = lab("sweep", "-M", "lab", "--parsable", "x=1,2", *words)
+    trials = [int(said.out), int(said.out) + 1]
+    lab.wait_word("starting", *trials)
+    assert lab("pause", f"{trials[0]}.0").code == 0
+    lab.wait_word("held", trials[0])
+    assert lab("resume", f"{trials[0]}.0").code == 0
+    (lab.cwd / "gate").touch()
+    for job in (*trials, trials[-1] + 1):
+        assert lab.wait(job).code == 0
+    view = json.loads(lab("sweep", "status", "--json").out)
+    assert [(trial["state"], trial["values"]) for trial in view["trials"]] == [
+        ("done", {"loss": 1.0}),
+        ("done", {"loss": 2.0}),
+    ]
 
 
 def test_dependencies_across_machines(lab: ClusterQueue) -> None:

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +19,7 @@ from stoker.store.trials import all_trials
 from support.background import Background
 from support.cli import until
 from support.storm.sweep import SweepStorm
-from support.sweeps import LOSS, broken_promises, start_sweep, stored_trials, sweep_status, wait_sweep
+from support.sweeps import LOSS, SPACE, broken_promises, is_over, start_sweep, stored_trials, sweep_status, wait_sweep
 from support.wait import wait_until
 
 WHOLE = Resources(gpus=2)
@@ -80,6 +81,15 @@ def test_a_storm_over_a_sweep_does_no_harm(background: Background, seed: int) ->
     storm = SweepStorm(background, seed, kills=6)
     assert storm.rage() == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
     assert storm.blows.total() > 0
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_an_adviser_that_is_killed_again_and_again_stops_bad_trials(background: Background, seed: int) -> None:
+    """Each one judges anew by the values of all trials; what it asked for before its death happens once."""
+    storm = SweepStorm(background, seed, kills=8, targets=("adviser",))
+    assert storm.rage() == []
+    assert storm.blows["adviser"] > 2
+    assert storm.stopped > 0
 
 
 WRITER = """\
@@ -145,6 +155,38 @@ def test_a_sweep_is_stopped_and_extended(background: Background) -> None:
     assert "the study had lost" in background("logs", str(sweep)).out
 
 
+def test_an_optuna_that_is_too_old_is_refused_at_submit(background: Background, tmp_path: Path) -> None:
+    """As hydra-optuna-sweeper installs it; the adviser could not import it."""
+    information = tmp_path / "packages" / "optuna-2.10.1.dist-info" / "METADATA"
+    information.parent.mkdir(parents=True)
+    information.write_text("Metadata-Version: 2.1\nName: optuna\nVersion: 2.10.1\n")
+    words = ["lr=0.1..1.0", "--method", "tpe", "-N", "2", "--objective", LOSS, "--", "true"]
+    said = background("sweep", *words, PYTHONPATH=str(tmp_path / "packages"))
+    assert said.code == 2
+    assert "needs optuna 5 or newer; this Python has 2.10.1" in said.err
+
+
+def test_an_adaptive_sweep_is_resumed(background: Background) -> None:
+    """It is the earlier sweep: nothing where it has its trials, otherwise the rest; another seed is another sweep."""
+    options = ["--method", "tpe", "-G", "0", "--objective", LOSS, "--resume"]
+
+    def start(*words: str) -> dict[str, Any]:
+        said = background("sweep", "--json", "lr=0.1..1.0", *options, *words, "--", "sh", "-c", "echo loss={lr} >> ran")
+        assert said.code == 0, said.err
+        found: dict[str, Any] = json.loads(said.out)
+        wait_until(lambda: is_over(background, found["id"]))
+        return found
+
+    first, again, more = start("-N", "3"), start("-N", "3", "--name", "same"), start("-N", "5")
+    assert [(each["id"] == first["id"], each["trials"], each["skipped"]) for each in (first, again, more)] == [
+        (True, 3, 0),
+        (True, 0, 3),
+        (True, 2, 3),
+    ]
+    assert len((background.cwd / "ran").read_text().splitlines()) == 5
+    assert start("-N", "1", "--seed", "9")["id"] != first["id"]
+
+
 @pytest.mark.parametrize("method", ["grid", "tpe"])
 def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Background, method: str) -> None:
     """The retry brings back the adviser, which reads the new value; it chooses no further trials."""
@@ -161,6 +203,22 @@ def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Back
     view = wait_sweep(background, sweep)
     assert [(one["values"], one["trials"]) for one in view["best"]] == [({"loss": 0.25}, [1])]
     assert [one["state"] for one in view["trials"]] == ["failed", "done"]
+
+
+def test_a_dry_run_shows_the_first_points(background: Background) -> None:
+    """Those that the sweep then begins with; it says that the others follow from results."""
+    options = ["--method", "tpe", "-N", "12", "--repeat", "2", "--max-parallel", "4", "-G", "0"]
+    words = [*SPACE, *options, "--objective", LOSS]
+    command = ["--", "echo", "loss={lr}", "{depth}"]
+    said = background("sweep", "--dry-run", *words, *command)
+    assert said.code == 0, said.err
+    shown = said.out.splitlines()
+    assert len(shown) == 20
+    assert "tpe chooses the other 4 trials by their results" in said.err
+    sweep = int(background("sweep", "--parsable", *words, *command).out)
+    wait_until(lambda: len(stored_trials(background, sweep)) >= 4)
+    begun = [f"echo loss={params['lr']} {params['depth']}" for _, _, params in stored_trials(background, sweep)]
+    assert begun[:4] == shown[:4]
 
 
 REFUSED = {

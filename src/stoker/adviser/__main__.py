@@ -6,10 +6,11 @@ import contextlib
 import os
 import sys
 import time
+import traceback
 from pathlib import Path
 
-from stoker.adviser.loop import Adviser, only_adviser
-from stoker.core.errors import StokerError
+from stoker.adviser.loop import Adviser, only_adviser, say
+from stoker.core.errors import StokerError, UsageError
 from stoker.queue.adviser_job import TRY_AGAIN
 from stoker.store.paths import Paths
 from stoker.store.trials import sweep_of_adviser
@@ -20,7 +21,7 @@ AGAIN_SECONDS = 5.0
 
 
 def main() -> int:
-    """Advise until the sweep is over; an error ends up in the log of this job."""
+    """Advise until the sweep is over; an error ends up in the log of this job, and all but the user's may pass."""
     paths, job = Paths(Path(sys.argv[1])), int(os.environ["STOKER_JOB_ID"])
     try:
         with contextlib.closing(open_store(paths)) as store:
@@ -28,11 +29,16 @@ def main() -> int:
             with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
                 return adviser.run()
     except StokerError as error:
-        print(f"{error.message}; {error.hint}" if error.hint else error.message, file=sys.stderr)
-        if error.exit_code != StokerError.exit_code:  # of the user; anything else may pass, as a full disk
+        say(f"{error.message}; {error.hint}" if error.hint else error.message)
+        if error.exit_code != StokerError.exit_code:  # of the user
             return error.exit_code
-    except OSError as error:
-        print(error, file=sys.stderr)
+    except OSError as error:  # such as a full disk
+        say(str(error))
+    except ImportError as error:
+        say(f"{error}; pip install 'stoker[sweep]', then stoker sweep extend")
+        return UsageError.exit_code
+    except Exception:
+        say(traceback.format_exc())
     time.sleep(AGAIN_SECONDS)
     return TRY_AGAIN
 

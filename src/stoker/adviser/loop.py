@@ -166,14 +166,14 @@ class Adviser:
             self._running[row.number] = _RunningTrial(row, values)
 
     def _values_of(self, row: TrialJob) -> TrialValues | None:
-        attempts = self._store.attempts(row.job)
-        if not attempts:
+        runs = self._store.runs(row.job)
+        if not runs:
             return None
         report = self._paths.on(self._stored.spec.cluster).report(row.job)
-        return TrialValues(self._objectives, attempts[-1], report, lambda text: self._path(row, text))
+        return TrialValues(self._objectives, runs[-1], len(runs), report, lambda text: self._path(row, text))
 
     def _path(self, row: TrialJob, text: str) -> str:
-        return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.params, text)))
+        return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.job, row.params, text)))
 
     def _read_values(self) -> bool:
         """Read the files of all running trials; True where one has new values."""
@@ -427,8 +427,10 @@ def _found(store: Store, sweep_id: int) -> StoredSweep:
 
 
 def say(text: str) -> None:
-    """Write to the log of this job."""
-    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+    """Write to the log of this job; not by a buffer, whose rest would fail again at the end of the process."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n"
+    with contextlib.suppress(OSError):  # a full disk must not end the sweep
+        os.write(1, line.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -77,28 +77,51 @@ class _Backend(JournalFileBackend):  # type: ignore[misc,unused-ignore]
             pass
         path.chmod(0o600)
         _cut_unfinished_line(path)
+        self._size = 0
+        """Bytes that it had at least."""
         super().__init__(str(path))
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:  # type: ignore[override,unused-ignore]
         try:
+            self._note_size(os.stat(self._path).st_size)
             yield from super().read_logs(log_number_from)
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._lost(f"is gone: {error.strerror}") from error
+        except ValueError as error:
+            raise self._lost(f"has a line that is not whole: {error}") from error
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         data = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._lost(f"is gone: {error.strerror}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            os.write(descriptor, data)
+            self._note_size(os.fstat(descriptor).st_size)
+            _append(descriptor, data)
         finally:
             os.close(descriptor)
 
-    def _lost(self, error: OSError) -> StudyLost:
-        return StudyLost(f"the study {self._path} is gone: {error.strerror}", "it is made again from the queue")
+    def _note_size(self, size: int) -> None:
+        """Refuse a file that has become shorter: what Optuna has read of it is not there any more."""
+        if size < self._size:
+            raise self._lost(f"was cut from {self._size} bytes to {size}")
+        self._size = size
+
+    def _lost(self, what: str) -> StudyLost:
+        return StudyLost(f"the study {self._path} {what}", "it is made again from the queue")
+
+
+def _append(descriptor: int, data: bytes) -> None:
+    """Write all of the data, or none of it where the disk is full."""
+    before = os.fstat(descriptor).st_size
+    try:
+        while data:
+            data = data[os.write(descriptor, data) :]
+    except OSError:
+        os.ftruncate(descriptor, before)
+        raise
 
 
 def _cut_unfinished_line(path: Path) -> None:
@@ -303,7 +326,13 @@ def _opened(path: Path, name: str, objectives: Sequence[Objective]) -> optuna.St
         try:
             storage = JournalStorage(_Backend(path))
             return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
-        except (ValueError, KeyError, TypeError, AttributeError):  # what Optuna raises for lines that it did not write
+        except (
+            StudyLost,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+        ):  # what Optuna raises for lines that it did not write
             if not again:
                 raise
             path.replace(path.with_suffix(".damaged"))

@@ -1,10 +1,11 @@
-"""Read the values of a running trial: its log, its reports, files that it writes, TensorBoard's event files."""
+"""Read the values of a running trial: its log, its reports, files that it writes, those of TensorBoard and W&B."""
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ import msgspec
 from stoker.core.errors import UsageError
 from stoker.core.sweep.objective import Curve, Objective, Series
 from stoker.core.sweep.readings import LineReader, Lines, reader_for, reading_in
+from stoker.core.sweep.wandb_log import Logged, RunLog
 from stoker.store.logs import Tail
 from stoker.store.paths import UNREADABLE
 from stoker.store.reports import Report
@@ -21,6 +23,8 @@ from stoker.store.schema import AttemptRow
 CLOCK_SECONDS = 2.0
 """How much older than the attempt a file may seem that it wrote: file systems have clocks of their own."""
 MOST_SCALARS = 100_000
+RUN_FILE = "run.json"
+"""In the folder of a trial of W&B: which run is its own."""
 
 
 class ValueSource(Protocol):
@@ -76,18 +80,18 @@ class TextSource:
 
 
 class ReportReader:
-    """Values that an attempt gave to `stoker.report()`, of which each is a line of JSON."""
+    """Values that a run gave to `stoker.report()`, of which each is a line of JSON."""
 
-    def __init__(self, name: str, attempt: int) -> None:
+    def __init__(self, name: str, run: int) -> None:
         self.notice = ""
         self._name = name
-        self._attempt = attempt
+        self._run = run
         self._decoder = msgspec.json.Decoder(Report)
 
     def read(self, line: str) -> tuple[float, float | None] | None:
         with contextlib.suppress(*UNREADABLE):
             report = self._decoder.decode(line)
-            if report.attempt == self._attempt:
+            if report.attempt == self._run:
                 return reading_in(report.values, self._name)
         return None
 
@@ -133,16 +137,98 @@ class EventFiles:
                 series.add(float(value.item()), float(event.step))
 
 
+class WandbRuns:
+    """Values that a trial gave to `wandb.log`, in the files of its runs."""
+
+    def __init__(self, folder: str, name: str, since: float) -> None:
+        """`folder` is that of the trial, in which its starter says where the runs are."""
+        self.notice = ""
+        self._folder = Path(folder)
+        self._name = name
+        self._since = since - CLOCK_SECONDS
+        self._files: dict[Path, tuple[Tail, RunLog]] = {}
+        self._summary: float | None = None
+
+    def read(self, series: Series, *, last: bool) -> None:
+        if last or not self._files:
+            self._find()
+        for path, (tail, log) in self._files.items():
+            try:
+                for block in tail.read():
+                    self._add(series, log.feed(block))
+            except (OSError, ValueError) as error:
+                self.notice = f"{path} cannot be read: {error}"
+        if last and not series.arrived and (value := self._last_summary()) is not None:
+            series.add(value)
+
+    def close(self) -> None:
+        for tail, _ in self._files.values():
+            tail.close()
+
+    def _find(self) -> None:
+        """Open the files of runs that began with this attempt."""
+        for path in (file for run in self._runs() for file in run.glob("run-*.wandb")):
+            with contextlib.suppress(OSError):
+                if path not in self._files and path.stat().st_mtime >= self._since:
+                    self._files[path] = Tail(str(path)), RunLog()
+
+    def _runs(self) -> set[Path]:
+        """Directories of all runs in the folder, and of the run with the id of the trial wherever the script put it."""
+        found = set(self._folder.glob("wandb/*run-*"))
+        with contextlib.suppress(OSError, *UNREADABLE):
+            run = msgspec.json.decode((self._folder / RUN_FILE).read_bytes(), type=_Run)
+            for folder in run.folders:
+                found.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(run.id)}"))
+        return found
+
+    def _add(self, series: Series, records: Iterable[Logged]) -> None:
+        for kind, values in records:
+            if (value := values.get(self._name)) is None:
+                continue
+            if kind == "history":
+                series.add(value)
+            else:
+                self._summary = value
+
+    def _last_summary(self) -> float | None:
+        """The value in the summary, for one that was never logged: of the file, or of wandb's older summary file."""
+        for run in self._runs() if self._summary is None else ():
+            with contextlib.suppress(OSError, *UNREADABLE):
+                path = run / "files" / "wandb-summary.json"
+                if path.stat().st_mtime >= self._since and (found := reading_in(_table_in(path), self._name)):
+                    return found[0]
+        return self._summary
+
+
+class _Run(msgspec.Struct):
+    """What the starter of a trial says of its run."""
+
+    id: str
+    folders: list[str]
+
+
+def _table_in(path: Path) -> dict[str, Any]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+
+
 class TrialValues:
-    """The values of one attempt of a trial, for all objectives."""
+    """The values of one run of a trial, for all objectives."""
 
     def __init__(
-        self, objectives: Sequence[Objective], attempt: AttemptRow, report: Path, resolve: Callable[[str], str]
+        self,
+        objectives: Sequence[Objective],
+        attempt: AttemptRow,
+        run: int,
+        report: Path,
+        resolve: Callable[[str], str],
     ) -> None:
-        """`resolve` makes the path of a file that the trial writes from the text of an objective."""
+        """Read what the attempt writes; its reports carry the number of the `run`.
+
+        `resolve` makes the path of a file that the trial writes from the text of an objective.
+        """
         self.attempt = attempt.number
         self._series = {one.name: Series() for one in objectives}
-        self._sources = {one.name: _sources(one, attempt, report, resolve) for one in objectives}
+        self._sources = {one.name: _sources(one, attempt, run, report, resolve) for one in objectives}
 
     def read(self, *, last: bool = False) -> None:
         """Read what was written since the last call."""
@@ -170,15 +256,18 @@ class TrialValues:
 
 
 def _sources(
-    objective: Objective, attempt: AttemptRow, report: Path, resolve: Callable[[str], str]
+    objective: Objective, attempt: AttemptRow, run: int, report: Path, resolve: Callable[[str], str]
 ) -> list[ValueSource]:
     began = attempt.started or attempt.assigned
     match objective.source:
         case "report":
-            return [TextSource(str(report), ReportReader(objective.name, attempt.number))]
+            return [TextSource(str(report), ReportReader(objective.name, run))]
         case "regex":
             return [TextSource(path, reader_for(objective)) for path in (attempt.log, attempt.errors) if path]
         case "tensorboard":
             return [EventFiles(resolve(objective.where), objective.name, began)]
+        case "wandb":
+            reported = TextSource(str(report), ReportReader(objective.name, run))
+            return [reported, WandbRuns(resolve(objective.where), objective.name, began)]
         case _:
             return [TextSource(resolve(objective.where), reader_for(objective), began)]

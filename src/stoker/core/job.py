@@ -216,7 +216,7 @@ class Job(Struct, frozen=True):
     """Failures since it was submitted or retried last."""
     losses: int = 0
     tries: int = 0
-    """Attempts that ran and have ended."""
+    """Runs that have ended."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -229,6 +229,14 @@ class Job(Struct, frozen=True):
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 where unknown."""
     trial: Trial | None = None
     """Set for a job of a sweep."""
+
+    @property
+    def run(self) -> int:
+        """Number of its last run if it has ended, else of the one that runs or comes next: what STOKER_ATTEMPT says.
+
+        An attempt that was returned before its start has a number too, but was no run.
+        """
+        return self.tries + (not isinstance(self.state, Ended))
 
 
 def limit_of(job: Job) -> float | None:

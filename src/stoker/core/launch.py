@@ -77,7 +77,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **_device_variables(devices),
         "STOKER_JOB_ID": str(job.id),
         "STOKER_JOB_NAME": job.name,
-        "STOKER_ATTEMPT": str(job.tries + 1),
+        "STOKER_ATTEMPT": str(job.run),
         "STOKER_GPU_IDS": ",".join(device.label for device in devices),
         "STOKER_WORK_DIR": job.spec.cwd,
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),

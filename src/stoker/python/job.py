@@ -227,7 +227,7 @@ class Job(Future[Any]):
 
     def _attempts(self) -> list[AttemptRow]:
         with self.link.opened() as store:
-            return [attempt for attempt in store.attempts(self.id) if attempt.why != "returned"]
+            return store.runs(self.id)
 
     def __repr__(self) -> str:
         name = f" {self.name!r}" if self.name else ""
@@ -353,7 +353,7 @@ def _read(job: Record, path: Path, failure: _Failure) -> Outcome:
     try:
         with path.open("rb") as file:
             header = pickle.load(file)
-            if header["attempt"] < job.tries:  # of an earlier attempt; the last one wrote none
+            if header["attempt"] < job.run:  # of an earlier attempt; the last one wrote none
                 return failure.outcome(_how(job))
             return _unpacked(header, file, failure)
     except FileNotFoundError:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from importlib.util import find_spec
 
+import msgspec
 from msgspec.structs import replace
 
-from stoker.core.errors import UsageError
+from stoker.core.errors import StokerError, UsageError
 from stoker.core.launch import log_pattern
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.core.sweep.objective import Objective, parse_objectives
 from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.pruning import Pruner, parse_pruner
 from stoker.core.sweep.record import Sweep
+from stoker.core.sweep.space import Params
 from stoker.core.sweep.template import placeholders
 from stoker.store.paths import Paths
 
 RESTARTS = 1000
 TRY_AGAIN = 75
 """Exit code of an adviser that has to be started again."""
-KILLED = ("129", "137", "143")
-"""Exit codes of an adviser that was killed by HUP, KILL or TERM, and not cancelled: the next one continues."""
+RETRIED = (str(TRY_AGAIN), "1", "129", "137", "143")
+"""Exit codes after which the next adviser continues: its own, that of a Python that could not start, and those of an
+adviser that was killed by HUP, KILL or TERM, and not cancelled."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
@@ -56,7 +62,11 @@ def _check_file(sweep: Sweep, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
     names = {one.name for one in sweep.space.parameters}
     used = set(placeholders([objective.where])) if objective.source in ("jsonl", "csv", "tensorboard") else set()
-    if objective.source in ("report", "regex") or used & set(OF_ONE_TRIAL) or (names <= used and sweep.repeat == 1):
+    if (
+        objective.source in ("report", "regex", "wandb")
+        or used & set(OF_ONE_TRIAL)
+        or (names <= used and sweep.repeat == 1)
+    ):
         return
     raise UsageError(
         f"all trials would write {objective.name} to the same file {objective.where}",
@@ -64,6 +74,18 @@ def _check_file(sweep: Sweep, objective: Objective) -> None:
     )
 
 
+def wandb_starter(objectives: Sequence[Objective], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The command that runs a script of Weights & Biases; refuses values that wandb would not write."""
+    logged = [one.name for one in objectives if one.source == "wandb"]
+    if logged and environment.get("WANDB_MODE") == "disabled":
+        raise UsageError(
+            f"with WANDB_MODE=disabled wandb writes no {logged[0]}", "unset it, or let the script call stoker.report()"
+        )
+    return sys.executable, "-P", "-m", "stoker.python.wandb_trial"
+
+
+OLDEST_OPTUNA = 5
+"""As the extra `sweep` asks for."""
 PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("optuna", "cmaes")}
 
 
@@ -71,6 +93,11 @@ def _check_packages(method: str, objectives: int) -> None:
     missing = [package for package in PACKAGES[method] if find_spec(package) is None]
     if "optuna" in missing:
         raise UsageError(f"--method {method} needs optuna, which is not installed", "pip install 'stoker[sweep]'")
+    if int((found := version("optuna")).partition(".")[0]) < OLDEST_OPTUNA:
+        raise UsageError(
+            f"--method {method} needs optuna {OLDEST_OPTUNA} or newer; this Python has {found}",
+            "pip install 'stoker[sweep]'; hydra-optuna-sweeper works with it if installed with --no-deps",
+        )
     if missing:
         raise UsageError(
             f"--method {method} needs {' and '.join(missing)}, which this Python does not have",
@@ -78,6 +105,16 @@ def _check_packages(method: str, objectives: int) -> None:
         )
     if method == "cmaes" and objectives > 1:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
+
+
+def first_points(sweep: Sweep, count: int) -> list[Params]:
+    """The points that an adaptive method chooses before it knows results."""
+    words = [sys.executable, "-P", "-m", "stoker.adviser.preview", str(count)]
+    done = subprocess.run(words, input=msgspec.json.encode(sweep), capture_output=True, check=False)
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise StokerError(f"--method {sweep.method} cannot choose points: {last}", "check what pip list says of optuna")
+    return [msgspec.json.decode(line, type=Params) for line in done.stdout.splitlines()]
 
 
 def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
@@ -90,7 +127,7 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
         limit=None,
         signal=None,
         retries=RESTARTS,
-        retry_on=(str(TRY_AGAIN), *KILLED),
+        retry_on=RETRIED,
         requeue=True,
         always_requeue=True,
         at_once=None,

@@ -191,7 +191,7 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         wait_seconds=None if started is None else round(max(0.0, started - job.submitted), 3),
         run_seconds=None if started is None else round(max(0.0, ended.at - started), 3),
         gpu_hours=round(past.gpu_seconds / 3600, 6),
-        attempts=job.attempts,
+        attempts=job.run,
         peak_memory_bytes=last.peak_memory or None if last else None,
         directory=text_for_json(spec.cwd),
         commit=text_for_json(spec.commit),

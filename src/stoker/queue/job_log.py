@@ -43,11 +43,6 @@ class LogText(Struct, frozen=True):
     """Whether the attempt is over, so that no more text comes."""
 
 
-def runs_of(attempts: Sequence[AttemptRow]) -> list[AttemptRow]:
-    """The attempts that ran: one that was returned before its start shares its files with the next one."""
-    return [attempt for attempt in attempts if attempt.why != "returned"]
-
-
 def streams_of(run: AttemptRow) -> dict[Stream, str]:
     """The log files of a run; the terminal of a foreground run is none."""
     named: dict[Stream, str] = {"out": run.log, "err": run.errors}
@@ -77,7 +72,7 @@ def read_log(
     limit: int = LARGEST,
 ) -> LogText:
     """A part of the log of an attempt, default the last one; a negative offset counts from the end."""
-    runs = runs_of(store.attempts(job.id))
+    runs = store.runs(job.id)
     number, run = run_of(job, runs, attempt)
     files = streams_of(run)
     if not files:

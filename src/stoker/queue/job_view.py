@@ -281,7 +281,7 @@ def _reported(paths: Paths, job: Job) -> Latest | None:
     """What its run reported; nothing for a job that waits to run again."""
     if isinstance(job.state, Queued):
         return None
-    return read_latest(paths.on(job.spec.cluster).report(job.id), job.tries + isinstance(job.state, Active))
+    return read_latest(paths.on(job.spec.cluster).report(job.id), job.run)
 
 
 def _secrets() -> tuple[str, ...]:

@@ -260,7 +260,8 @@ def _iso(at: float | None) -> str | None:
 def _job_result(store: Store, job_id: int) -> JobResult:
     job = store.job(job_id)
     assert job is not None
-    last = next(iter(store.attempts(job_id)[-1:]), None)
+    runs = store.runs(job_id)
+    last = runs[-1] if runs else None
     ended = job.state if isinstance(job.state, Ended) else None
     started = last.started if last else None
     return JobResult(
@@ -271,7 +272,7 @@ def _job_result(store: Store, job_id: int) -> JobResult:
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,
         note=text_for_json(ended.note) if ended else "",
-        attempts=job.attempts,
+        attempts=len(runs),
         devices=[text_for_json(device) for device in last.devices] if last else [],
         started=_iso(started),
         ended=_iso(ended.at if ended else None),

@@ -15,7 +15,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
 from stoker.core.sweep.grammar import check_space
-from stoker.core.sweep.points import ADAPTIVE, METHODS
+from stoker.core.sweep.points import ADAPTIVE, METHODS, size_of
 from stoker.core.sweep.record import REPEAT, Sweep, trial_jobs
 from stoker.core.sweep.space import Choices, Product, Space
 from stoker.core.sweep.template import (
@@ -25,23 +25,29 @@ from stoker.core.sweep.template import (
     check_placeholders,
     placeholders,
     variable_of,
+    with_arguments,
 )
-from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser
+from stoker.core.units import count_text
+from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser, wandb_starter
 from stoker.queue.config import Config
+from stoker.queue.control import Control
 from stoker.queue.engine_process import Background
 from stoker.queue.job_files import COMMAND_LINE, Listed
 from stoker.queue.options import JobOptions
 from stoker.queue.submit import Part, QueueSubmission
+from stoker.queue.sweep_change import resume
 from stoker.queue.sweep_folders import make_folders, planned_folders
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
-from stoker.store.sweeps import StoredSweep, add_sweep, has_sweeps, sweep_of_content
+from stoker.store.sweeps import StoredSweep, add_sweep, all_sweeps, has_sweeps, sweep_of_content
 from stoker.store.writer import Store
 
 MANY = 10_000
 """Trials that are queued only after the user has confirmed their number."""
 LARGEST = 10**9
 LABEL = "sweep"
+WANDB_COUNT = 100
+"""Trials of a sweep of W&B's that has no end."""
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -59,6 +65,10 @@ class Asked(Struct, frozen=True, kw_only=True):
     objectives: tuple[str, ...] = ()
     goal: str | None = None
     pruners: tuple[str, ...] = ()
+    wandb: bool | None = None
+    """Whether the command is one for the agent of Weights & Biases, with its macros."""
+    notes: tuple[str, ...] = ()
+    """Of the file, for the user."""
 
 
 class Prepared(Struct, frozen=True):
@@ -125,17 +135,19 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python train.py")
     if options.array is not None:
         raise UsageError("--array and a sweep cannot be combined", "write the index as a parameter: i=0..9")
+    given = asked.command
+    asked = _with_end(asked)
     names = list(asked.space.names)
     _check_numbers(asked, names)
     known = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
     env = {name: value for name, value in options.env.items() if placeholders([value])}
-    check_placeholders(asked.command.words, known)
+    check_placeholders(given.words, known)
     check_placeholders(list(env.values()), known, "--env")
     check_placeholders([asked.results or ""], known, "--results")
-    used = {*placeholders(asked.command.words), *(name for value in env.values() for name in placeholders([value]))}
+    used = {*placeholders(given.words), *(name for value in env.values() for name in placeholders([value]))}
     left = [name for name in names if name not in used]
-    style: Style = asked.style or ("none" if used.intersection(names) else "args")
-    command = appended(asked.command, left, style)
+    style: Style = asked.style or ("none" if asked.wandb or used.intersection(names) else "args")
+    command = appended(with_arguments(given, left) if asked.wandb else given, left, style)
     if style == "env":
         env |= _variables(left)
     sweep = Sweep(
@@ -153,10 +165,22 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         goal=asked.goal or "",
         pruners=asked.pruners,
     )
-    check_advice(sweep)
+    objectives, _ = check_advice(sweep)
+    if asked.wandb or any(one.source == "wandb" for one in objectives):
+        sweep = msgspec.structs.replace(sweep, starter=wandb_starter(objectives, {**os.environ, **options.env}))
     rest = {name: value for name, value in options.env.items() if name not in env}
-    notes = tuple(_unused_note(asked.space, left)) if style == "none" and asked.style is None else ()
-    return Prepared(sweep, msgspec.structs.replace(options, env=rest), notes)
+    unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
+    return Prepared(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
+
+
+def _with_end(asked: Asked) -> Asked:
+    """A sweep of W&B's goes on until somebody ends it; here it has an end."""
+    if not asked.wandb or asked.count is not None or asked.method not in ("random", *ADAPTIVE):
+        return asked
+    size = size_of(asked.space)
+    count = WANDB_COUNT if size is None else min(size, WANDB_COUNT)
+    note = f"the file has no run_cap; it ends after {count_text(count, 'point')}, which -N changes"
+    return msgspec.structs.replace(asked, count=count, notes=(*asked.notes, note))
 
 
 def _method(asked: Asked) -> str:
@@ -328,6 +352,10 @@ def submit_sweep(
     with opened() as store:
         with engine.not_for_nothing():
             spec = submission.settle(store, engine.machine() if submission.needs_devices else None)
+        if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
+            done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
+            said = (*prepared.notes, *submission.notes)
+            return SubmittedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
@@ -345,6 +373,16 @@ def submit_sweep(
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
     return SubmittedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
+
+
+def _same_sweep(store: Store, sweep: Sweep, spec: JobSpec) -> StoredSweep | None:
+    """The newest sweep that would choose the same points; how many, and how many at once, makes no difference."""
+
+    def points(one: Sweep) -> Sweep:
+        return msgspec.structs.replace(one, count=None, max_parallel=None, name="", pruners=())
+
+    alike = (one for one in all_sweeps(store) if (one.spec.cwd, one.spec.cluster) == (spec.cwd, spec.cluster))
+    return next((one for one in alike if points(one.sweep) == points(sweep)), None)
 
 
 def _wake(paths: Paths, sim: str | None, engine: Background, clusters: Sequence[str]) -> StokerError | None:

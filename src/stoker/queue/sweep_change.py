@@ -1,4 +1,4 @@
-"""Stop a sweep, or give it more trials."""
+"""Stop a sweep, let it go on, or give it more trials."""
 
 from __future__ import annotations
 
@@ -58,27 +58,46 @@ def stop(control: Control, stored: StoredSweep, *, now: bool) -> SweepChange:
 
 def extend(control: Control, stored: StoredSweep, more: int) -> SweepChange:
     """Let a sweep have so many points more; a stopped one goes on."""
-    sweep, now = stored.sweep, time.time()
-    points = -(-len(all_trials(control.store, stored.id)) // sweep.repeat)
+    sweep, points = stored.sweep, _points(control, stored)
     before = points if stored.stopped is not None or sweep.method not in ADAPTIVE else max(points, sweep.count or 0)
     longer = replace(sweep, count=before + more)
     _refuse_beyond_end(longer, before)
-    store = control.store
+    _go_on(control, stored, longer)
+    return SweepChange(SCHEMA, stored.id, added=(longer.trials - before * sweep.repeat), total=longer.trials)
+
+
+def resume(control: Control, stored: StoredSweep, count: int) -> SweepChange:
+    """Let an adaptive sweep go on until it has so many points; one that has or gets them stays as it is."""
+    sweep, points = stored.sweep, _points(control, stored)
+    adviser = control.store.job(stored.adviser) if stored.adviser is not None else None
+    at_work = stored.stopped is None and adviser is not None and not isinstance(adviser.state, Ended)
+    before = max(points, sweep.count or 0) if at_work else points
+    if count <= before:
+        return SweepChange(SCHEMA, stored.id, total=before * sweep.repeat)
+    _go_on(control, stored, replace(sweep, count=count))
+    return SweepChange(SCHEMA, stored.id, added=(count - before) * sweep.repeat, total=count * sweep.repeat)
+
+
+def _points(control: Control, stored: StoredSweep) -> int:
+    """How many points have trials in the queue."""
+    return -(-len(all_trials(control.store, stored.id)) // stored.sweep.repeat)
+
+
+def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
+    """Add the trials that a sweep lacks, or bring back the adviser that chooses them."""
+    sweep, store, now = stored.sweep, control.store, time.time()
+    first = _points(control, stored) * sweep.repeat
     with store.writing():
         change_sweep(store, stored.id, longer)
         stop_sweep(store, stored.id, None)
         if sweep.method not in ADAPTIVE:
-            jobs = [
-                _outside_of_array(job, stored.id)
-                for job in trial_jobs(longer, stored.spec, points * sweep.repeat, longer.trials)
-            ]
+            jobs = [_outside_of_array(job, stored.id) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
             for place in range(0, len(jobs), AT_ONCE):
                 store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
         requests = _adviser_requests(control, stored, longer, now)
     carry_out(control, requests)
     start_expected(control, "the trials are in the queue")
     wake(control.paths, engine_of(stored.spec.cluster))
-    return SweepChange(SCHEMA, stored.id, added=(longer.trials - before * sweep.repeat), total=longer.trials)
 
 
 def _refuse_beyond_end(longer: Sweep, before: int) -> None:

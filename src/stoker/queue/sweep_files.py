@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -22,8 +23,9 @@ _KEYS = (
     *("metric", "run_cap", "early_terminate", "program"),
     *("name", "project", "entity", "description"),  # of W&B: where it shows results
 )
+_WANDB_KEYS = ("metric", "run_cap", "early_terminate", "program", "project", "entity")
+"""Keys that only files of W&B have."""
 _METHODS = {"bayes": "tpe"}
-_GOALS = {"minimize": "min", "maximize": "max", "min": "min", "max": "max"}
 _STYLES: Mapping[str, Style] = {"args": "args", "hydra": "hydra", "env": "env", "none": "none"}
 _DISTRIBUTIONS: Mapping[str, Mapping[str, bool]] = {
     "uniform": {},
@@ -33,7 +35,8 @@ _DISTRIBUTIONS: Mapping[str, Mapping[str, bool]] = {
     "q_log_uniform_values": {"log": True},
 }
 _FIELDS = ("values", "value", "min", "max", "distribution", "q", "log", "if", "parameters")
-_MACRO = re.compile(r"\$\{(\w+)\}")
+_WANDB_FIELDS = ("probabilities", "desc", "description", "mu", "sigma")
+"""Fields of W&B: the first three are not used, the others are refused together with their distribution."""
 
 
 def read_sweep_file(path: Path, shell: str) -> Asked:
@@ -88,14 +91,17 @@ def _what(error: Exception) -> str:
 
 def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
     """The sweep of a table as a file has it."""
-    for key in table:
-        if key not in _KEYS:
-            raise UsageError(f"unknown key {key!r}", did_you_mean(key, _KEYS, f"known: {', '.join(_KEYS)}"))
+    wandb = is_wandb(table)
+    unknown = [key for key in table if key not in _KEYS]
+    if unknown and not wandb:
+        raise UsageError(f"unknown key {unknown[0]!r}", did_you_mean(unknown[0], _KEYS, f"known: {', '.join(_KEYS)}"))
     objectives, goal = _objectives(table)
     method = table.get("method")
     return Asked(
-        space=_space(table),
+        space=_space({**table, "parameters": _wandb_parameters(table.get("parameters", {}))} if wandb else table),
         command=_command(table, shell),
+        wandb=True if wandb else None,
+        notes=tuple(f"{key} of the file is not used" for key in unknown),
         method=_METHODS.get(str(method), str(method)) if method is not None else None,
         count=_whole(table, "count", _whole(table, "run_cap", None)),
         seed=_whole(table, "seed", None),
@@ -107,6 +113,13 @@ def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
         goal=goal,
         pruners=_pruners(table),
     )
+
+
+def is_wandb(table: Mapping[str, Any]) -> bool:
+    """Whether a table is one for the agent of Weights & Biases."""
+    command = table.get("command")
+    words = command if isinstance(command, list) else []
+    return any(key in table for key in _WANDB_KEYS) or any(str(word).startswith("${") for word in words)
 
 
 def _whole(table: Mapping[str, Any], key: str, default: int | None) -> int | None:
@@ -136,6 +149,31 @@ def _space(table: Mapping[str, Any]) -> Space:
     if not all(products):
         raise UsageError("there are no parameters", "write parameters: lr: [0.1, 0.01]")
     return check_space(Space(tuple(Product(tuple(_parameters(product, ""))) for product in products)))
+
+
+def _wandb_parameters(table: Any) -> Any:
+    """Parameters whose values have the texts that W&B's agent gives them on a command line: those of Python."""
+    return {name: _wandb_parameter(given) for name, given in table.items()} if isinstance(table, dict) else table
+
+
+def _wandb_parameter(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    if "parameters" in given:
+        return {**given, "parameters": _wandb_parameters(given["parameters"])}
+    values = [given["value"]] if "value" in given else given.get("values")
+    if not isinstance(values, list) or not values:
+        return given
+    once = {(isinstance(value, bool), value): (value, text) for value, text in map(_as_python, values)}
+    return {**given, "values": choices_of(list(once.values()))}
+
+
+def _as_python(value: Any) -> tuple[Scalar, str]:
+    """A value and its text; a list or a table is text of JSON."""
+    if isinstance(value, list | dict):
+        return json.dumps(value), str(value)
+    scalar = scalar_of(_number(value))
+    return scalar, value if isinstance(value, str) else str(scalar)
 
 
 def space_of(given: Mapping[str, Any]) -> Space:
@@ -169,7 +207,7 @@ def _parameter(name: str, value: Any) -> Parameter:
     if not isinstance(value, dict):
         return Parameter(name, domain_of(_typed(value)))
     for key in value:
-        if key not in _FIELDS:
+        if key not in (*_FIELDS, *_WANDB_FIELDS):
             raise UsageError(f"unknown key {key!r}", did_you_mean(key, _FIELDS, f"known: {', '.join(_FIELDS)}"))
     when = tuple(_condition(other, wanted) for other, wanted in _table(value.get("if", {}), "if").items())
     return Parameter(name, _domain(value), when)
@@ -182,12 +220,14 @@ def _condition(name: str, wanted: Any) -> Condition:
 
 def _domain(table: Mapping[str, Any]) -> Domain:
     if "values" in table:
+        if isinstance(table["values"], Choices):
+            return table["values"]
         if not isinstance(table["values"], list):
             raise UsageError("values is not a list", "write values: [0.1, 0.01]")
         return domain_of(_typed(table["values"]))
     if "value" in table:
         return _constant(table["value"])
-    if "min" not in table or "max" not in table:
+    if not {"min", "max"} <= table.keys() and not {"mu", "sigma"} & table.keys():
         raise UsageError("it has neither values nor min and max", "write values: [1, 2], or min: 1 and max: 8")
     return _range(table)
 
@@ -198,24 +238,26 @@ def _constant(value: Any) -> Choices:
 
 
 def _range(table: Mapping[str, Any]) -> Domain:
-    low, high = _number(table["min"]), _number(table["max"])
+    distribution = table.get("distribution")
+    known = (*_DISTRIBUTIONS, "log_uniform")
+    if distribution is not None and distribution not in known:
+        hint = did_you_mean(str(distribution), known, f"known: {', '.join(known)}")
+        raise UsageError(f"the distribution {distribution!r} is not supported", hint)
+    low, high = _number(table.get("min")), _number(table.get("max"))
     if not isinstance(low, int | float) or not isinstance(high, int | float):
         raise UsageError(f"min {low!r} or max {high!r} is not a number", "write min: 1 and max: 8")
-    step = _number(table["q"]) if "q" in table else None
-    distribution = table.get("distribution")
+    quantized = str(distribution).startswith("q_")
+    step = _number(table["q"]) if "q" in table else 1 if quantized else None
     if distribution == "log_uniform":  # W&B: the exponents of e
         low, high = math.exp(low), math.exp(high)
         kind: Mapping[str, bool] = {"log": True}
     elif distribution is None:
         whole = isinstance(low, int) and isinstance(high, int)
         kind = {"integer": whole and step is None, "log": bool(table.get("log"))}
-    elif distribution in _DISTRIBUTIONS:
-        kind = _DISTRIBUTIONS[distribution]
     else:
-        known = (*_DISTRIBUTIONS, "log_uniform")
-        hint = did_you_mean(str(distribution), known, f"known: {', '.join(known)}")
-        raise UsageError(f"the distribution {distribution!r} is not supported", hint)
-    return range_of(low, high, step=None if kind.get("log") or step is None else float(step), **kind)
+        whole = quantized and all(float(one).is_integer() for one in (low, high, step or 1))
+        kind = {"integer": whole, **_DISTRIBUTIONS[distribution]}
+    return range_of(low, high, step=None if kind.get("log") else step, **kind)
 
 
 def _typed(value: Any) -> Any:
@@ -237,13 +279,19 @@ def _objectives(table: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
     goal = table.get("goal")
     if "metric" in table:
         metric = _table(table["metric"], "metric")
-        texts.append(str(metric.get("name", "")))
+        if not metric.get("name"):
+            raise UsageError("the metric has no name", "write metric: {name: val_loss, goal: minimize}")
+        texts.append(f"{metric['name']}=wandb")
         goal = metric.get("goal", goal)
-    if not all(texts):
-        raise UsageError("the metric has no name", "write metric: {name: val_loss, goal: minimize}")
-    if goal is not None and goal not in _GOALS:
-        raise UsageError(f"there is no goal {goal!r}", "write minimize or maximize")
-    return tuple(map(str, texts)), None if goal is None else _GOALS[goal]
+    return tuple(map(str, texts)), None if goal is None else _goal(goal)
+
+
+def _goal(given: Any) -> str:
+    """min or max, also of minimize, Maximise or maximum."""
+    found = next((goal for goal in ("min", "max") if str(given).lower().startswith(goal)), None)
+    if found is None:
+        raise UsageError(f"there is no goal {given!r}", "write minimize or maximize")
+    return found
 
 
 def _pruners(table: Mapping[str, Any]) -> tuple[str, ...]:
@@ -260,11 +308,11 @@ def _pruners(table: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _command(table: Mapping[str, Any], shell: str) -> Command | None:
-    """The command; of W&B's macros, those of the arguments mean what --style appends."""
+    """The command; W&B's macros for arguments and variables stay in it."""
     given = table.get("command")
     program = table.get("program")
     if given is None:
-        return None if program is None else Command(_interpreted([str(program)]))
+        return None if program is None else Command((*_interpreted([str(program)]), "${args}"))
     if isinstance(given, str):
         return Command((given,), shell)
     if not isinstance(given, list) or not given:
@@ -276,17 +324,13 @@ def _command(table: Mapping[str, Any], shell: str) -> Command | None:
 
 
 def _expanded(word: str, program: Any) -> Sequence[str]:
-    """A word of W&B's command without its macros; the arguments are appended anyway."""
-    if word in ("${args}", "${env}", "${args_no_hyphens}"):
-        return ["/usr/bin/env"] if word == "${env}" else []
-    if word == "${interpreter}":
-        return ["python"]
+    """A word of W&B's command with the macros filled that do not depend on the trial."""
+    if word in ("${env}", "${interpreter}"):
+        return ["/usr/bin/env" if word == "${env}" else "python"]
     if word == "${program}":
         if program is None:
             raise UsageError("the command has ${program}, but there is no program", "write program: train.py")
         return [str(program)]
-    if (match := _MACRO.fullmatch(word)) and match[1].startswith("args"):
-        raise UsageError(f"the macro {word} is not supported", "write ${args}, or placeholders such as {lr}")
     return [word]
 
 

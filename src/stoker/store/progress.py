@@ -23,7 +23,7 @@ def progress_of(job: Job, report: Path, now: float) -> Progress | None:
     if started is None or not isinstance(job.state, Running | Stopping):
         return None
     ran = max(0.0, now - started)
-    reported = _reported(read_reports(report, TAIL), job.tries + 1, now)
+    reported = _reported(read_reports(report, TAIL), job.run, now)
     found = reported or (read_progress(read_tail(job.state.log, LOG_BYTES), ran) if job.state.log else None)
     if found is None or found.left is not None:
         return found

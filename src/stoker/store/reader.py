@@ -118,6 +118,10 @@ class Reader:
         """The attempts of a job, oldest first."""
         return [attempt_of(row) for row in self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)]
 
+    def runs(self, job_id: int) -> list[AttemptRow]:
+        """The attempts that ran, run 1 first. One that was returned before its start shares the files of the next."""
+        return [attempt for attempt in self.attempts(job_id) if attempt.why != "returned"]
+
     def uses(self, job_id: int) -> dict[int, Use]:
         """The measured GPU use of a job's attempts, by attempt number."""
         rows = self.rows("SELECT number, body FROM measures WHERE job = ?", job_id)

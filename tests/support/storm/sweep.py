@@ -1,4 +1,4 @@
-"""A storm over a sweep: engine, adviser, workers and trials are killed, alone or all at once, until it is over."""
+"""A storm over a sweep: engine, adviser, workers and trials are killed, and its study is damaged, until it is over."""
 
 from __future__ import annotations
 
@@ -8,38 +8,83 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from support.background import Background
-from support.sweeps import broken_promises, is_over, start_sweep
+from support.disk import fill
+from support.sweeps import broken_promises, is_over, start_sweep, stored_trials
 from support.wait import wait_until
 
 COUNT = 10
 LONGEST_SECONDS = 150.0
-TARGETS = ("everything", "adviser", "engine", "adviser and engine", "trial")
+TARGETS = ("everything", "adviser", "engine", "adviser and engine", "trial", "cut study", "garbled study", "no study")
+FULL_SECONDS = 7.0
+"""How long there is no space: longer than an adviser that has met this waits before it is started again."""
 
 
 class SweepStorm:
     """Kills at random moments; the seed decides what is killed."""
 
-    def __init__(self, background: Background, seed: int, kills: int, count: int = COUNT) -> None:
+    def __init__(
+        self,
+        background: Background,
+        seed: int,
+        kills: int = 0,
+        count: int = COUNT,
+        targets: Sequence[str] = TARGETS,
+    ) -> None:
         self.blows: Counter[str] = Counter()
         self._count = count
         self._background = background
         self._dice = random.Random(seed)
         self._kills = kills
+        self._targets = targets
+        self._sweep = 0
 
     def rage(self) -> list[str]:
         """Run a sweep through the storm to its end; returns what is wrong with it."""
         background = self._background
-        words = ["--method", "tpe", "-N", str(self._count), "--grace", "1s", "--seed", str(self._dice.randrange(1000))]
-        sweep = start_sweep(background, *words, "--pruner", "asha:min=2", steps=5, pause=0.06)
+        sweep = self._start("--pruner", "asha:min=2")
         for _ in range(self._kills):
             time.sleep(self._dice.uniform(0.05, 0.9))
             if is_over(background, sweep):
                 break
-            self._strike(self._dice.choice(TARGETS))
+            self._strike(sweep, self._dice.choice(self._targets))
             background("engine", "start")
+        return self._settled(sweep)
+
+    def fill(self, disk: Path) -> list[str]:
+        """Leave no byte free on the disk of the queue while a sweep runs; returns what is wrong with it at its end."""
+        sweep = self._start()  # no trial is stopped, so that the log of the adviser is empty and has no block yet
+        wait_until(lambda: any(state == "done" for _, state, _ in stored_trials(self._background, sweep)))
+        ballast = fill(disk)
+        self.blows["full disk"] += 1
+        time.sleep(FULL_SECONDS)
+        ballast.unlink()
+        return self._settled(sweep)
+
+    @property
+    def stopped(self) -> int:
+        """How many trials were stopped early."""
+        return sum(state == "stopped" for _, state, _ in stored_trials(self._background, self._sweep))
+
+    def _start(self, *pruner: str) -> int:
+        words = ["--method", "tpe", "-N", str(self._count), "--grace", "1s", "--seed", str(self._dice.randrange(1000))]
+        self._sweep = start_sweep(self._background, *words, *pruner, steps=5, pause=0.06)
+        return self._sweep
+
+    def _settled(self, sweep: int) -> list[str]:
+        """Wait for the end of the sweep, and examine it."""
+        stuck = self._wait_over(sweep)
+        if not stuck and any(target.endswith("study") for target in self.blows):
+            self._count += 1
+            self._background("sweep", "extend", str(sweep), "1")  # repairs a study that was damaged at last
+            stuck = self._wait_over(sweep)
+        return stuck or broken_promises(self._background, sweep, self._count)
+
+    def _wait_over(self, sweep: int) -> list[str]:
+        background = self._background
         deadline = time.monotonic() + LONGEST_SECONDS
         while not is_over(background, sweep):
             if time.monotonic() > deadline:
@@ -47,15 +92,34 @@ class SweepStorm:
             background("engine", "start")
             with contextlib.suppress(AssertionError):
                 wait_until(lambda: is_over(background, sweep), 3.0)
-        return broken_promises(background, sweep, self._count)
+        return []
 
-    def _strike(self, target: str) -> None:
-        """Kill all processes of a kind at once."""
+    def _strike(self, sweep: int, target: str) -> None:
+        """Kill all processes of a kind at once, or damage the study."""
+        if target.endswith("study"):
+            self.blows[target] += self._damage(self._background.paths.study(sweep), target.split(maxsplit=1)[0])
+            return
         chosen = [pid for pid in self._processes() if _is(pid, target)]
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.blows[target] += bool(chosen)
+
+    def _damage(self, study: Path, how: str) -> bool:
+        """Damage the study while its adviser may have it open; True where there was one."""
+        try:
+            size = study.stat().st_size
+            if how == "no":
+                study.unlink()
+            elif how == "cut":
+                os.truncate(study, self._dice.randrange(size))
+            else:
+                with study.open("r+b") as file:
+                    file.seek(self._dice.randrange(size))
+                    file.write(self._dice.randbytes(20))
+        except (OSError, ValueError):  # there is none yet, or it is empty
+            return False
+        return True
 
     def _processes(self) -> list[int]:
         """Everything that has the state directory of this queue in its environment."""

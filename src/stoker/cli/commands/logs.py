@@ -17,7 +17,7 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import printable, title
 from stoker.core.units import count_text
 from stoker.queue.control import Control, opened, warn
-from stoker.queue.job_log import run_of, runs_of
+from stoker.queue.job_log import run_of
 from stoker.queue.select import find, jobs_in_order
 from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
@@ -93,7 +93,7 @@ def _jobs(control: Control, words: Sequence[str]) -> list[Job]:
 def _show_job(
     control: Control, job: Job, attempt: int | None, lines: int | None, *, as_json: bool, only_path: bool
 ) -> None:
-    number, run = run_of(job, runs_of(control.store.attempts(job.id)), attempt)
+    number, run = run_of(job, control.store.runs(job.id), attempt)
     files = _files(run, number, job)
     if only_path:
         sys.stdout.buffer.write(b"".join(os.fsencode(path) + b"\n" for path in files.values()))
@@ -128,7 +128,7 @@ def _show(job: Job, files: Mapping[Source, str], lines: int | None, *, as_json: 
 def _follow(control: Control, jobs: Sequence[Job], lines: int | None, *, as_json: bool) -> int:
     if len(jobs) > MOST_FOLLOWED:
         raise UsageError(f"{len(jobs)} jobs are too many to follow", f"name at most {MOST_FOLLOWED}")
-    if len(jobs) == 1 and (runs := runs_of(control.store.attempts(jobs[0].id))):
+    if len(jobs) == 1 and (runs := control.store.runs(jobs[0].id)):
         _files(runs[-1], len(runs), jobs[0])
     wide = max(len(id_text(job)) for job in jobs)
     prefixes = [f"{id_text(job):{wide}} | " if len(jobs) > 1 else "" for job in jobs]

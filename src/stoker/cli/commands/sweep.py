@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,8 @@ from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
+    from stoker.core.spec import Command
+    from stoker.core.sweep.record import Sweep, TrialMaker
     from stoker.queue.sweep import Asked, Prepared
     from stoker.queue.sweep import SubmittedSweep as Done
 
@@ -41,6 +43,8 @@ COMMAND = "stoker.command"
 PLACES = "P=SPEC... [+ P=SPEC...] [@FILE] -- COMMAND..."
 NOT_SERVED = 3
 HELD = "held at submit"
+FIRST_POINTS = 10
+"""Of an adaptive method, with --dry-run; so many are chosen before results count."""
 
 
 class SweepGroup(LazyGroup):
@@ -169,7 +173,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     from stoker.queue.sweep import prepare
 
     prepared = prepare(_asked(words, typed, request, values), options)
-    for note in prepared.notes:
+    for note in prepared.notes if request.dry_run or request.estimate else ():
         say(note)
     if request.dry_run:
         return _print_commands(prepared)
@@ -226,22 +230,31 @@ def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values:
 
 
 def _print_commands(prepared: Prepared) -> int:
-    """One line for each trial, as simple_hypersearch prints them."""
+    """One line for each trial, as simple_hypersearch prints them; of an adaptive method, only the first ones."""
     from stoker.core.spec import JobSpec
-    from stoker.core.sweep.points import FIXED
+    from stoker.core.sweep.points import ADAPTIVE
     from stoker.core.sweep.record import TrialMaker
 
-    if prepared.sweep.method not in FIXED:
-        raise UsageError(
-            f"--method {prepared.sweep.method} chooses points by the results of earlier ones",
-            "try --dry-run with --method random",
-        )
+    sweep = prepared.sweep
+    maker = TrialMaker(replace(sweep, starter=()), JobSpec())
     sys.stdout.flush()
-    commands = TrialMaker(prepared.sweep, JobSpec()).commands()
+    commands = _first_commands(sweep, maker) if sweep.method in ADAPTIVE else maker.commands()
     while some := [command.text for command in islice(commands, 1000)]:
         sys.stdout.buffer.write(os.fsencode("\n".join([*some, ""])))
         sys.stdout.buffer.flush()
     return 0
+
+
+def _first_commands(sweep: Sweep, maker: TrialMaker) -> Iterator[Command]:
+    """The commands of points that are chosen before there are results."""
+    from stoker.queue.adviser_job import first_points
+
+    shown = min(FIRST_POINTS, sweep.trials // sweep.repeat)
+    if (rest := sweep.trials - shown * sweep.repeat) > 0:
+        say(f"the first {shown} points; --method {sweep.method} chooses the other {rest:,} trials by their results")
+    for place, point in enumerate(first_points(sweep, shown)):
+        for number in range(place * sweep.repeat, (place + 1) * sweep.repeat):
+            yield maker.command(number, point)
 
 
 def _confirm(prepared: Prepared, request: Request) -> None:

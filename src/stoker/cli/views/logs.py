@@ -14,7 +14,7 @@ from msgspec import Struct
 from stoker.core.job import Active, Ended, Job, id_text
 from stoker.core.text import printable
 from stoker.queue.control import WHY_DELAY, Control, Watch, warn, why_waits
-from stoker.queue.job_log import runs_of, streams_of
+from stoker.queue.job_log import streams_of
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
@@ -246,7 +246,7 @@ class Follower:
 
     def catch_up(self, job: Job) -> bool:
         """Show what the job has written since the last call; whether there was any. The last call closes its files."""
-        came = self._catch_up(runs_of(self._control.store.attempts(self.id))) if job.attempts else False
+        came = self._catch_up(self._control.store.runs(self.id)) if job.attempts else False
         if isinstance(job.state, Ended):
             self._close()
             self._output.end()

@@ -12,7 +12,7 @@ from msgspec import Struct
 from stoker.core.errors import UsageError, did_you_mean
 
 Goal = Literal["min", "max"]
-Source = Literal["report", "regex", "jsonl", "csv", "tensorboard"]
+Source = Literal["report", "regex", "jsonl", "csv", "tensorboard", "wandb"]
 Take = Literal["last", "best"]
 Point = tuple[float, float]
 """A step and the value there."""
@@ -26,6 +26,8 @@ MOST_POINTS = 100_000
 
 _HINT = "write it as val_loss:min, acc:max, 'regex:val_loss=([0-9.]+)', acc=jsonl:metrics.jsonl or acc=csv:metrics.csv"
 _FILES: dict[str, Source] = {"jsonl": "jsonl", "csv": "csv", "tensorboard": "tensorboard"}
+WANDB_FOLDER = "wandb/job-{id}"
+"""Directory of what a trial gives to wandb, in its working directory."""
 _NAME = r"[^\s:=]+"
 _RISING = (
     r"(?i)(?<![a-z])(acc|accuracy|auc|auroc|bleu|dice|f1|iou|map|precision|psnr|r2|recall|reward|rouge|score|ssim)"
@@ -49,6 +51,8 @@ class Objective(Struct, frozen=True):
         """Where its values come from, for messages."""
         if self.source == "report":
             return f"stoker.report({self.name}=...)"
+        if self.source == "wandb":
+            return f"wandb.log({{{self.name!r}: ...}})"
         return f"the pattern '{self.where}' in the log" if self.source == "regex" else f"{self.name!r} in {self.where}"
 
 
@@ -63,7 +67,7 @@ def parse_objectives(texts: Sequence[str], goal: str | None = None) -> tuple[Obj
 
 
 def parse_objective(text: str, goal: str | None = None) -> Objective:
-    """`acc:max`, `val_loss:min:best`, `regex:PATTERN`, `acc=jsonl:PATH:max`, `acc=csv:PATH`, `acc=tensorboard:DIR`."""
+    """`acc:max`, `val_loss:min:best`, `regex:PATTERN`, `acc=jsonl:PATH:max`, `acc=tensorboard:DIR`, `acc=wandb`."""
     rest, suffixes = _without_suffixes(text.strip())
     name, source, where = _source_of(rest, text)
     own = next((word for word in suffixes if word in get_args(Goal)), None)
@@ -81,6 +85,8 @@ def _without_suffixes(text: str) -> tuple[str, list[str]]:
 
 
 def _source_of(text: str, given: str) -> tuple[str, Source, str]:
+    if (logged := re.fullmatch(r"(?s)(\S.*)=wandb", text)) is not None:  # its names may have blanks
+        return logged[1], "wandb", WANDB_FOLDER
     match = re.fullmatch(rf"(?s)(?:({_NAME})=)?(regex|jsonl|csv|tensorboard):(.+)", text)
     if match is None:
         return _reported(text, given)

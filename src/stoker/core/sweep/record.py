@@ -11,7 +11,16 @@ from msgspec import Struct
 from stoker.core.spec import Command, JobSpec, NewJob, Trial
 from stoker.core.sweep.points import count_of, visited
 from stoker.core.sweep.space import Params, Scalar, Space, Texts, texts_of, with_texts
-from stoker.core.sweep.template import LATER, OWN, Template, placeholders, render_path, render_text, with_variables
+from stoker.core.sweep.template import (
+    LATER,
+    OWN,
+    Template,
+    after,
+    placeholders,
+    render_path,
+    render_text,
+    with_variables,
+)
 
 REPEAT = "repeat"
 """Name of the parameter that --repeat adds."""
@@ -41,6 +50,8 @@ class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """As typed, like the next two."""
     goal: str = ""
     pruners: tuple[str, ...] = ()
+    starter: tuple[str, ...] = ()
+    """A command that starts that of the trial, whose words follow."""
 
     @property
     def trials(self) -> int:
@@ -84,6 +95,8 @@ class TrialMaker:
         sweep = self._sweep
         values = texts if self._only_parameters else self._with_own(number, name, texts)
         command = self._template.render(values)
+        if sweep.starter:
+            command = after(command, sweep.starter)
         if not sweep.env:
             return command
         return with_variables(command, {key: render_text(text, values) for key, text in sweep.env.items()})
@@ -95,7 +108,7 @@ class TrialMaker:
     def commands(self) -> Iterator[Command]:
         """The commands of all trials, for a method that needs no results."""
         sweep = self._sweep
-        plain = self._only_parameters and not sweep.env and sweep.repeat == 1
+        plain = self._only_parameters and not sweep.env and not sweep.starter and sweep.repeat == 1
         if plain and sweep.method != "sobol" and (texts := with_texts(sweep.space)) is not None:
             points = visited(texts, sweep.method, sweep.seed, 0, sweep.trials)
             return (self._template.render(point) for point in points)  # type: ignore[arg-type]
@@ -142,10 +155,10 @@ def results_of(sweep: Sweep, number: int, texts: Mapping[str, str]) -> str:
     return render_path(sweep.results, {"trial": str(number), "i": str(number), "name": sweep.name, **texts})
 
 
-def file_of_trial(sweep: Sweep, number: int, params: Mapping[str, Scalar], path: str) -> str:
+def file_of_trial(sweep: Sweep, number: int, job: int, params: Mapping[str, Scalar], path: str) -> str:
     """The path of a file that a trial writes, from a path with placeholders."""
     texts = texts_of(sweep.space, params)
-    own = {"trial": str(number), "i": str(number), "name": trial_name(sweep.name, texts)}
+    own = {"trial": str(number), "i": str(number), "id": str(job), "name": trial_name(sweep.name, texts)}
     folder = {"results": results_of(sweep, number, texts)} if sweep.results else {}
     return render_text(path, {**own, **folder, **texts})
 

@@ -73,6 +73,27 @@ def appended(command: Command, names: Sequence[str], style: Style) -> Command:
     return Command((*command.words, *added))
 
 
+ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "${args}": ("--{0}={{{0}}}",),
+    "${args_no_hyphens}": ("{0}={{{0}}}",),
+    "${args_no_equals}": ("--{0}", "{{{0}}}"),
+    "${args_append_hydra}": ("+{0}={{{0}}}",),
+    "${args_override_hydra}": ("++{0}={{{0}}}",),
+}
+"""Words for each parameter in place of a macro of Weights & Biases'."""
+
+
+def with_arguments(command: Command, names: Sequence[str]) -> Command:
+    """A command of Weights & Biases with the parameters where its macros stand."""
+    words = [
+        part.format(name) if word in ARGUMENTS else word
+        for word in command.words
+        for name in (names if word in ARGUMENTS else ("",))
+        for part in ARGUMENTS.get(word, ("",))
+    ]
+    return Command(tuple(words), command.shell)
+
+
 class Template:
     """A command with placeholders, prepared once for many trials."""
 
@@ -111,10 +132,13 @@ def safe_name(value: str) -> str:
 
 def with_variables(command: Command, variables: Mapping[str, str]) -> Command:
     """The command with variables of its own. They are part of the command, so that all trials share one spec."""
-    if not variables:
-        return command
-    words = (command.shell, "-c", *command.words) if command.shell else command.words
-    return Command((ENV, *(f"{name}={value}" for name, value in variables.items()), *words))
+    return after(command, (ENV, *(f"{name}={value}" for name, value in variables.items()))) if variables else command
+
+
+def after(command: Command, words: Sequence[str]) -> Command:
+    """The command as the last words of another one."""
+    own = (command.shell, "-c", *command.words) if command.shell else command.words
+    return Command((*words, *own))
 
 
 def variable_of(name: str) -> str:

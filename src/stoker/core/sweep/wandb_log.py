@@ -1,0 +1,145 @@
+"""Read what `wandb.log` wrote: the file `run-ID.wandb`, a log of LevelDB's form whose records are protocol buffers."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+HEADER = b":W&B\xe1\xbe\x00"
+BLOCK = 32768
+_PREFIX = struct.Struct("<IHB")
+"""Before each part of a record: checksum, length, and which part it is."""
+_FULL, _FIRST, _LAST = 1, 2, 4
+_KINDS: Mapping[int, Literal["history", "summary"]] = {2: "history", 3: "summary"}
+"""Fields of a record; in both of them, field 1 is an item."""
+_KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
+"""Fields of an item."""
+
+
+class Logged(NamedTuple):
+    """The numbers of one call of `wandb.log`, or of a change of the summary."""
+
+    kind: Literal["history", "summary"]
+    values: dict[str, float]
+
+
+class RunLog:
+    """Takes the bytes of a file as they come, and gives what was logged."""
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._place = 0
+        """Of the first byte of `_data` in the file."""
+        self._record = b""
+
+    def feed(self, data: bytes) -> Iterator[Logged]:
+        """The records that are whole by now; ValueError for a file that is not of this form."""
+        self._data += data
+        if not self._place:
+            if len(self._data) < len(HEADER):
+                return
+            if not self._data.startswith(HEADER):
+                raise ValueError("it is not a file of wandb")
+            self._drop(len(HEADER))
+        while (record := self._next()) is not None:
+            yield from _logged(record)
+
+    def _next(self) -> bytes | None:
+        """The next record; None where it is not there yet."""
+        while True:
+            left = BLOCK - self._place % BLOCK
+            if left < _PREFIX.size:
+                if len(self._data) < left:
+                    return None
+                self._drop(left)
+                continue
+            if len(self._data) < _PREFIX.size:
+                return None
+            _, length, part = _PREFIX.unpack_from(self._data)
+            if part == 0 or len(self._data) < _PREFIX.size + length:
+                return None
+            body = self._data[_PREFIX.size : _PREFIX.size + length]
+            self._drop(_PREFIX.size + length)
+            self._record = body if part in (_FULL, _FIRST) else self._record + body
+            if part in (_FULL, _LAST):
+                return self._record
+
+    def _drop(self, count: int) -> None:
+        self._data = self._data[count:]
+        self._place += count
+
+
+def _logged(record: bytes) -> Iterator[Logged]:
+    for number, value in _fields(record):
+        if number in _KINDS and isinstance(value, bytes):
+            items = [item for place, item in _fields(value) if place == 1 and isinstance(item, bytes)]
+            found = dict(pair for item in items if (pair := _number_of(item)) is not None)
+            if found:
+                yield Logged(_KINDS[number], found)
+
+
+def _number_of(item: bytes) -> tuple[str, float] | None:
+    """The name and the value of an item; None where it is no number."""
+    names: list[str] = []
+    number: float | None = None
+    for place, value in _fields(item):
+        if place in (_KEY, _NESTED_KEY) and isinstance(value, bytes):
+            names.append(value.decode(errors="replace"))
+        elif place == _JSON and isinstance(value, bytes):
+            number = _parsed(value)
+        elif place == _INTEGER and isinstance(value, int):
+            number = float(value - (1 << 64) if value >> 63 else value)
+        elif place == _NUMBER and isinstance(value, float):
+            number = value
+    return None if number is None or not names else (".".join(names), number)
+
+
+def _parsed(text: bytes) -> float | None:
+    """A number of JSON, or of Python's JSON, which also knows NaN and Infinity."""
+    special = {b"NaN": "nan", b"Infinity": "inf", b"-Infinity": "-inf"}
+    plain = text.strip(b'"') if text.strip(b'"') in special else text
+    if plain in special:
+        return float(special[plain])
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
+    """Numbers and values of the fields of a message."""
+    place = 0
+    while place < len(data):
+        tag, place = _varint(data, place)
+        match tag & 7:
+            case 0:
+                value, place = _varint(data, place)
+                yield tag >> 3, value
+            case 1:
+                yield tag >> 3, struct.unpack_from("<d", data, place)[0]
+                place += 8
+            case 2:
+                length, place = _varint(data, place)
+                yield tag >> 3, data[place : place + length]
+                place += length
+            case 5:
+                place += 4
+            case _:
+                raise ValueError("it has a field of an unknown kind")
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if place >= len(data):
+            raise ValueError("it ends within a number")
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        place += 1
+        shift += 7
+        if byte < 0x80:
+            return value, place

@@ -162,10 +162,51 @@ def test_other_files_read_as_empty(tmp_path: Path) -> None:
             assert file.read() == b""
 
 
+TORCHRUN = b"""\
+W1117 23:00:00.123000 1234 torch/distributed/elastic/api.py:900] Sending process 1235 closing signal SIGTERM
+E1117 23:00:00.234000 1234 torch/distributed/elastic/api.py:874] failed (exitcode: 1) local_rank: 1 (pid: 1236)
+Traceback (most recent call last):
+  File "/usr/local/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+             ^^^^^^
+%b
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+bad.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-17_23:00:00
+  host      : box
+  rank      : 1 (local_rank: 1)
+  exitcode  : 1 (pid: 1236)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+""" % b"\n".join(b'  File "launch.py", line 7, in call\n    return f(*args)\n           ^^^^^^^' for _ in range(8))
+ACCELERATE = b"""\
+Traceback (most recent call last):
+  File "/usr/local/bin/accelerate", line 8, in <module>
+    sys.exit(main())
+subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.
+"""
+
+
 @pytest.mark.parametrize(
     ("log", "said"),
     [
         (b"", ""),
+        (b"[rank1]: ValueError: bad shape in layer 3\n" + TORCHRUN, "[rank1]: ValueError: bad shape in layer 3"),
+        (b"step 3\n" + TORCHRUN, TORCHRUN.splitlines()[1].decode()),
+        (b"KeyError: 'x'\n" + ACCELERATE, "KeyError: 'x'"),
+        (b"step 3\n" + ACCELERATE, ACCELERATE.splitlines()[-1].decode()),
+        (
+            TORCHRUN[TORCHRUN.index(b"torch.distributed") :],
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        ),
         (b"one\ntwo\n\n  \n", "two"),
         (b"10%\r50%\r100%\r\n", "100%"),
         (b"\x1b[31mred\x1b[0m \x1b]0;title\x07end\x1b[K\n\x1b[0m\n", "red end"),

@@ -262,6 +262,29 @@ class TestContract:
 
         assert asyncio.run(both()) == [gate(queue, "slow"), 4]
 
+    def test_wait_returns_at_the_first_exception(self, queue: Programs, executor: stoker.Executor) -> None:
+        """A failed job, of a function or of a command, ends wait(FIRST_EXCEPTION); its own error is still read."""
+        slow = executor.submit(wait_for(gate(queue, "unfinished")))
+        with concurrent.futures.ThreadPoolExecutor() as threads:
+            for failing, error in (
+                (executor.submit(divmod, 2, 0), ZeroDivisionError),
+                (stoker.submit("sleep 0.5; exit 3", gpus=0), stoker.JobFailed),
+            ):
+                waiter = threads.submit(
+                    concurrent.futures.wait, [slow, failing], return_when=concurrent.futures.FIRST_EXCEPTION
+                )
+                try:
+                    done = waiter.result(30)
+                finally:
+                    if not waiter.done():
+                        queue.open_gate("unfinished")
+                assert (done.done, done.not_done) == ({failing}, {slow})
+                assert isinstance(failing.exception(), error)
+                with pytest.raises(error):
+                    failing.result()
+        queue.open_gate("unfinished")
+        assert slow.result(60) == gate(queue, "unfinished")
+
     def test_time_out_of_result(self, queue: Programs, executor: stoker.Executor) -> None:
         """It is that of the waiting, not of the job."""
         job = executor.submit(wait_for(gate(queue, "late")))

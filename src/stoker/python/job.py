@@ -32,6 +32,8 @@ NOTE = "cancelled by a program"
 CANCELLED = get_args(CancelResult)
 FOLLOW_INTERVAL = 0.2
 """Seconds between two reads of a log that is followed."""
+_FAILED = Exception("the job failed; its error is read on first use")
+"""Tells wait() and as_completed() of the standard library that a job failed."""
 
 
 class Job(Future[Any]):
@@ -145,7 +147,8 @@ class Job(Future[Any]):
 
         Raises TimeoutError after `timeout` seconds. Ctrl-C ends only the waiting: the job continues.
         """
-        super().result(timeout)
+        if error := self._trouble(timeout):
+            raise error
         outcome = self._get_outcome()
         if outcome.error is not None:
             raise outcome.error
@@ -153,7 +156,7 @@ class Job(Future[Any]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What result() would raise; a CancelledError is raised here, too."""
-        if error := super().exception(timeout):
+        if error := self._trouble(timeout):
             return error
         error = self._get_outcome().error
         if isinstance(error, CancelledError):
@@ -195,12 +198,20 @@ class Job(Future[Any]):
             return
         self._keep(job)
         with contextlib.suppress(InvalidStateError):  # another thread was faster
-            self.set_result(None)
+            if isinstance(job.state, Ended) and job.state.result not in ("done", *CANCELLED):
+                self.set_exception(_FAILED)
+            else:
+                self.set_result(None)
 
     def mark_unreadable(self, error: StokerError) -> None:
         """Fail with an error: its end cannot be read."""
         with contextlib.suppress(InvalidStateError):
             self.set_exception(error)
+
+    def _trouble(self, timeout: float | None) -> BaseException | None:
+        """Wait for the end; the error if its end cannot be read."""
+        error = super().exception(timeout)
+        return None if error is _FAILED else error
 
     def _get_outcome(self) -> Outcome:
         """Read the result on first use, in the calling thread: it may be large and import modules."""

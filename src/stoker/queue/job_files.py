@@ -27,6 +27,8 @@ NO_SHELLS = ("nologin", "false")
 PLAIN = JobOptions()
 """Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
 COMMAND_LINE = "command line"
+_KEY_PARTS = 100
+_LONG_KEY = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_KEY_PARTS}}}"""
 
 
 class Listed(Struct, frozen=True):
@@ -129,13 +131,16 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
     except OSError as error:
         hint = "give a file, - for stdin, or put the command after --"
         raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
-    match path.suffix.lower():
-        case ".jsonl" | ".ndjson":
-            return list(_json_jobs(data, path.name, shell))
-        case ".toml":
-            return list(_toml_jobs(data, path.name, shell))
-        case ".csv":
-            return list(_csv_jobs(data, path.name, shell))
+    try:
+        match path.suffix.lower():
+            case ".jsonl" | ".ndjson":
+                return list(_json_jobs(data, path.name, shell))
+            case ".toml":
+                return list(_toml_jobs(data, path.name, shell))
+            case ".csv":
+                return list(_csv_jobs(data, path.name, shell))
+    except RecursionError:
+        raise UsageError(f"{path.name} has values inside values too deep to read", "no option needs this") from None
     data = data.removeprefix(codecs.BOM_UTF8)
     lines = Lines(path.name, shell)
     return [*lines.feed(data), *lines.end()]
@@ -153,10 +158,8 @@ def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
 
 
 def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
-    import tomllib
-
     try:
-        document = tomllib.loads(data.decode())
+        document = read_toml(data)
     except ValueError as error:
         raise UsageError(f"{name} is not TOML: {error}", 'write [[job]] tables with command = "..."') from None
     tables = document.get("job")
@@ -164,6 +167,17 @@ def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
         raise UsageError(f"{name} has no [[job]] tables, or contains something else", "write one [[job]] table per job")
     for number, table in enumerate(tables, 1):
         yield _job_of(table, f"{name} job {number}", shell)
+
+
+def read_toml(data: bytes) -> dict[str, Any]:
+    """The tables of a file; ValueError where it has none. A key of thousands of parts would take minutes."""
+    import re
+    import tomllib
+
+    text = data.decode()
+    if re.search(_LONG_KEY, text):
+        raise ValueError(f"a key has more than {_KEY_PARTS} parts")
+    return tomllib.loads(text)
 
 
 def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:

@@ -15,6 +15,7 @@ from stoker.core.spec import Command
 from stoker.core.sweep.grammar import NAME, check_space, choices_of, domain_of, range_of, scalar_of, typed
 from stoker.core.sweep.space import Choices, Condition, Domain, Parameter, Product, Scalar, Space, value_text
 from stoker.core.sweep.template import Style
+from stoker.queue.job_files import read_toml
 from stoker.queue.sweep import Asked
 
 _KEYS = (
@@ -60,11 +61,9 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def _toml(data: bytes, path: Path) -> Any:
-    import tomllib
-
     try:
-        return tomllib.loads(data.decode())
-    except ValueError as error:
+        return read_toml(data)
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path.name} is not TOML: {error}", "a file in YAML must end in .yaml") from None
 
 
@@ -77,7 +76,7 @@ def _yaml(data: bytes, path: Path) -> Any:
         ) from error
     try:
         return yaml.safe_load(data.decode())
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UsageError(f"{path.name} is not YAML: {_what(error)}", "check indentation, brackets and quotes") from None
 
 

@@ -22,6 +22,8 @@ _BAR = rb"\d{1,3}%\|"
 """A progress bar of tqdm, which is drawn once more when its loop fails."""
 _RULE = rb"[\W_]+"
 _EXCEPTION = rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
+_LAUNCHER = b"CalledProcessError"
+"""Raised by accelerate and by scripts, after the error of the program that they started."""
 _ESCAPE_SEQUENCE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
 
 
@@ -37,14 +39,22 @@ def last_line(path: str) -> str:
             tail = re.sub(_ESCAPE_SEQUENCE, b"", log.read())
     except (OSError, ValueError):  # a path with a null byte is the latter
         return ""
-    lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
+    lines = [part.strip() for line in _before_epilogue(tail).splitlines() for part in line.split(b"\r")]
     written = [line for line in lines if line][-_LAST_LINES:]
     said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_RULE, line)] or written
-    raised = [
-        line for line in said if re.match(_EXCEPTION, line) and b"ChildFailedError" not in line
-    ]  # of torchrun itself
-    chosen = (raised or said)[-1:]
+    raised = [line for line in said if re.match(_EXCEPTION, line)]
+    chosen = ([line for line in raised if _LAUNCHER not in line] or raised or said)[-1:]
     return printable(chosen[0].decode(errors="backslashreplace")) if chosen else ""
+
+
+def _before_epilogue(log: bytes) -> bytes:
+    """Cut off what torchrun writes when a rank failed: its own traceback, and a summary without the error."""
+    summary = log.rfind(b"ChildFailedError")
+    if summary < 0:
+        return log
+    start = log.rfind(b"Traceback (most recent call last)", 0, summary)
+    kept = log[: start if start >= 0 else log.rfind(b"\n", 0, summary) + 1]
+    return kept if kept.strip() else log
 
 
 def size_of(path: str) -> int:

@@ -361,6 +361,165 @@ def test_libraries_of_cuda(framework: str, text: str) -> None:
     assert (oom.framework, oom.own) == (framework, None)
 
 
+@pytest.mark.parametrize(
+    ("framework", "text", "wanted"),
+    [
+        (
+            "vllm",
+            "(EngineCore_DP0 pid=253) ERROR 10-25 13:08:43 [core.py:708] ValueError: Free memory on device cuda:0 "
+            "(12.18/23.56 GiB) on startup is less than desired GPU memory utilization (0.92, 21.67 GiB). Decrease GPU "
+            "memory utilization or reduce GPU memory used by other processes.\n"
+            "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above.",
+            gib(21.67),
+        ),
+        (
+            "vllm",
+            "ValueError: Free memory on device (5.29/23.65 GiB) on startup is less than desired GPU memory utilization "
+            "(0.9, 21.28 GiB).",
+            gib(21.28),
+        ),
+        (
+            "vllm",
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the engine.",
+            None,
+        ),
+        (
+            "vllm",
+            "ValueError: To serve at least one request with the model's max seq len (131072), (5.07 GiB KV cache is "
+            "needed, which is larger than the available KV cache memory (4.34 GiB).",
+            None,
+        ),
+        ("sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", None),
+        (
+            "bitsandbytes",
+            "Error out of memory at line 380 in file /home/ann/bitsandbytes/csrc/pythonInterface.c",
+            None,
+        ),
+        ("bitsandbytes", "Error out of memory at line 88 in file /src/csrc/ops.cu", None),
+        (
+            "xgboost",
+            "xgboost.core.XGBoostError: [13:55:26] /workspace/src/common/device_helpers.cuh:414: Memory allocation "
+            "error on worker 3: Caching allocator\n- Free memory: 11310923776\n- Requested memory: 47996\n",
+            None,
+        ),
+        (
+            "rmm",
+            "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/env/include/rmm/mr/device/"
+            "pool_memory_resource.hpp:196: Maximum pool size exceeded",
+            None,
+        ),
+        ("thrust", "RuntimeError: parallel_for failed: out of memory", None),
+        (
+            "onnxruntime",
+            "onnxruntime.capi.onnxruntime_pybind11_state.RuntimeException: [ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION "
+            ": Non-zero status code returned while running Conv node. Name:'Conv_8' Status Message: /onnxruntime_src/"
+            "onnxruntime/core/framework/bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, "
+            "bool, onnxruntime::Stream*, bool, onnxruntime::WaitNotificationFn) Failed to allocate memory for "
+            "requested buffer of size 2830172160",
+            None,
+        ),
+        (
+            "onnxruntime",
+            "Status Message: bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool, "
+            "onnxruntime::Stream*, bool, onnxruntime::WaitNotificationFn) Available memory of 0 is smaller than "
+            "requested bytes of 135383040",
+            None,
+        ),
+        (
+            "tensorrt",
+            "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n"
+            "[W] Requested amount of GPU memory (1180463648 bytes) could not be allocated.\n"
+            "[E] 2: [safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further information)\n"
+            "AttributeError: 'NoneType' object has no attribute 'create_execution_context'",
+            None,
+        ),
+        (
+            "tensorrt",
+            "../rtSafe/safeRuntime.cpp (25) - Cuda Error in nvinfer1::internal::DefaultAllocator::allocate: 2 "
+            "(out of memory)",
+            None,
+        ),
+        (
+            "paddle",
+            "ResourceExhaustedError: \n\nOut of memory error on GPU 1. Cannot allocate 15.503906GB memory on GPU 1, "
+            "28.770508GB memory has been allocated and available memory is only 10.815613GB.",
+            gib(15.503906),
+        ),
+        ("lightgbm", "lightgbm.basic.LightGBMError: [CUDA] out of memory /src/io/cuda/cuda_column_data.cpp 67", None),
+        ("lightgbm", "[LightGBM] [Fatal] [CUDA] out of memory /src/io/cuda/cuda_column_data.cpp 67", None),
+        (
+            "julia",
+            "ERROR: LoadError: Out of GPU memory trying to allocate 11.921 GiB\n"
+            "Effective GPU memory usage: 99.85% (15.758 GiB/15.782 GiB)\n",
+            gib(11.921),
+        ),
+    ],
+)
+def test_programs_on_top_of_cuda(framework: str, text: str, wanted: int | None) -> None:
+    """Inference servers, gradient boosting and other languages have messages of their own."""
+    oom = found(f"step 12\n{text}\nbye\n")
+    assert (oom.framework, oom.wanted, oom.own) == (framework, wanted, None)
+
+
+def test_vllm_that_wants_most_of_the_gpu_cannot_share() -> None:
+    """vLLM reserves a share of the whole GPU; the total is that of the GPU."""
+    oom = found(
+        "ValueError: Free memory on device cuda:0 (12.18/23.56 GiB) on startup is less than desired GPU memory "
+        "utilization (0.92, 21.67 GiB)."
+    )
+    assert oom.total == gib(23.56)
+    assert is_own_fault(oom, reserved=6 * GIB, seen_peak=GIB)
+    assert not is_own_fault(oom, reserved=23 * GIB, seen_peak=GIB)
+
+
+TRAINING = "\n".join(f"| INFO | train_inner | epoch 001: {100 * n} / 5000 loss=5.{n}, wps=2000" for n in range(1, 300))
+LOST_FILE = "Traceback (most recent call last):\n  File \"t.py\", line 3\nFileNotFoundError: 'valid.bin'\n"
+RECOVERED = (
+    "| WARNING: OOM in all workers, skipping update: CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total "
+    "capacity of 14.57 GiB\n",
+    "attempting to recover from OOM in forward/backward pass\nRuntimeError: CUDA error: out of memory\n",
+    "2026-11-17 10:00:00.1: E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 9.90G "
+    "(10630043136 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n",
+)
+
+
+@pytest.mark.parametrize("warning", RECOVERED)
+@pytest.mark.parametrize(
+    "after",
+    [
+        TRAINING,
+        "{'loss': 1.25, 'epoch': 0.1}\n{'loss': 1.21, 'epoch': 0.2}",
+        "Epoch 1/3\nEpoch 2/3",
+        " 45%|####      | 45/100 [00:10<00:12]\r 46%|####      | 46/100 [00:10<00:12]",
+        "[I 2026-11-17] Trial 4 finished with value: 0.31\n[I 2026-11-17] Trial 5 finished with value: 0.29",
+        "step 310 | loss 2.1\nstep 320 | loss 2.0",
+    ],
+)
+def test_an_error_that_the_program_survived_does_not_count(warning: str, after: str) -> None:
+    """A program that continued with its work failed of something else."""
+    assert find_oom(f"epoch 001: 10 / 5000\n{warning}{after}\n{LOST_FILE}") is None
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        LOST_FILE,
+        " 45%|####      | 45/100 [00:10<00:12]\n 45%|####      | 45/100 [00:11<00:13]\n",
+        "wandb: Run history:\nwandb: epoch 1\nwandb: train/loss 0.3\nwandb: step 400\n",
+        "[rank3]: RuntimeError: NCCL communicator was aborted on rank 3\nW1117 10:00 Sending process 12 SIGTERM\n",
+        "step 300 loss 2.0\n",
+        "Traceback (most recent call last):\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "=====\ntrain.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  rank : 1 (local_rank: 1)\n",
+    ],
+)
+def test_the_end_of_a_program_is_no_progress(after: str) -> None:
+    """Bars that are drawn again, summaries of trackers, and errors of other ranks may follow the fatal message."""
+    before = "epoch 1\nstep 300 loss 2.0\n 45%|####      | 45/100 [00:10<00:12]\n"
+    assert found(f"{before}{WITH_CO_TENANT}\n{after}").own == 966 * MIB
+
+
 def test_numbers_of_the_libraries() -> None:
     """NCCL and TensorFlow's driver wrapper print the wanted memory."""
     assert found("Last error:\nFailed to CUDA calloc async 10485760 bytes").wanted == 10 * MIB
@@ -466,6 +625,16 @@ ValueError: shapes do not match
         "2020-03-13 01:30:26.765089: I tensorflow/stream_executor/cuda/cuda_driver.cc:801] failed to allocate 1.00G "
         "(1073741824 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
         "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+        "[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical] Error Code 2: OutOfMemory (no further information)",
+        "[TRT] [E] 1: Error Code 1: Cuda Runtime (out of memory)\n[TRT] [W] Requested amount of GPU memory "
+        "(17179869184 bytes) could not be allocated.\n[TRT] [W] Skipping tactic 8 due to insufficient memory",
+        "lightgbm.basic.LightGBMError: Out of Host Memory",
+        "ERROR: LoadError: OutOfMemoryError()",
+        "INFO 11-17 [worker.py:227] Available KV cache memory: 4.34 GiB",
+        'raise ValueError("No available memory for the cache blocks. "',
+        "Error invalid argument at line 380 in file /src/csrc/pythonInterface.c",
+        "MemoryError: std::bad_alloc: out_of_memory: RMM failure at:/x/pinned.hpp:12: not enough host memory",
+        "ResourceExhaustedError: Fail to alloc memory of 5242880 size, error code is 12. (cpu_allocator.cc:47)",
         "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
     ],
 )

@@ -70,6 +70,8 @@ def test_keras(line: str, pace: object) -> None:
         ("Train Epoch: 3 [1280/60000 (2%)]  Loss: 0.3", (1280, 60000, None, "")),
         ("4.5 it/s", (None, None, 4.5, "it")),
         ("throughput: 812 samples/s", (None, None, 812.0, "samples")),
+        ("20% ━━━━━ 20,480/100,000  [ 0:00:10 < 0:00:39 , 2,048 it/s ]", (20480, 100000, 2048.0, "it")),
+        ("throughput: 12,812.5 samples/s", (None, None, 12812.5, "samples")),
         ("samples/sec: 812.5", (None, None, 812.5, "samples")),
         ("ep 13 train, step 95, ctc 4.363, mem_usage:cuda:0 8.9GB, 0.750 sec/step", (95, None, 1.333, "step")),
         (" iteration       45/     100 | elapsed time per iteration (ms): 800.0 |", (45, 100, 1.25, "iteration")),
@@ -202,6 +204,21 @@ KERAS_3 = "\r".join(f"\x1b[1m{step}/100\x1b[0m \x1b[32m━━━━\x1b[37m━�
         ("epoch 10/10 loss 0.1\n", 10, 0.99),  # it still runs
         ("step 300/1000 loss 3\n", 10, 0.3),
         (" iteration      300/    1000 | consumed samples: 3\n", 10, 0.3),
+        (
+            f"      3/100      4.21G     1.2345     0.987         34        640: {bar('', 40, 100, 4)}",
+            100,
+            0.024,
+        ),  # YOLO
+        (f"  0/2  0G  1.2\n{bar('', 9, 10, 9)}\n      2/2      0G     1.2345        640: {bar('', 5, 10, 4)}", 9, 0.75),
+        ("   20% ━━━━━━━━ 20,480/100,000  [ 0:00:10 < 0:00:39 , 2,048 it/s ]", 10, 0.205),  # stable-baselines3
+        (f"1|100|Loss: 1.2345: {bar('', 100, 1000, 100)}", 110, 0.1),  # torchtune
+        ("Episode 300/1000 reward 12.5\n", 10, 0.3),
+        ("Generation 3/50: best 0.4\n", 10, 0.06),
+        ("Progress: 12.5%\nProgress: 45.0%\n", 10, 0.45),
+        ("[INFO] progress = 45 % done\n", 10, 0.45),
+        ("fold 2/5\nEpoch 5/10 loss 0.2\n", 10, 0.3),
+        ("fold 0 of 5\nEpoch 5/10\nfold 1 of 5\nEpoch 5/10\n", 10, 0.3),
+        ("Fold [2/5]\nloading\n", 10, 0.2),
     ],
 )
 def test_the_progress_of_the_whole_job(log: str, ran: float, fraction: float) -> None:
@@ -219,6 +236,12 @@ def test_the_progress_of_the_whole_job(log: str, ran: float, fraction: float) ->
         (bar("Epoch 3: ", 99, 100, 390), 400),  # an epoch of unknown number
         (bar("Loading checkpoint shards: ", 3, 3, 30), 40),  # complete, and the job runs
         ("Epoch: [3][ 20/100]\tTime 0.1 (0.2)\n", 10),
+        ("Train: 3 [ 400/1251 ( 32%)]  Loss: 6.9 (6.8)  Time: 0.2s\n", 10),  # timm
+        ("Test: [  10/40]  Time: 0.1 (0.1)  Loss: 1.2\n", 10),
+        ("Epoch: [0]  [ 100/1251]  eta: 0:12:03  lr: 0.1  loss: 6.9\n", 10),  # torchvision: the eta of the epoch
+        ("Fold 2\nEpoch 5/10\n", 10),
+        ("Progress: 100%\n", 10),
+        ("the progress of 45% of users\n", 10),
         (KERAS, 100),
         ("epoch 0/0\n 0%|   | 0/0 [00:00<?, ?it/s]\nstep 0/0", 10),
         ("epoch 5/3\nstep nan/10", 10),
@@ -231,6 +254,27 @@ def test_the_progress_of_the_whole_job(log: str, ran: float, fraction: float) ->
 def test_no_progress_is_better_than_a_wrong_one(log: str, ran: float) -> None:
     """A loop that begins again with each epoch tells nothing about the whole job."""
     assert read_progress(log, ran) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "left", "fraction"),
+    [
+        ("mmcv - INFO - Epoch [1][100/1251]\tlr: 1.000e-02, eta: 1:00:00, time: 0.5, loss: 1.2", 3600, 0.25),
+        ("mmengine - INFO - Epoch(train)  [1][ 100/1251]  lr: 1.0e-02  eta: 1 day, 0:00:00  time: 0.5", 86400, 0.014),
+        (
+            "mmengine - INFO - Iter(train) [  100/40000]  base_lr: 1.0e-02 lr: 1.0e-02  eta: 1:00:00  time: 0.5",
+            3600,
+            0.003,
+        ),
+        ("[11/17 10:00:00 d2.utils.events]:  eta: 1:00:00  iter: 19  total_loss: 3.1  time: 0.3", 3600, 0.25),
+        ("d2.utils.events]:  eta: 2 days, 1:00:00  iter: 19  total_loss: 3.1", 176400, 0.007),
+    ],
+)
+def test_the_eta_of_the_whole_job(line: str, left: float, fraction: float) -> None:
+    """mmcv, mmengine and detectron2 print it; where no count tells, the fraction follows from the time so far."""
+    found = read_progress(f"starting\n{line}\n", 1200)
+    assert found is not None
+    assert (found.left, round(found.fraction, 3)) == (left, fraction)
 
 
 def test_a_bar_tells_the_time_left() -> None:

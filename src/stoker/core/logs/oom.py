@@ -8,9 +8,29 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.logs.text import LogText, last_match, pattern, read_log_text, sentence
+from stoker.core.logs.text import LogText, last_match, pattern, position, read_log_text, sentence
 
-Framework = Literal["torch", "jax", "tensorflow", "cupy", "cublas", "cudnn", "nccl", "cuda"]
+Framework = Literal[
+    "torch",
+    "jax",
+    "tensorflow",
+    "cupy",
+    "cublas",
+    "cudnn",
+    "nccl",
+    "cuda",
+    "vllm",
+    "sglang",
+    "bitsandbytes",
+    "xgboost",
+    "rmm",
+    "thrust",
+    "onnxruntime",
+    "tensorrt",
+    "paddle",
+    "lightgbm",
+    "julia",
+]
 _MARGIN = 1.15
 _GROWTH = 1.5
 _STEP = 64 * 2**20
@@ -37,13 +57,13 @@ class OutOfMemory(Struct, frozen=True):
 
 
 def find_oom(text: str) -> OutOfMemory | None:
-    """The last out-of-memory message of a log; None where there is none."""
+    """The last out-of-memory message of a log; None where there is none, or where the program survived it."""
     log = read_log_text(text)
     found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
     if not found:
         return None
     match, form = max(found, key=lambda each: each[0].end())  # of equals the first form, which is more specific
-    return _oom(log, match, form)
+    return None if _survived(log, match.end()) else _oom(log, match, form)
 
 
 def is_own_fault(oom: OutOfMemory, reserved: int | None, seen_peak: int | None = None) -> bool:
@@ -124,14 +144,52 @@ _FORMS = (
         r"CUDA_ERROR_OUT_OF_MEMORY(?::outofmemory)?",
     ),
     _Form("cuda", ("_ALLOC_FAILED",), r"(?<=:)(?:CU(?:SOLVER|SPARSE)_STATUS|CUFFT)_ALLOC_FAILED"),
+    _Form(
+        "vllm",
+        ("onstartupisless",),
+        r"Freememoryondevice(?:cuda:\d{1,3})?\([\d.]{1,12}/[\d.]{1,12}GiB\)onstartupislessthandesiredGPUmemoryutilization",
+    ),
+    _Form("vllm", ("Noavailablememory",), r"(?<=Error:)Noavailablememoryforthecacheblocks"),
+    _Form("vllm", ("KVcacheisneeded",), rf"{_SIZE}KVcacheisneeded,whichislargerthantheavailableKVcachememory"),
+    _Form("sglang", ("--mem-fraction",), r"(?<=Error:)Notenoughmemory\.Pleasetrytoincrease--mem-fraction-static"),
+    _Form("bitsandbytes", (_OOM,), r"Erroroutofmemoryatline\d{1,6}infile"),
+    _Form("xgboost", ("Memoryallocation",), r"Memoryallocationerroronworker\d{1,6}:"),
+    _Form("rmm", ("Maximumpool",), r"RMMfailureat:[^'\"]{1,300}?:\d{1,6}:Maximumpoolsizeexceeded"),
+    _Form("thrust", (_OOM,), r"(?:parallel_for|trivial_device_copy[HD]->[HD]|reduce|scan|sort)failed:outofmemory"),
+    _Form(
+        "onnxruntime",
+        ("Failedtoallocate",),
+        r"BFCArena::\w{1,40}(?:\([^()]{0,200}\))?:?Failedtoallocatememoryforrequestedbuffer",
+    ),
+    _Form(
+        "onnxruntime",
+        ("smallerthan",),
+        r"BFCArena::\w{1,40}(?:\([^()]{0,200}\))?:?Availablememoryof\d{1,20}issmallerthanrequestedbytes",
+    ),
+    # TensorRT's builder survives it and skips the tactic.
+    _Form("tensorrt", (_OOM,), r"Cuda(?:Runtime|Errorin[\w:]{1,120}:2)\(outofmemory\)(?!.{0,600}?Skippingtactic)"),
+    _Form("paddle", ("OutofmemoryerroronGPU",), rf"OutofmemoryerroronGPU\d{{1,3}}\.Cannotallocate{_SIZE}memory"),
+    _Form("lightgbm", (_OOM,), r"(?:\[Fatal\]|Error:)\[CUDA\]outofmemory"),
+    _Form("julia", ("OutofGPUmemory",), rf"OutofGPUmemorytryingtoallocate{_SIZE}"),
 )
+
+_REPORT = (
+    r"(?i)\b(?:epoch|step|iter|iteration|batch|update|episode|trial|round|loss|acc|accuracy)\b\W{1,4}\d[\d.e+-]{0,20}"
+    r"|\d{1,3}%\|[^|\n]{0,300}\| ?\d{1,12}/\d{1,12}"
+)
+"""What a training program writes as it proceeds: counts, losses and bars."""
+_SUMMARY = ("wandb:", "COMET ")
+"""Lines of experiment trackers, which repeat the last values when a program dies."""
+_SIGNS_OF_LIFE = 2
 
 _WANTED = (
     rf"(?:[Tt]r(?:ied|ying)toallocate|Requested:|emoryallocating|emorytoallocate|requestfor|failedtoallocate"
-    rf"|FailedtoCUDA[a-z]{{1,20}}){_SIZE}"
+    rf"|FailedtoCUDA[a-z]{{1,20}}|Cannotallocate|desiredGPUmemoryutilization\([\d.]{{1,8}},){_SIZE}"
 )
 
-_TOTAL = rf"(?:totalcapaci?tyof|Devicelimit:){_SIZE}|{_SIZE}totalcapacity"
+_TOTAL = (
+    rf"(?:totalcapaci?tyof|Devicelimit:|memoryondevice(?:cuda:\d{{1,3}})?\([\d.]{{1,12}}/){_SIZE}|{_SIZE}totalcapacity"
+)
 _FREE = rf"(?:ofwhich|Free\(accordingtoCUDA\):){_SIZE}|{_SIZE}free[;)]"
 _OWN = rf"(?:thisprocesshas|Currentlyallocated:|allocatedsofar:){_SIZE}|{_SIZE}reservedintotalbyPyTorch"
 _ALLOCATED = rf"Oftheallocatedmemory{_SIZE}|{_SIZE}alreadyallocated"
@@ -143,6 +201,19 @@ _IN_USE = r"InUse:(\d{1,18})MaxInUse:"
 _TENSOR = r"withshape\[([\d,]{1,120})\]andtype(\w{1,12}?)on/"
 _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
+
+
+def _survived(log: LogText, end: int) -> bool:
+    """Whether the program reported new progress after the message that ends at this place of the packed text."""
+    place = position(log.lines, end)
+    before = _reports(log.lines[:place])
+    return len(_reports(log.lines[place:]) - before) >= _SIGNS_OF_LIFE
+
+
+def _reports(lines: str) -> set[tuple[str, ...]]:
+    """The states of progress in these lines: a bar that is drawn again when its program dies adds none."""
+    reports = (tuple(pattern(_REPORT).findall(line)) for line in lines.splitlines() if not line.startswith(_SUMMARY))
+    return set(filter(None, reports))
 
 
 def _oom(log: LogText, match: re.Match[str], form: _Form) -> OutOfMemory:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.logs.text import pattern, without_colours
+from stoker.core.logs.text import last_match, pattern, without_colours
 
 _TAIL = 65_536
 """Characters at the end of a log that are searched."""
@@ -38,14 +39,14 @@ def read_pace(text: str) -> Pace | None:
     return counted
 
 
-_NUMBER = r"\d{1,12}(?:\.\d{1,9})?"
+_NUMBER = r"(?:\d{1,3}(?:,\d{3}){1,4}|\d{1,12})(?:\.\d{1,9})?"
 _COUNT = rf"({_NUMBER}[kKMG]?)"
-_STEP = r"(?i:\b(?:global[_ ]step|step|iter|iteration|batch|update|sample|example|image)s?)"
+_STEP = r"(?i:\b(?:global[_ ]step|step|iter|iteration|batch|update|sample|example|image|episode|generation)s?)"
 _OF = r"\s?(?:/|of)\s{0,12}"
 
 _COUNTS = (
     rf"[|━╸╺─]\s{{1,4}}{_COUNT}/{_COUNT}(?![\w/.])",  # tqdm, rich
-    rf"(?<![\w./]){_COUNT}/(?:{_COUNT}|Unknown)\s{{1,4}}(?:\[|━|╸|╺|─|- )",  # tqdm, Keras
+    rf"(?<![\w./,]){_COUNT}/(?:{_COUNT}|Unknown)\s{{1,4}}(?:\[|━|╸|╺|─|- )",  # tqdm, Keras
     rf"{_STEP}\W{{1,12}}{_COUNT}{_OF}{_COUNT}(?![\w/.])",
     rf"[\[(]\s{{0,12}}{_COUNT}{_OF}{_COUNT}\s{{0,4}}[\]()]",
     rf"(?i:\bepochs?)\W{{1,12}}{_COUNT}{_OF}{_COUNT}(?![\w/.])",
@@ -60,8 +61,8 @@ _THINGS = r"(?P<unit>(?i:it|iter|iteration|batch|batche|sample|example|token|ima
 _PER_SECOND = r"(?:/|_per_| per )s(?:ec(?:ond)?)?['\"]?\s{0,4}[:=]\s{0,4}['\"]?"
 _SCALE = r"(?P<scale>[kMG](?=it/|sample|token|example|step))?"
 _RATES = (
-    rf"(?<![\w.]){_VALUE}\s?{_SCALE}{_UNIT}/s(?:ec(?:ond)?)?(?![\w/])",
-    rf"(?<![\w.]){_VALUE}\s?(?P<time>s|secs?|seconds?|ms|us|µs|min)/{_UNIT}(?![\w/])",
+    rf"(?<![\w.])(?<!\d,){_VALUE}\s?{_SCALE}{_UNIT}/s(?:ec(?:ond)?)?(?![\w/])",
+    rf"(?<![\w.])(?<!\d,){_VALUE}\s?(?P<time>s|secs?|seconds?|ms|us|µs|min)/{_UNIT}(?![\w/])",
     rf"(?P<unit>steps?){_PER_SECOND}{_VALUE}",
     rf"{_THINGS}{_PER_SECOND}{_VALUE}",
     rf"time per (?P<unit>iteration|step) \((?P<time>ms|s)\)\s{{0,4}}[:=]\s{{0,4}}{_VALUE}",
@@ -103,15 +104,15 @@ def _counts(line: str) -> tuple[int | None, int | None]:
 
 
 def _number(text: str) -> int:
-    scale = _SCALES.get(text[-1])
-    return round(float(text[:-1]) * scale) if scale else round(float(text))
+    scale, plain = _SCALES.get(text[-1]), text.replace(",", "")
+    return round(float(plain[:-1]) * scale) if scale else round(float(plain))
 
 
 def _rate(line: str) -> tuple[float | None, str]:
     for form in _RATES:
         if found := pattern(form).search(line):
             named = found.groupdict()
-            return _per_second(float(named["value"]), named), named["unit"].lower()
+            return _per_second(float(named["value"].replace(",", "")), named), named["unit"].lower()
     return None, ""
 
 
@@ -174,14 +175,30 @@ NEARLY = 0.99
 LATE = 0.5
 """A bar that has run for less than this part of the job's time is a loop inside the job, or a part of it."""
 _TQDM = (
-    r"^(?P<what>[^|\n]{0,200}?)\b\d{1,3}%\|[^|\n]{0,400}\|\s{0,8}"
+    r"^(?P<what>(?:\d{1,6}\|\d{1,12}\|)?[^|\n]{0,200}?)\b\d{1,3}%\|[^|\n]{0,400}\|\s{0,8}"  # torchtune: epoch|step|
     rf"(?P<done>{_COUNT[1:-1]})/(?P<total>{_COUNT[1:-1]})\s{{0,4}}\[(?P<elapsed>[\d:]{{4,12}})<(?P<left>[\d:]{{4,12}})?"
+)
+_TQDM_RICH = (
+    rf"^(?P<what>[^━╸╺─\n]{{0,200}}?)\s\d{{1,3}}%\s[━╸╺─\s]{{1,400}}(?P<done>{_COUNT[1:-1]})/(?P<total>{_COUNT[1:-1]})"
+    r"\s{1,4}\[\s?(?P<elapsed>[\d:]{4,12})\s?<\s?(?P<left>[\d:]{4,12})?"
 )
 _KERAS = rf"^\s{{0,12}}{_COUNT}/{_COUNT}\s{{1,4}}(?:\[[=>.]|[━╸╺─])"
 _RICH = rf"[━╸╺─]\s{{1,4}}{_COUNT}/{_COUNT}(?![\w/.])"
 _EPOCH = r"(?i:\bepochs?)\b['\"]?[ \t:=#\[(]{0,4}(\d{1,7})\s?(?:/|of)\s?(\d{1,7})(?![\w.])"
 _EPOCH_BAR = r"(?im)^[ \t]{0,8}epochs?\b[ \t:]{0,4}\d{1,3}%\|[^|\n]{0,400}\|\s{0,8}(\d{1,7})/(\d{1,7})\b"
-_EPOCH_ALONE = r"(?i:\bepochs?)\b"
+_EPOCH_COLUMN = r"(?m)^[ \t]{0,12}(\d{1,7})/(\d{1,7})[ \t]{1,12}\d{1,4}(?:\.\d{1,3})?G\b"
+"""YOLO: the epoch, then the memory of the GPU."""
+_INSIDE_EPOCH = r"(?i:\bepochs?)\b|\b(?:Train: \d{1,7}|Test:)\s{1,4}\["
+_INSIDE_MARKS = ("poch", "POCH", "Train: ", "Test: ")
+"""A line of a loop inside an epoch; timm's does not name it."""
+_FOLD = r"(?i:\bfold)\b[ \t:=#\[(]{0,4}(\d{1,4})\b(?:\s?(?:/|of)\s?(\d{1,4})(?![\w.]))?"
+_PERCENT = r"(?i:\bprogress)\W{1,6}(\d{1,3}(?:\.\d{1,3})?)\s?%"
+_WHOLE_ETA = (
+    r"(?:\]\s{1,4}(?:base_)?lr: [^\n]{1,120}?\beta: "  # mmcv, mmengine
+    r"|\beta: (?=[\w:, ]{7,24}?\s{1,4}iter: \d))"  # detectron2
+    r"(?:(?P<days>\d{1,3}) days?, )?(?P<clock>\d{1,3}:\d\d:\d\d)"
+)
+"""The time left of the whole job. The `eta` of torchvision's references is that of an epoch."""
 
 
 def read_progress(text: str, ran: float) -> Progress | None:
@@ -194,16 +211,39 @@ def read_progress(text: str, ran: float) -> Progress | None:
     shown = list(_shown_counts(plain))
     epoch = _last_epoch(plain)
     if epoch is not None:
-        return _by_epochs(epoch, [one for one in shown if one.place >= epoch.place])
-    return _by_loop(shown, ran)
+        found: Progress | None = _by_epochs(epoch, [one for one in shown if one.place >= epoch.place])
+    else:
+        found = _by_loop(shown, ran)
+    left = _whole_eta(plain)
+    if left is not None:
+        return Progress(min(found.fraction if found else ran / (ran + left or 1.0), NEARLY), left)
+    return _in_folds(plain, found)
+
+
+def _whole_eta(text: str) -> float | None:
+    found = last_match(_WHOLE_ETA, text, ("eta: ",))
+    seconds = _clock_seconds(found["clock"]) if found else None
+    return seconds + 86_400 * int(found["days"] or 0) if found and seconds is not None else None
+
+
+def _in_folds(text: str, inside: Progress | None) -> Progress | None:
+    """In a cross-validation all other progress is that of a fold."""
+    found = last_match(_FOLD, text, ("fold", "Fold", "FOLD"))
+    if found is None:
+        return inside
+    current, total = int(found[1]), int(found[2] or 0)
+    if not 0 < total >= current:
+        return None
+    from_zero = any(match[1] == "0" for match in pattern(_FOLD).finditer(text))
+    complete = current - (not from_zero) + (inside.fraction if inside else 0.0)
+    return Progress(max(0.0, min(complete / total, NEARLY)))
 
 
 def _last_epoch(text: str) -> _Epoch | None:
-    if "poch" not in text and "POCH" not in text:
-        return None
-    bars = list(pattern(_EPOCH_BAR).finditer(text))
-    named = list(pattern(_EPOCH).finditer(text))
-    last = max([*bars[-1:], *named[-1:]], key=lambda found: found.end(), default=None)
+    bars = list(pattern(_EPOCH_BAR).finditer(text)) if "poch" in text or "POCH" in text else []
+    named = list(pattern(_EPOCH).finditer(text)) if "poch" in text or "POCH" in text else []
+    columns = list(pattern(_EPOCH_COLUMN).finditer(text)) if "G " in text else []
+    last = max([*bars[-1:], *named[-1:], *columns[-1:]], key=lambda found: found.end(), default=None)
     if last is None:
         return None
     done, total = int(last[1]), int(last[2])
@@ -213,7 +253,7 @@ def _last_epoch(text: str) -> _Epoch | None:
         return None
     if last in bars:
         return _Epoch(done, total, last.end(), is_current=False)
-    if "━" in rest:  # Lightning counts from 0 to total
+    if "━" in rest and last in named:  # Lightning counts from 0 to total
         return _Epoch(done, total + 1, last.end(), is_current=False)
     from_zero = any(int(found[1]) == 0 and found[2] == last[2] for found in named)
     return _Epoch(done + from_zero, total, last.end(), is_current=True)
@@ -255,7 +295,7 @@ def _shown_counts(text: str) -> Iterator[_Shown]:
     end = sum(len(line) + 1 for line in lines[:skipped])
     for line in lines[skipped:]:
         end += len(line) + 1
-        if "/" in line and (found := _shown_count(line[:_WIDTH], end)):
+        if ("/" in line or "rogress" in line) and (found := _shown_count(line[:_WIDTH], end)):
             yield found
 
 
@@ -263,8 +303,8 @@ def _shown_count(line: str, place: int) -> _Shown | None:
     """Plain searches come before patterns: to compile one takes longer than to read a log."""
     if "/s" in line and pattern(_BYTES).search(line):  # a download
         return None
-    is_inner = "poch" in line.lower() and pattern(_EPOCH_ALONE).search(line) is not None
-    if "%|" in line and (found := pattern(_TQDM).search(line)):
+    is_inner = any(mark in line for mark in _INSIDE_MARKS) and pattern(_INSIDE_EPOCH).search(line) is not None
+    if found := _bar(line):
         done, total = _number(found["done"]), _number(found["total"])
         family = pattern(r"\d+").sub("", found["what"]).strip()
         elapsed, left = _clock_seconds(found["elapsed"]), _clock_seconds(found["left"])
@@ -279,15 +319,24 @@ def _shown_count(line: str, place: int) -> _Shown | None:
     return _Shown((family, total), done, total, place, elapsed, left, is_inner) if total > 1 and done <= total else None
 
 
+def _bar(line: str) -> re.Match[str] | None:
+    """A bar with its times: of tqdm, or of tqdm drawn by rich."""
+    if "%|" in line:
+        return pattern(_TQDM).search(line)
+    return pattern(_TQDM_RICH).search(line) if "━" in line and "<" in line else None
+
+
 def _inner_or_steps(line: str) -> tuple[int, int, str] | None:
     is_bar = "━" in line or "╸" in line or "[=" in line or "[." in line or "[>" in line
     forms = [(_KERAS, "keras"), (_RICH, "keras")] if is_bar else []
     forms += [(_COUNTS[2], "steps")]
     forms += [(_COUNTS[3], "brackets")] if "[" in line or "(" in line else []
+    if "rogress" in line and (percent := pattern(_PERCENT).search(line)):
+        return round(10 * float(percent[1])), 1000, "percent"
     for form, family in forms:
         for found in pattern(form).finditer(line):
             before = line[max(0, found.start() - 12) : found.start() + 1].rstrip(" \t:[(").lower()
-            if not before.endswith(("epoch", "epochs")):
+            if not before.endswith(("epoch", "epochs", "fold")):
                 return _number(found[1]), _number(found[2]), family
     return None
 

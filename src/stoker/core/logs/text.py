@@ -71,15 +71,15 @@ def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Matc
 
 def sentence(log: LogText, start: int, end: int) -> str:
     """The line, or the wrapped lines, around a range of the packed text, shortened for a screen."""
-    first = _position(log.lines, start)
-    last = _position(log.lines, end - 1 - start, first)
+    first = position(log.lines, start)
+    last = position(log.lines, end - 1 - start, first)
     begin = log.lines.rfind("\n", 0, first) + 1
     stop = log.lines.find("\n", last)
     begin = begin if first - begin <= _NEAR else first
     return _shortened(log.lines[begin : stop if stop >= 0 else None])
 
 
-def _position(text: str, count: int, begin: int = 0) -> int:
+def position(text: str, count: int, begin: int = 0) -> int:
     """The position after `begin` of the character that has `count` non-blank characters before it."""
     for word in pattern(r"\S+").finditer(text, begin):
         if count < len(word[0]):

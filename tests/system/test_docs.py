@@ -26,7 +26,7 @@ AS_INSTALLED = ("README.md", "tutorial.md")
 MEANT_TO_FAIL = {"wrong", "broken"}
 """Names of jobs that show there what a failure looks like."""
 TESTED_ELSEWHERE = {"hydra.md": "test_hydra_docs.py", "python.md": "test_python_docs.py"}
-_BLOCK = re.compile(r"(?:^<!-- not run: (.+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):

@@ -3,4 +3,4 @@
 #SBATCH --gres=gpu:1
 #SBATCH --time=00:10:00
 #SBATCH --array=0-2
-python eval.py --fold "$SLURM_ARRAY_TASK_ID"
+python3 eval.py --fold "$SLURM_ARRAY_TASK_ID"

@@ -17,7 +17,7 @@ import pytest
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.units import device_sizes, parse_sim
 from stoker.devices.simulator import SimulatedProcess, holdings, make_directory
-from support.wait import ending, line_from, wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 GIB = 2**30
 SIZES = [24 * GIB, 24 * GIB]
@@ -225,3 +225,17 @@ def test_a_neighbour_that_was_killed_is_missed(tmp_path: Path) -> None:
             assert len(simulated.present()) == 2
             process.kill()
         wait_until(lambda: len(simulated.present()) == 1)
+
+
+def test_the_example_holds_memory_without_stoker(tmp_path: Path) -> None:
+    """Its script writes the file itself, since the python3 of a job has no Stoker; the end of the script removes it."""
+    script = Path(__file__).parents[2] / "examples/train.py"
+    environment = {"STOKER_SIM_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1"}
+    words = [sys.executable, "-I", "-S", str(script), "--bs=64", "--epochs=2000", "--seconds=0.05"]
+    with ending(subprocess.Popen(words, env=environment, stdout=subprocess.PIPE)) as process:
+        wait_until(lambda: bool(holdings(str(tmp_path))))
+        (held,) = holdings(str(tmp_path))
+        size = (1000 + 60 * 64) * 2**20
+        assert (held.pid, held.memory, held.load) == (process.pid, {0: size, 1: size}, {0: 40, 1: 40})
+    subprocess.run([*words[:-2], "--epochs=1"], env=environment, check=True, timeout=PATIENCE_SECONDS)
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import runpy
 import shutil
@@ -15,12 +16,17 @@ import pytest
 from stoker.core.errors import EXIT_CODES
 from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from support.background import Background
+from support.installed import install, make_path
 from support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+AS_INSTALLED = ("README.md", "tutorial.md")
+"""The pages of the first hour: the python3 of their jobs has no Stoker, and there is no `python`."""
+MEANT_TO_FAIL = {"wrong", "broken"}
+"""Names of jobs that show there what a failure looks like."""
 TESTED_ELSEWHERE = {"hydra.md": "test_hydra_docs.py", "python.md": "test_python_docs.py"}
-_BLOCK = re.compile(r"(?:^<!-- not run: (.+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^<!-- not run: ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -38,14 +44,23 @@ def blocks(page: Path) -> list[Block]:
     return [Block(text, reason) for reason, text in typed if not text.startswith("#!")]
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The PATH of a user who has installed Stoker with pipx."""
+    folder = tmp_path_factory.mktemp("installed")
+    return make_path(folder / "bin", install(folder))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_run_as_printed(page: Path, tmp_path: Path) -> None:
+def test_commands_run_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each block ends with success; the page has one queue, as for a user who types it from top to bottom."""
     commands = [block.commands for block in blocks(page) if not block.not_run]
     if page.name in TESTED_ELSEWHERE or not commands:
         return
     with contextlib.closing(Background(tmp_path, "4x24G")) as queue:
         shutil.copytree(ROOT / "examples", queue.cwd, dirs_exist_ok=True)
+        if page.name in AS_INSTALLED:
+            queue.environment["PATH"] = str(request.getfixturevalue("installed"))
         for text in commands:
             done = subprocess.run(
                 ["bash", "-e", "-o", "pipefail", "-c", text],
@@ -58,6 +73,9 @@ def test_commands_run_as_printed(page: Path, tmp_path: Path) -> None:
                 check=False,
             )
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+        if page.name in AS_INSTALLED:
+            ended = json.loads(queue("history", "--json", "--state", "failed,skipped").out)["jobs"]
+            assert {job["name"] for job in ended} <= MEANT_TO_FAIL
 
 
 def test_pages_tested_elsewhere_are_tested() -> None:

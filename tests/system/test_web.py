@@ -240,7 +240,7 @@ def test_without_the_extra(stoker: Stoker) -> None:
     folder.mkdir()
     (folder / "uvicorn.py").write_text("raise ModuleNotFoundError('No module named uvicorn', name='uvicorn')")
     outcome = stoker("web", PYTHONPATH=str(folder))
-    assert (outcome.code, "pip install 'stoker[web]'" in outcome.err) == (125, True)
+    assert (outcome.code, re.search("pip install .*starlette uvicorn", outcome.err) is not None) == (125, True)
 
 
 def attack(port: str, socket_path: str, state: str) -> None:

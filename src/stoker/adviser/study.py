@@ -38,6 +38,7 @@ from stoker.core.sweep.space import (
     rounded,
     same,
 )
+from stoker.queue.installation import how_to_add
 
 SPACE = "stoker_space"
 OBJECTIVES = "stoker_objectives"
@@ -345,7 +346,7 @@ def made_sampler(method: str, seed: int, objectives: int) -> BaseSampler:
     if missing:
         raise UsageError(
             f"--method {method} needs {' and '.join(missing)}, which this Python does not have",
-            f"pip install {' '.join(missing)}, or use --method tpe",
+            f"{how_to_add(*missing)}, or use --method tpe",
         )
     if method == "cmaes" and objectives > 1:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")

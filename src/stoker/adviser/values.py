@@ -15,6 +15,7 @@ from stoker.core.errors import UsageError
 from stoker.core.sweep.objective import Curve, Objective, Series
 from stoker.core.sweep.readings import LineReader, Lines, reader_for, reading_in
 from stoker.core.sweep.wandb_log import Logged, RunLog
+from stoker.queue.installation import how_to_add_extra
 from stoker.store.logs import Tail
 from stoker.store.paths import UNREADABLE
 from stoker.store.reports import Report
@@ -105,7 +106,7 @@ class EventFiles:
         except ImportError:
             raise UsageError(
                 "an objective in TensorBoard's files needs tensorboard, which this Python does not have",
-                "pip install 'stoker[tensorboard]'",
+                how_to_add_extra("tensorboard"),
             ) from None
         self.notice = ""
         self._folder = folder

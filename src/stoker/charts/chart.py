@@ -8,6 +8,7 @@ from pathlib import Path
 from stoker.charts.svg import FAINT, INK, Drawing
 from stoker.core.chart import Axis, Chart, Parallel, Series
 from stoker.core.errors import StokerError
+from stoker.queue.installation import how_to_add_extra
 
 WIDTH, HEIGHT = 760.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 76.0, 24.0, 44.0, 56.0
@@ -42,9 +43,8 @@ def _png(text: str) -> bytes:
     try:
         import resvg_py
     except ImportError:
-        raise StokerError(
-            "a PNG needs resvg-py, which is not installed", "pip install 'stoker[plot]', or write an SVG: -o FILE.svg"
-        ) from None
+        hint = f"{how_to_add_extra('plot')}, or write an SVG: -o FILE.svg"
+        raise StokerError("a PNG needs resvg-py, which is not installed", hint) from None
     return bytes(resvg_py.svg_to_bytes(svg_string=text, width=int(WIDTH * PNG_SCALE)))
 
 

@@ -29,6 +29,7 @@ from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
 from stoker.ledger import PLACES, Ledger, find_ledger
 from stoker.ledger.files import owner_name
 from stoker.queue.config import load_config
+from stoker.queue.installation import how_to_remove, how_to_repair
 from stoker.queue.options import BY_NAME
 from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from stoker.queue.systemd_unit import missing_program, unit_path
@@ -326,8 +327,6 @@ def check_variables(subject: Subject) -> Iterator[Verdict]:
 _SHARED_NAMES = frozenset({"simple_gpu_scheduler", "gpu_task_scheduler"})
 """Import names of ours that packages of older tools have too."""
 
-_REPAIR = "pip install --force-reinstall --no-deps stoker"
-
 
 def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Iterator[Verdict]:
     """Packages that install files of the same names over ours, or took ours along when they were removed."""
@@ -336,10 +335,10 @@ def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Itera
     others = sorted(name for name, dist in found.items() if any(_is_shared(file) for file in dist.files or ()))
     for name in others:
         text = f"the package {name} has the same import names and commands, and may have replaced those of Stoker"
-        yield problem(text, f"pip uninstall {name}, which removes files of both, and then: {_REPAIR}")
+        yield problem(text, f"{how_to_remove(name)}, which removes files of both, and then: {how_to_repair()}")
     gone = _missing_files(ours) if ours else []
     if gone and not others:
-        yield problem(f"missing files of Stoker: {', '.join(map(os.path.basename, gone[:3]))}", _REPAIR)
+        yield problem(f"missing files of Stoker: {', '.join(map(os.path.basename, gone[:3]))}", how_to_repair())
     if not gone and not others:
         yield ok("no package conflicts")
 

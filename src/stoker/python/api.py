@@ -12,6 +12,7 @@ from stoker.python.connection import find_link
 from stoker.python.job import Job, handles_of
 from stoker.python.keywords import read_keywords, takes_job_options
 from stoker.python.submitting import submit_command
+from stoker.queue.installation import how_to_add
 from stoker.queue.select import find
 
 if TYPE_CHECKING:
@@ -86,7 +87,8 @@ def _with_bar(ended: Iterator[Job], count: int) -> Iterator[Job]:
     try:
         from tqdm.auto import tqdm
     except ImportError:
-        warnings.warn("no progress bar: tqdm is not installed (pip install tqdm)", RuntimeWarning, stacklevel=3)
+        text = f"no progress bar: tqdm is not installed; {how_to_add('tqdm')}"
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
         return ended
     return iter(tqdm(ended, total=count, unit="job"))
 

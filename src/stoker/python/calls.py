@@ -17,6 +17,7 @@ from stoker.core.spec import Command
 from stoker.core.text import shown_value
 from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
+from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import UNFINISHED, Paths
 
 MOST_SHOWN = 20
@@ -122,9 +123,8 @@ def _cloudpickle() -> ModuleType:
     try:
         import cloudpickle
     except ImportError as error:
-        raise StokerError(
-            "sending functions needs cloudpickle, which is not installed", "pip install 'stoker[python]'"
-        ) from error
+        text = "sending functions needs cloudpickle, which is not installed"
+        raise StokerError(text, how_to_add_extra("python")) from error
     return cloudpickle  # type: ignore[no-any-return]
 
 

@@ -20,6 +20,7 @@ from stoker.core.sweep.pruning import Pruner, parse_pruner
 from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.space import Params
 from stoker.core.sweep.template import placeholders
+from stoker.queue.installation import how_to_add, how_to_add_extra
 from stoker.store.paths import Paths
 
 RESTARTS = 1000
@@ -54,7 +55,7 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
     if sweep.method in ADAPTIVE:
         _check_packages(sweep.method, len(objectives))
     if any(one.source == "tensorboard" for one in objectives) and find_spec("tensorboard") is None:
-        raise UsageError("tensorboard is not installed", "pip install 'stoker[tensorboard]'")
+        raise UsageError("tensorboard is not installed", how_to_add_extra("tensorboard"))
     return objectives, rules
 
 
@@ -92,16 +93,16 @@ PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("o
 def _check_packages(method: str, objectives: int) -> None:
     missing = [package for package in PACKAGES[method] if find_spec(package) is None]
     if "optuna" in missing:
-        raise UsageError(f"--method {method} needs optuna, which is not installed", "pip install 'stoker[sweep]'")
+        raise UsageError(f"--method {method} needs optuna, which is not installed", how_to_add_extra("sweep"))
     if int((found := version("optuna")).partition(".")[0]) < OLDEST_OPTUNA:
         raise UsageError(
             f"--method {method} needs optuna {OLDEST_OPTUNA} or newer; this Python has {found}",
-            "pip install 'stoker[sweep]'; hydra-optuna-sweeper works with it if installed with --no-deps",
+            f"{how_to_add_extra('sweep')}; hydra-optuna-sweeper works with it if installed with --no-deps",
         )
     if missing:
         raise UsageError(
             f"--method {method} needs {' and '.join(missing)}, which this Python does not have",
-            f"pip install {' '.join(missing)}, or use --method tpe",
+            f"{how_to_add(*missing)}, or use --method tpe",
         )
     if method == "cmaes" and objectives > 1:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import outcome, printable, title
 from stoker.core.units import count_text, duration_text
+from stoker.queue.installation import how_to_add_extra
 from stoker.queue.options import current_user
 from stoker.queue.targets import MAIL, mail_program, shown_target
 from stoker.store import queries
@@ -119,7 +120,7 @@ def send_through_apprise(target: str, message: Message) -> None:
     try:
         import apprise
     except ImportError:
-        raise NotSent("apprise is not installed; pip install 'stoker[notify]'") from None
+        raise NotSent(f"apprise is not installed; {how_to_add_extra('notify')}") from None
     with apprise.LogCapture(level=logging.WARNING, fmt="%(message)s") as log:
         sender = apprise.Apprise()
         if not sender.add(target):

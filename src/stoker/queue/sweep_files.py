@@ -16,6 +16,7 @@ from stoker.core.sweep.grammar import NAME, check_space, choices_of, domain_of, 
 from stoker.core.sweep.space import Choices, Condition, Domain, Parameter, Product, Scalar, Space, value_text
 from stoker.core.sweep.template import Style
 from stoker.queue.job_files import read_toml
+from stoker.queue.installation import how_to_add_extra
 from stoker.queue.sweep import Asked
 
 _KEYS = (
@@ -71,9 +72,8 @@ def _yaml(data: bytes, path: Path) -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise StokerError(
-            "sweep files in YAML need PyYAML, which is not installed", "pip install 'stoker[sweep]', or write TOML"
-        ) from error
+        text = "sweep files in YAML need PyYAML, which is not installed"
+        raise StokerError(text, f"{how_to_add_extra('sweep')}, or write TOML") from error
     try:
         return yaml.safe_load(data.decode())
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from stoker.core.errors import UsageError
+from stoker.queue.installation import how_to_add_extra
 
 MAIL = "mail"
 _HINT = "write mail, or a URL of apprise such as ntfy://topic, slack://..., json://host/path"
@@ -33,7 +34,7 @@ def why_not_sendable(targets: tuple[str, ...]) -> str:
     from importlib.util import find_spec
 
     if any(target != MAIL for target in targets) and find_spec("apprise") is None:
-        return "apprise is not installed; pip install 'stoker[notify]'"
+        return f"apprise is not installed; {how_to_add_extra('notify')}"
     if MAIL in targets and mail_program() is None:
         return "neither sendmail nor mail is installed"
     return ""

@@ -12,6 +12,7 @@ from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.devices.interface import user_name
+from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import Paths, host_name, paths_here, replace_file
 from stoker.store.web_server import WebLock, WebServer, running_web_server, web_token
 
@@ -54,7 +55,7 @@ def command(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MISSING:
             raise
-        raise StokerError(f"stoker web needs the package {error.name}", "pip install 'stoker[web]'") from error
+        raise StokerError(f"stoker web needs the package {error.name}", how_to_add_extra("web")) from error
     from contextlib import closing
 
     from stoker.store.writer import open_store

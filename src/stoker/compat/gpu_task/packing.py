@@ -15,6 +15,7 @@ from typing import Any
 from stoker.compat.gpu_task.instance import MAGIC
 from stoker.compat.gpu_task.process import Instance
 from stoker.core.errors import StokerError
+from stoker.queue.installation import how_to_add_extra
 
 PICKLE_PROTOCOL = 4
 """The newest that Python 3.6 reads, as it may read instances (the key `python`)."""
@@ -91,7 +92,7 @@ class Packer:
         try:
             cloudpickle = importlib.import_module("cloudpickle")
         except ImportError:
-            raise StokerError(f"{what}: {why}", f"{hint}, or pip install 'stoker[python]'") from None
+            raise StokerError(f"{what}: {why}", f"{hint}, or: {how_to_add_extra('python')}") from None
         try:
             data: bytes = cloudpickle.dumps(content)
         except Exception as error:  # a value's own code may raise anything

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from stoker.core.job import Ended, id_text
+from stoker.core.selectors import number_ranges
 from stoker.core.text import outcome, text_for_json, title_text
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.view_model import FailedJob, InterruptedRun, exactly
@@ -33,15 +33,11 @@ def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
 
 def ranges_text(ids: Sequence[int]) -> str:
     """`3-5,9`; where that is long, only the first ranges."""
-    ranges = []
-    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
-        numbers = [number for _, number in run]
-        ranges.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
-    text = ranges[0]
-    for one in ranges[1:]:
-        if len(text) + len(one) >= LONGEST_IDS:
+    text, *more = number_ranges(ids)
+    for part in more:
+        if len(text) + len(part) >= LONGEST_IDS:
             break
-        text += f",{one}"
+        text += f",{part}"
     return text
 
 

@@ -187,7 +187,7 @@ class JobLine(Struct, frozen=True):
 
     id: int
     label: str
-    """As users type it: `3`, `12.3`; `12.[3-99]` stands for several tasks."""
+    """As users type it: `3`, `12.3`; `12.[3-59,100-199]` stands for several tasks."""
     tasks: int
     name: str
     command: str

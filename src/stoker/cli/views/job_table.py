@@ -24,6 +24,8 @@ from stoker.queue.view_text import ago_text, clock_text, left_text, start_text, 
 
 WIDE = 100
 """Columns from which on progress has a longer bar."""
+LONGEST_ID = 18
+"""Columns of an id on a narrow screen."""
 LEAST_JOB = 20
 LEAST_WHY = 16
 MOST_FAILURES = 3
@@ -48,7 +50,8 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int, headers: int = 2)
     """The active jobs, then the others, each with columns of their own, below so many headers."""
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
-    wide = max((cells(job.label) for job in jobs), default=0), max((len(job.state) for job in jobs), default=0)
+    longest = max((cells(job.label) for job in jobs), default=0)
+    wide = min(longest, max(LONGEST_ID, width // 5)), max((len(job.state) for job in jobs), default=0)
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)
     other_lines = _queued_table(others, now, width, wide, with_header=with_header) if others else []
@@ -58,7 +61,7 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int, headers: int = 2)
 def _first_columns(jobs: Sequence[JobLine], wide: tuple[int, int]) -> list[Column]:
     """Id and state, as wide in both tables."""
     return [
-        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=18),
+        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=wide[0]),
         Column("STATE", [Span(job.state.ljust(wide[1]), LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
     ]
 

@@ -18,8 +18,8 @@ from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
-Scope = Literal["open", "ended"]
-"""Jobs that `all` and names mean; a job is found by its number in any state."""
+Scope = Literal["open", "ended", "any"]
+"""Jobs that `all` and names mean; a job is found by its number in any state. Of ended jobs, a name means the newest."""
 _STATUS = "list jobs with: stoker status"
 
 
@@ -139,7 +139,7 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
     """A name that is also a pattern is first taken literally."""
     for glob in (False, True) if pick.is_glob else (False,):
         meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
-        if meant and (scope == "open" or glob):
+        if meant and (scope != "ended" or glob):
             return meant
         if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
             job = store.job(found[-1])

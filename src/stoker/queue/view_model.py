@@ -366,10 +366,12 @@ class RunCounts(Struct, frozen=True):
     waiting: int = 0
     open_ended: bool = False
     """Whether more jobs may come."""
+    cancelled: int = 0
+    """Also those that a sweep stopped."""
 
     @property
     def ended(self) -> int:
-        return self.ok + self.failed
+        return self.ok + self.failed + self.cancelled
 
 
 class RunStatus(Struct, frozen=True):

@@ -98,6 +98,8 @@ class Period(NamedTuple):
     since: float = 0.0
     chosen: Filter = NO_FILTER
     on_finish_jobs: bool = False
+    only: Sequence[int] | None = None
+    """Ids of the only jobs that are wanted."""
 
 
 def loads(reader: Reader) -> dict[str, Load]:
@@ -298,7 +300,8 @@ def in_period(reader: Reader, period: Period) -> tuple[str, list[Any]]:
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)
     if specs:
         where += f" AND jobs.spec NOT IN ({_marks(specs)})"
-    return where, [period.since, *values, *specs]
+    only = [] if period.only is None else [json.dumps(list(period.only))]
+    return where + f" AND jobs.{_AMONG}" * len(only), [period.since, *values, *specs, *only]
 
 
 def _on_finish_specs(reader: Reader) -> list[int]:

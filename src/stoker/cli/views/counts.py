@@ -27,8 +27,10 @@ def counts_line(counts: RunCounts, elapsed: float, left: float | None, width: in
         return (Span(f" {counts.ended}/{counts.total}"),)
     space = min(LONGEST_BAR, room - line_cells(line) - 1)
     space = space if space >= SHORTEST_BAR else 0
-    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
-    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
+    parts = (counts.ok, counts.ok + counts.failed, counts.ended)
+    good, bad, over = (count * space // max(1, counts.total) for count in parts)
+    bar = Span("━" * good, "good"), Span("━" * (bad - good), "bad"), Span("━" * (over - bad), "odd")
+    bar = *bar, Span("─" * (space - over), "faint")
     return (Span(" "), *bar, *line)
 
 
@@ -36,6 +38,7 @@ def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
     """The counts in words, then ever shorter."""
     share = f" {counts.ended}/{counts.total}{'+' if counts.open_ended else ''}  "
     failed = [Span(f"{counts.failed} failed ", "bad")] if counts.failed else []
+    failed += [Span(f"{counts.cancelled} cancelled ", "odd")] if counts.cancelled else []
     rest = f"{counts.running} running {counts.waiting} waiting  "
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from stoker.cli.views.job_table import left_cell
 from stoker.cli.views.status import render_status
 from stoker.cli.views.text import line_cells
 from stoker.queue.view_model import (
@@ -236,3 +237,18 @@ def test_what_could_move_the_cursor_is_escaped() -> None:
     )
     for width in (60, 120):
         assert shown(status, width).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"expected_end": exactly(NOW + 600)}, "~10m"),
+        ({"expected_end": exactly(NOW + 600), "limit_seconds": 4923.0}, "≤10m"),
+        ({"expected_end": exactly(NOW + 60), "limit_seconds": 4923.0}, "~1m"),
+        ({"limit_seconds": 4923.0}, "≤10m"),
+        ({}, "?"),
+    ],
+)
+def test_the_time_left(fields: dict[str, object], text: str) -> None:
+    """An end that the engine expects because of the limit is marked like the limit."""
+    assert left_cell(a_running_line(1, **fields), NOW) == text

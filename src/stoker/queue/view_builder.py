@@ -145,6 +145,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     progress = knowledge.progress(job) if word == "running" and seen is None else None
     end = forecast.ends.get(job.id) if forecast else None
     end = end if progress is None or progress.left is None else knowledge.now + progress.left
+    end = None if end is not None and end <= knowledge.now else end  # it takes longer than expected
     return JobLine(
         id=job.id,
         label=id_text(job),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.job_table import LOOKS, job_table, progress_cell
+from stoker.cli.views.job_table import LOOKS, job_table, left_cell, progress_cell
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
@@ -26,7 +26,7 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, stamp, start_text, vram_text, watch_text
+from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, start_text, vram_text, watch_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _progress(details: JobDetails) -> str:
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
     parts = [f"start {start_text(start.timestamp(), now)}"] if start else []
-    left = f" ({left_text(end.timestamp() - now)} left)" if end and details.seconds is not None else ""
+    left = f" ({left_cell(details, now)} left)" if end and details.seconds is not None else ""
     parts += [f"end ~{clock_text(end.timestamp(), now)}{left}"] if end else []
     return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 

@@ -29,6 +29,8 @@ LONGEST_ID = 18
 LEAST_JOB = 20
 LEAST_WHY = 16
 MOST_FAILURES = 3
+ROUNDING = 2.0
+"""Seconds by which an end that follows from the limit may differ from it."""
 ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
 
 LOOKS: dict[JobWord, Look] = {
@@ -142,11 +144,12 @@ def left_cell(job: JobLine, now: float) -> str:
     """How long it will run: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.last_seen is not None:
         return "?"
-    if job.expected_end is not None:
-        return f"~{left_text(job.expected_end.timestamp() - now)}"
-    if job.limit_seconds is not None:
-        return f"≤{left_text(job.limit_seconds - (job.seconds or 0.0))}"
-    return "?"
+    by_limit = None if job.limit_seconds is None else job.limit_seconds - (job.seconds or 0.0)
+    if job.expected_end is None:
+        return "?" if by_limit is None else f"≤{left_text(by_limit)}"
+    left = job.expected_end.timestamp() - now
+    # The engine expects a job without earlier runs to take all of its time.
+    return f"{'~' if by_limit is None or left < by_limit - ROUNDING else '≤'}{left_text(left)}"
 
 
 def start_cell(job: JobLine, now: float) -> str:

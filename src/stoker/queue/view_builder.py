@@ -352,6 +352,7 @@ def status_of(
         interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
         failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
+        total=None if chosen == NO_FILTER else _counts(knowledge, on_finish_jobs=on_finish_jobs),
     )
 
 

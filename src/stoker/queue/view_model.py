@@ -337,6 +337,8 @@ class Status(Struct, frozen=True):
     """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
     failures: list[FailedJob] = []
     """The last failures within an hour, the newest first."""
+    total: Counts | None = None
+    """With a filter, the counts of all jobs."""
     web: str = ""
     """The address of the web page, without its token, while a server runs."""
 

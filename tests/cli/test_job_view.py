@@ -140,6 +140,7 @@ def test_ended_jobs_have_columns_of_their_own() -> None:
     ]
     waiting = msgspec.structs.replace(DETAILS, **{**usual, "state": "queued"}, label="7.5")
     chosen = SelectedJobs("", exactly(NOW), False, [*ended, waiting])
+    assert texts(render_jobs(msgspec.structs.replace(chosen, jobs=ended), 100, 40, ""))[0] == "5 jobs: 5 done"
     lines = texts(render_jobs(chosen, 100, 40, ""))
     assert lines[0] == "6 jobs: 5 done, 1 queued"
     assert "7.5" in lines[2]

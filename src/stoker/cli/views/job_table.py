@@ -52,7 +52,7 @@ def job_table(jobs: Sequence[JobLine], now: float, width: int, headers: int = 2)
     """The active jobs, then the others, each with columns of their own, below so many headers."""
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
-    longest = max(cells("ID"), *(cells(job.label) for job in jobs))
+    longest = max(cells("ID"), max((cells(job.label) for job in jobs), default=0))
     wide = min(longest, max(LONGEST_ID, width // 5)), max((len(job.state) for job in jobs), default=0)
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)

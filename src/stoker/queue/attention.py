@@ -15,7 +15,8 @@ from stoker.store.queries import Period
 
 RECENT_SECONDS = 3600.0
 MOST_FAILURES = 5
-LONGEST_IDS = 60
+LONGEST_IDS = 38
+"""Characters of the ids in a command, which must fit on a narrow screen."""
 FAILED = ("failed", "oom", "timeout", "lost")
 
 
@@ -28,7 +29,9 @@ def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
     """Several runs may have left jobs without an owner, each in a batch of its own."""
     for batch, submitted, ids in queries.queued_by_batch(knowledge.store, engine):
         label = text_for_json(knowledge.store.batch_label(batch)) or "a run"
-        yield InterruptedRun(label, len(ids), exactly(submitted), f"stoker resume {ranges_text(ids)}")
+        listed = ranges_text(ids)
+        commands = f"stoker resume {listed}", f"stoker cancel {listed}"
+        yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
 
 
 def ranges_text(ids: Sequence[int]) -> str:

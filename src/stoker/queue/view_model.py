@@ -293,6 +293,8 @@ class InterruptedRun(Struct, frozen=True):
     submitted: datetime
     resume: str
     """The command that continues it."""
+    discard: str = ""
+    """The command that removes its jobs from the queue."""
 
 
 class FailedJob(Struct, frozen=True):

@@ -46,7 +46,13 @@ def printable(text: str) -> str:
     """The text with every character escaped that could move a cursor or hide text."""
     if text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda match: ascii(match[0])[1:-1], text)
+    return re.sub(_UNSAFE, lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    """The character as an escape; a byte that is not UTF-8 as that byte."""
+    byte = ord(character) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
 def text_for_json(text: str) -> str:

@@ -20,7 +20,8 @@ _LAST_LINES = 40
 # Compiled on first use: most screens read no log.
 _BAR = rb"\d{1,3}%\|"
 """A progress bar of tqdm, which is drawn once more when its loop fails."""
-_RULE = rb"[\W_]+"
+_NOTHING_SAID = rb"[\W_]+|(?:rerun the rest|logs|charts): .*"
+"""A rule, or what a run inside the job prints below the failures of its summary."""
 _EXCEPTION = rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
 _ESCAPE_SEQUENCE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
 
@@ -39,7 +40,7 @@ def last_line(path: str) -> str:
         return ""
     lines = [part.strip() for line in tail.splitlines() for part in line.split(b"\r")]
     written = [line for line in lines if line][-_LAST_LINES:]
-    said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_RULE, line)] or written
+    said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_NOTHING_SAID, line)] or written
     raised = [
         line for line in said if re.match(_EXCEPTION, line) and b"ChildFailedError" not in line
     ]  # of torchrun itself

@@ -289,7 +289,7 @@ def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int])
     return Tasks(first, indices)
 
 
-def consecutive(first: int, last: int, count: int) -> range | None:
+def consecutive(first: int, last: int, count: int) -> Sequence[int] | None:
     """The indices from the first to the last; None if there are fewer of them."""
     return range(first, last + 1) if last - first + 1 == count else None
 

@@ -29,9 +29,8 @@ def counts_line(counts: RunCounts, elapsed: float, left: float | None, width: in
     space = space if space >= SHORTEST_BAR else 0
     parts = (counts.ok, counts.ok + counts.failed, counts.ended)
     good, bad, over = (count * space // max(1, counts.total) for count in parts)
-    bar = Span("━" * good, "good"), Span("━" * (bad - good), "bad"), Span("━" * (over - bad), "odd")
-    bar = *bar, Span("─" * (space - over), "faint")
-    return (Span(" "), *bar, *line)
+    ended = Span("━" * good, "good"), Span("━" * (bad - good), "bad"), Span("━" * (over - bad), "odd")
+    return (Span(" "), *ended, Span("─" * (space - over), "faint"), *line)
 
 
 def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
@@ -73,7 +72,7 @@ class ProgressLine:
             return
         counts, left = self._look()
         self._due = now + max(self.INTERVAL, 20 * (time.monotonic() - now))  # counting 100,000 jobs takes a while
-        line = counts_line(counts, now - self._began, left, _width())
+        line = counts_line(counts, now - self._began, left, terminal_width())
         colour = wants_colour("auto", os.environ, sys.stderr)
         text = painted([line], colour=colour, encoding=sys.stderr.encoding or "ascii").rstrip("\n")
         to_stderr(f"\r{text}\x1b[K")
@@ -86,7 +85,8 @@ class ProgressLine:
             self._drawn, self._due = False, 0.0
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """Columns of the terminal of standard error."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):

@@ -26,13 +26,13 @@ DONE, GONE = Ended("done", 2.0), Ended("cancelled", 2.0)
         ("cancel --dry-run", HELD, HELD, "", "would cancel 1 (held)", False),
         ("cancel --dry-run", RUNS, RUNS, "", "would stop 1 (running; HOW)", False),
         ("retry", DONE, WAITS, "", "requeued 1 (last result: HOW)", False),
-        ("retry", DONE, DONE, "ended again", "1 is OUTCOME again", True),
+        ("retry", DONE, DONE, "ended again", "ended again: 1 (OUTCOME)", True),
         ("edit", WAITS, WAITS, "changed", "1: DIFFERENCE", False),
-        ("edit", WAITS, RUNS, "", "1 is now running; not changed", True),
-        ("edit", DONE, DONE, "", "already finished: 1 (done); to run it again: stoker retry 1", True),
+        ("edit", WAITS, RUNS, "", "not changed: 1 (now running)", True),
+        ("edit", DONE, DONE, "", "already finished: 1 (done); to run again: stoker retry 1", True),
         ("pause", WAITS, HELD, "", "held 1", False),
         ("pause", HELD, HELD, "", "already held: 1", False),
-        ("pause", WAITS, DONE, "", "1 has just ended (done)", True),
+        ("pause", WAITS, DONE, "", "just ended: 1 (done)", True),
         ("pause", DONE, DONE, "", "already finished: 1 (done)", True),
         ("resume", HELD, WAITS, "", "released 1", False),
         ("resume", WAITS, WAITS, "abandoned", "moved 1 into the queue (its 'stoker run' was interrupted)", False),
@@ -66,13 +66,15 @@ def test_jobs_with_the_same_result_share_a_line() -> None:
         "requeued 9 (last result: exit 9)",
     ]
     assert grouped_lines([results[2], results[4]]) == ["requeued 2 tasks 20.[0-1] (last result: exit 1)"]
+    late = [result("edit", tasks[number], replace(tasks[number], state=DONE)) for number in (0, 1, 3)]
+    assert grouped_lines(late) == ["not changed: 3 tasks 20.[0-1,3] (now done)"]
 
 
 def test_a_grouped_hint_names_no_single_job() -> None:
     """The command in it is for each of them."""
     over = [a_job(number, state=DONE) for number in (4, 5)]
     assert grouped_lines([result("edit", job, job) for job in over]) == [
-        "already finished: 2 jobs 4-5 (done); to run it again: stoker retry ID"
+        "already finished: 2 jobs 4-5 (done); to run again: stoker retry ID"
     ]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.cli.views.job import render_details
+from stoker.cli.views.job import render_details, render_jobs
 from stoker.cli.views.text import line_cells
 from stoker.core.learning import LEAST
-from stoker.queue.job_view import AttemptLine, EventLine, JobDetails
+from stoker.queue.job_view import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.queue.view_model import exactly
 from support.views import GIB, NOW, a_line, texts
 
@@ -128,3 +128,21 @@ def test_without_a_gpu_there_is_no_memory() -> None:
     """Nothing is told of it."""
     lines = texts(render_details(msgspec.structs.replace(DETAILS, vram_mode="none", gpus=0), NOW, 120))
     assert not [line for line in lines if "set aside" in line]
+
+
+def test_ended_jobs_have_columns_of_their_own() -> None:
+    """A table of many jobs shows where each ran, its memory and how it ended, below those that are still open."""
+    usual: dict[str, Any] = {"command": "python train.py --seed 1", "name": "", "why": "", "state": "done"}
+    ran: dict[str, Any] = {"ended": exactly(NOW), "devices": ["2"], "seconds": 61.0, "exit_code": 0}
+    ended = [
+        msgspec.structs.replace(DETAILS, **usual, **ran, label=f"7.{task}", peak_vram_bytes=4 * GIB)
+        for task in range(5)
+    ]
+    waiting = msgspec.structs.replace(DETAILS, **{**usual, "state": "queued"}, label="7.5")
+    chosen = SelectedJobs("", exactly(NOW), False, [*ended, waiting])
+    assert texts(render_jobs(msgspec.structs.replace(chosen, jobs=ended), 100, 40, ""))[0] == "5 jobs: 5 done"
+    lines = texts(render_jobs(chosen, 100, 40, ""))
+    assert lines[0] == "6 jobs: 5 done, 1 queued"
+    assert "7.5" in lines[2]
+    assert lines[4].split() == ["ID", "STATE", "EXIT", "GPU", "PEAK", "RAN", "ENDED", "NAME", "/", "NOTE"]
+    assert lines[5].split()[:6] == ["7.0", "done", "0", "2", "4.0/12G", "0:01:01"]

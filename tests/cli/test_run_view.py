@@ -172,6 +172,8 @@ def test_the_last_line_shrinks_with_the_terminal() -> None:
         "6/24  5 ok 1 failed  [01:24<?]",
         "6/24  1 failed",
     ]
+    some = text_of(counts_line(RunCounts(24, 5, 1, 6, 2, cancelled=10), 84.0, None, 100))
+    assert "16/24  5 ok 1 failed 10 cancelled 6 running 2 waiting" in some
     assert "6/24+ " in text_of(counts_line(RunCounts(24, 5, 1, open_ended=True), 84.0, None, 80))
 
 

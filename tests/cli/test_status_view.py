@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 
+from stoker.cli.views.job_table import left_cell
 from stoker.cli.views.status import render_status
 from stoker.cli.views.text import line_cells
 from stoker.queue.view_model import (
@@ -100,6 +101,7 @@ def test_the_first_screen(utc: None) -> None:
         " ID         STATE    GPU       MEM     TIME   LEFT  JOB",
         " 41         running  0    12.0/14G  1:12:03  ≤1h17  vit-b lr=3e-4  python train…",
         " 42         running  0           -  1:12:03  ~1h02  名前名前…前名前名前名前名前…",
+        "",
         " ID         STATE    MEM  START     JOB              WHY",
         " 46         queued   24G  at 08:01  python train.py  needs 24.0G; most free is …",
         " 47         blocked    -  -         python train.py  after 46 (ok)",
@@ -119,6 +121,22 @@ def test_a_tiny_screen() -> None:
     ]
 
 
+def test_old_failures_do_not_hide_jobs() -> None:
+    """Without room for all jobs, failures share a line; what ended today is told in words that fit."""
+    failures = [
+        FailedJob(n, str(n), "python x.py", "failed", "exit 1", exactly(NOW - 900 * n), "boom") for n in (1, 2, 3)
+    ]
+    today = {"done": 348, "cancelled": 327619, "failed": 335, "skipped": 10, "stopped": 3}
+    few, many = [a_running_line(1)], [a_running_line(n) for n in range(1, 31)]
+    assert shown(a_status(few, failures=failures)).count("boom") == 3
+    screen = shown(a_status(many, failures=failures), height=24)
+    assert "boom" not in screen
+    assert " ✗ failures of the last hour: stoker history --since 1h --state failed" in screen
+    assert shown(a_status(few, today=today)).splitlines()[-1].strip() == (
+        "today 348 done, 327619 cancelled, 335 failed, 10 skipped, 3 stopped"
+    )
+
+
 BUSY_DAY = a_status(
     [
         a_running_line(8, command="python train.py --seed 8", progress=0.53, expected_end=exactly(NOW + 8)),
@@ -129,22 +147,27 @@ BUSY_DAY = a_status(
         a_line(23, why="needs 1 GPU; none free", expected_start=exactly(NOW - 1)),
         a_line(30, interrupted=True, why="interrupted"),
     ],
-    interrupted=[InterruptedRun("stoker run jobs.txt", 4, exactly(NOW - 60), "stoker resume 30-33")],
+    interrupted=[
+        InterruptedRun("stoker run jobs.txt", 4, exactly(NOW - 60), "stoker resume 30-33", "stoker cancel 30-33")
+    ],
     failures=[FailedJob(7, "7", "python train.py --seed 7", "failed", "exit 1", exactly(NOW - 9), "RuntimeError: nan")],
     counts=Counts(2, 6, 0),
 )
 
 
 def test_progress_priorities_interrupted_runs_and_failures(utc: None) -> None:
-    """Progress has a bar, priorities a column, an interrupted run one line, and a failure its reason."""
+    """Progress has a bar, priorities a column, an interrupted run its commands, and a failure its reason."""
     assert [text.rstrip() for text in texts(render_status(BUSY_DAY, 80, 24))][2:] == [
         " ID  STATE    GPU  MEM     TIME  LEFT  DONE       JOB",
         " 8   running  0      -  1:12:03   ~8s  ██░░░ 53%  python train.py --seed 8",
         " 9   running  0      -  1:12:03     ?  -          vit(lr=0.1)",
+        "",
         " ID  STATE    PRIO  START           JOB                       WHY",
         " 22  queued      5  tomorrow 08:00  python …tion 1 --seed 22",
         " 23  queued      0  now             python train.py           needs 1 GPU; none…",
-        " 4 jobs of 'stoker run jobs.txt' (07:59) did not start: stoker resume 30-33",
+        " 4 jobs of 'stoker run jobs.txt' (07:59) did not start",
+        "   run them in the queue: stoker resume 30-33",
+        "   discard them: stoker cancel 30-33",
         " ✗ 7  exit 1  9s ago  pytho…in.py --seed 7  RuntimeError: nan",
     ]
 
@@ -178,7 +201,7 @@ def test_jobs_that_share_a_gpu() -> None:
 def test_the_last_line_tells_what_is_hidden() -> None:
     """And the command that shows it, in words that fit."""
     many = a_status([a_running_line(n) for n in range(1, 31)] + [a_line(n) for n in range(31, 61)], [BUSY])
-    assert shown(many, height=20).splitlines()[-1].strip() == "… 22 more running, 27 more waiting (stoker status -a)"
+    assert shown(many, height=20).splitlines()[-1].strip() == "… 23 more running, 27 more waiting (stoker status -a)"
     assert shown(many, width=40, height=10).splitlines()[-1].strip() == "… 56 more (stoker status -a)"
 
 
@@ -236,3 +259,18 @@ def test_what_could_move_the_cursor_is_escaped() -> None:
     )
     for width in (60, 120):
         assert shown(status, width).replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"expected_end": exactly(NOW + 600)}, "~10m"),
+        ({"expected_end": exactly(NOW + 600), "limit_seconds": 4923.0}, "≤10m"),
+        ({"expected_end": exactly(NOW + 60), "limit_seconds": 4923.0}, "~1m"),
+        ({"limit_seconds": 4923.0}, "≤10m"),
+        ({}, "?"),
+    ],
+)
+def test_the_time_left(fields: dict[str, object], text: str) -> None:
+    """An end that the engine expects because of the limit is marked like the limit."""
+    assert left_cell(a_running_line(1, **fields), NOW) == text

@@ -14,6 +14,7 @@ from stoker.cli.views.text import (
     amount_text,
     cells,
     clip,
+    fit_titles,
     fitting,
     line_cells,
     memory_bar,
@@ -148,3 +149,14 @@ class TestPaint:
         """By the variables that shells set, and nonsense in them is passed over."""
         assert terminal_size({"COLUMNS": "33", "LINES": "7"}) == (33, 7)
         assert min(terminal_size({"COLUMNS": "wide", "LINES": ""})) > 0
+
+
+def test_titles_that_begin_alike_are_told_apart() -> None:
+    """A title that is too long loses the words that others begin with, too; it takes all the room that is left."""
+    titles = [f"python train.py --epochs 100 --seed {seed} --batch-size 64 --fp16" for seed in (1, 2)]
+    fit = fit_titles([*titles, "python eval.py"])
+    assert [fit((Span(title), Span(" (exit 1)")), 45) for title in titles] == [
+        (Span(f"… --seed {seed} --batch-size 64 --fp16"), Span(" (exit 1)")) for seed in (1, 2)
+    ]
+    assert fit((Span(titles[0]),), 100) == (Span(titles[0]),)
+    assert fit((Span("python eval.py"), Span(" (no such file or directory)")), 30)[0] == Span("python eval.py")

@@ -125,14 +125,23 @@ def test_enter_follows_the_log(queue: PastQueue, tmp_path: Path) -> None:
 
 
 def test_filter_sort_and_tags(queue: PastQueue) -> None:
-    """The filter works while it is typed, Esc removes it; o sorts; Space tags and moves on."""
+    """The filter works while it is typed, Esc removes it; o sorts; Space tags and moves on.
+
+    The head still counts all jobs.
+    """
+
+    def totals(screen: str) -> list[str]:
+        return re.findall(r"\d+ (?:running|waiting|held)", screen)
 
     async def steps(pilot: Pilot[Any]) -> None:
-        await wait_for_text(pilot, "resnet")
+        before = totals(await wait_for_text(pilot, "resnet"))
         await pilot.press("slash", *"vit")
         await wait_for_text(pilot, "filter: vit")
         screen = await wait_for_screen(pilot, lambda screen: "resnet" not in screen, "a table without resnet")
         assert "vit-l" in screen
+        assert before
+        assert totals(screen) == before
+        assert re.search(r"filter: vit \(\d+ of \d+\)", screen)
         await pilot.press("escape")
         await wait_for_text(pilot, "resnet")
         await pilot.press("o", "o", "space", "space")

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.core.selectors import LARGEST, All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
+from stoker.core.selectors import (
+    LARGEST,
+    MORE,
+    All,
+    Last,
+    Named,
+    Numbers,
+    Pick,
+    Task,
+    line_word,
+    parse_selection,
+    pick_text,
+    tasks_text,
+)
 
 QUIET = settings(max_examples=200, derandomize=True, deadline=None)
 IDS = st.integers(0, LARGEST)
@@ -35,6 +49,9 @@ NAMES = st.text(alphabet="abz*?[]=,.-0139 ", min_size=1).map(lambda text: f"n{te
         ("12.3-7,5", [Task(12, 3, 7), Numbers(5, 5)]),
         ("12.*", [Task(12, 0, LARGEST)]),
         ("12.0", [Task(12, 0, 0)]),
+        ("12.[3-7]", [Task(12, 3, 7)]),
+        ("12.[3-7,9,20-40:5],5", [Task(12, 3, 7), Task(12, 9, 9), Task(12, 20, 40, 5), Numbers(5, 5)]),
+        ("3,12.[0, 2]", [Numbers(3, 3), Task(12, 0, 0), Task(12, 2, 2)]),
         (" 1, 2 ", [Numbers(1, 1), Numbers(2, 2)]),
         (str(LARGEST), [Numbers(LARGEST, LARGEST)]),
     ],
@@ -45,7 +62,23 @@ def test_ids(word: str, picks: list[Pick]) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["vit-b", "vit*", "*", "3d-unet", "1e-3", "lr=1,2", "lr=1,,2", "vit,3", "lasting", "Last", "1*", "٣", "a-"]
+    "word",
+    [
+        "vit-b",
+        "vit*",
+        "*",
+        "3d-unet",
+        "1e-3",
+        "lr=1,2",
+        "lr=1,,2",
+        "vit,3",
+        "lasting",
+        "Last",
+        "1*",
+        "٣",
+        "a-",
+        "arr.[3,5]",
+    ],
 )
 def test_names(word: str) -> None:
     """A word that does not begin with an id is one name, commas and all: `lr=1,2` never means job 2."""
@@ -68,6 +101,7 @@ def test_words_keep_their_order() -> None:
     [
         *("", " ", ",", "4-", "-4", "9-4", "1,,2", "1,", ",1", "1-2-3", "1..3", "1.2.3", "12.", ".3", "12.7-3"),
         *("+3", "1,-2", "3,vit", "12.3-13.4", "-", "."),
+        *("12.[]", "12.[3", "12.[7-3]", "12.[3,,4]", "12.[0-9:0]", "12.[3:2]", "12.[3,…]"),
     ],
 )
 def test_malformed_ids_are_refused_with_a_hint(word: str) -> None:
@@ -91,6 +125,43 @@ def test_picks_read_back(picks: list[Pick]) -> None:
     """The text of a pick parses to the same pick."""
     texts = [pick_text(pick) for pick in picks]
     assert parse_selection(texts) == tuple(picks) == parse_selection([",".join(texts)])
+
+
+@QUIET
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_ids_of_tasks_read_back(indices: set[int]) -> None:
+    """The id that screens print for some tasks selects these tasks and no others."""
+    label = tasks_text(12, sorted(indices))
+    assume(MORE not in label)
+    picks = [pick for pick in parse_selection([label]) if isinstance(pick, Task)]
+    found = [index for pick in picks for index in range(pick.first, pick.last + 1, pick.step)]
+    assert found == sorted(indices)
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [
+        (range(3, 100), "12.[3-99]"),
+        ([4], "12.4"),
+        ([4, 5], "12.[4-5]"),
+        ([4, 7, 8, 9], "12.[4,7-9]"),
+        ([*range(4, 60), *range(100, 200)], "12.[4-59,100-199]"),
+        (range(10, 100, 5), "12.[10-95:5]"),
+        ([1, 3], "12.[1,3]"),
+        ([9, 2, 1], "12.[1-2,9]"),
+    ],
+)
+def test_ids_of_tasks(indices: Sequence[int], text: str) -> None:
+    """Ranges of consecutive indices, and steps, in order."""
+    assert tasks_text(12, indices) == text
+
+
+def test_many_ranges_are_shortened() -> None:
+    """The id of many ranges shows that it is not complete; all tasks of its line are among those of the array."""
+    label = tasks_text(12, [number * number for number in range(100)])
+    assert label.endswith(",…]")
+    assert line_word(label) == "12.*"
+    assert line_word("12.[3-4]") == "12.[3-4]"
 
 
 @QUIET

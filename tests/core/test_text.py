@@ -26,7 +26,7 @@ def test_plain_text_stays_as_it_is() -> None:
         ("a\nb\tc\r", "a\\nb\\tc\\r"),
         ("\x9b2J\x7f", "\\x9b2J\\x7f"),
         ("\u202eevil\u2066", "\\u202eevil\\u2066"),
-        ("\udcff", "\\udcff"),
+        ("\udcff\ud800", "\\xff\\ud800"),
     ],
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:

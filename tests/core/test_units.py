@@ -72,6 +72,8 @@ def test_sizes_are_shown_short(size: int | None, text: str) -> None:
     [
         ("90s", 90),
         ("1h30m", 5400),
+        ("2h10", 7800),
+        ("1d2h05", 93900),
         ("2d", 172800),
         ("1w", 604800),
         ("0.5h", 1800),
@@ -88,7 +90,9 @@ def test_durations_in_words_and_in_slurms_forms(text: str, seconds: float) -> No
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "0s", "soon", "-5m", "1:2:3", "5m 3", "9" * 400 + "s"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "soon", "-5m", "1:2:3", "5m 3", "5m30", "1h5", "25:61:00", "9" * 400 + "s"]
+)
 def test_malformed_durations_are_refused_with_an_example(text: str) -> None:
     """Zero and negative durations are refused, too."""
     with pytest.raises(UsageError) as refused:

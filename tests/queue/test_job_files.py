@@ -90,7 +90,7 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
     [
         ("list.jsonl", b'{"command": []}', "the command is empty"),
         ("list.jsonl", b'{"command": 3}', "Expected"),
-        ("list.jsonl", b'{"command": "a", "env": ["A=1"]}', "Expected `object`"),
+        ("list.jsonl", b'{"command": "a", "env": ["A=1"]}', "env is a list, not a table"),
         ("list.jsonl", b"\xff", "is not JSON"),
         ("list.jsonl", b'{"command":' + b"[" * 200_000 + b"]" * 200_000 + b"}", "too deep"),
         ("list.jsonl", b'{"command": "a", "env": {"A":' + b"[" * 5000 + b"]" * 5000 + b"}}", "too deep"),

@@ -299,7 +299,7 @@ def test_the_path_of_the_job_counts(tmp_path: Path) -> None:
 def test_a_missing_directory_for_the_output(tmp_path: Path) -> None:
     """The note names the command that makes it; a job that waits for another may find it made."""
     out = f"{tmp_path}/my logs/%j.log"
-    assert noted(tmp_path, "python", out=out) == [
+    assert noted(tmp_path, "python", out=out, err=f"{tmp_path}/my logs/%j.err") == [
         f"warning: the output directory does not exist; type: mkdir -p '{tmp_path}/my logs'"
     ]
     assert noted(tmp_path, "python", out=out, after=(Dependency(1),)) == []

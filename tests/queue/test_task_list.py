@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoker.core.errors import UsageError
 from stoker.queue.job_files import Listed, Unusable, read_list
 from stoker.queue.options import JobOptions
-from stoker.queue.task_list import BadRow, Task, read_tasks, split_records
+from stoker.queue.task_list import BadRow, Task, options_of, read_tasks, split_records
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"
 ROW = "models,python3,train.py,5,2\n"
@@ -218,3 +218,9 @@ def test_an_unknown_column_beside_commands(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="unknown key 'vrm'") as refused:
         read_list(path, "/bin/sh")
     assert "vram" in refused.value.hint
+
+
+def test_an_option_of_the_wrong_kind() -> None:
+    """The option is named in words."""
+    with pytest.raises(UsageError, match="gpus is text, not a whole number"):
+        options_of({"gpus": "two"})

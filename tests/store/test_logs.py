@@ -215,6 +215,10 @@ subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zer
         (b"RuntimeError: loss is nan\n 45%|####   | 45/100 [00:01<00:01]\n=======\n", "RuntimeError: loss is nan"),
         (b"[rank0]: ValueError: bad\nerrors.ChildFailedError: \ntrain.py FAILED\n------\n", "[rank0]: ValueError: bad"),
         (b"KeyError: 'x' was ignored\n" + b"fine\n" * 60 + b"fatal: no space\n", "fatal: no space"),
+        (
+            b"2 ok, 1 failed\n  \xe2\x9c\x97 #3 a: exit 1\n  logs: x/\n  rerun the rest: stoker run --resume l\n",
+            "✗ #3 a: exit 1",
+        ),
         (b" 45%|####   | 45/100\n", "45%|####   | 45/100"),
     ],
 )

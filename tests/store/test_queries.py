@@ -100,8 +100,8 @@ class TestQueue:
         end(store, ids[2], 3.0)
         apply(store, ids[5], Paused(3.0))
         waiting, held = queries.queued_tasks(store, "queue", ids[0])
-        assert (waiting.size, waiting.first.task, waiting.last.task) == (3, 4, 16)
-        assert (held.size, held.first.task, held.last.task) == (1, 20, 20)
+        assert (waiting.first.task, list(waiting.indices)) == (4, [4, 12, 16])
+        assert (held.first.task, list(held.indices)) == (20, [20])
         assert queries.last_of_array(store, ids[0]) == ids[-1]
         assert before
 
@@ -206,7 +206,7 @@ class TestPast:
         assert isinstance(newest, queries.Past)
         assert newest.job.id == alone
         assert isinstance(array, queries.PastTasks)
-        assert (array.counts, array.first, array.last) == ({"done": 2, "failed": 1}, 0, 2)
+        assert (array.counts, list(array.indices)) == ({"done": 2, "failed": 1}, [0, 1, 2])
         assert (array.telling.job.id, array.started, array.ended, array.gpu_seconds) == (tasks[1], 2.0, 12.0, 24.0)
         (only,) = queries.past_by_array(store, Period(chosen=Filter(states=("failed",))), 9)
         assert isinstance(only, queries.Past)

@@ -17,6 +17,7 @@ from stoker.queue.history_view import History, PastLine
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import Change
 from support.background import Background
+from support.cli import until
 from support.terminal import open_terminal
 from support.views import texts
 
@@ -112,6 +113,22 @@ def test_one_value_for_each(background: Background) -> None:
     jobs = [msgspec.json.decode(line, type=PastLine) for line in lines]
     assert len(jobs) == 210
     assert jobs[-200:] == history(background).jobs
+
+
+def test_ids_and_names(background: Background) -> None:
+    """With ids or names, only these jobs are shown; one that has not ended is told of."""
+    array, *tasks = background.submit("exit 0", "exit 1", "exit 2", array=True)
+    single, running = background.submit("true", until("gate"), names=["fit", ""])
+    background.wait_over(array, *tasks, single)
+    assert [job.label for job in history(background, str(array)).jobs] == [f"{array}.{task}" for task in range(3)]
+    assert [job.label for job in history(background, f"{array}.[1-2]", "--state", "failed", str(single)).jobs] == [
+        f"{array}.1",
+        f"{array}.2",
+    ]
+    assert [job.id for job in history(background, "fit").jobs] == [single]
+    outcome = background("history", str(running), "--csv")
+    assert len(outcome.out.splitlines()) == 1
+    assert f"1 job not finished yet: stoker status {running}" in outcome.err
 
 
 def test_an_empty_history(background: Background) -> None:

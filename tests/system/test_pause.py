@@ -50,7 +50,7 @@ def test_what_cannot_be_held(background: Background) -> None:
     background.wait_over(over)
     outcome = background("pause", str(running), str(over))
     assert (outcome.code, outcome.out) == (2, "")
-    assert f"stoker: {running} is running: a running job cannot be paused" in outcome.err
+    assert f"stoker: not paused: {running} (running); a running job cannot be paused" in outcome.err
     assert f"stoker cancel {running}" in outcome.err
     assert f"already finished: {over} (done)" in outcome.err
     assert background("pause", "all").code == 0
@@ -135,7 +135,7 @@ def test_resume_what_is_not_held(background: Background) -> None:
     assert background("resume", str(running)).out == f"not held: {running} (running)\n"
     outcome = background("resume", str(over))
     assert outcome.code == 2
-    assert f"to run it again: stoker retry {over}" in outcome.err
+    assert f"to run again: stoker retry {over}" in outcome.err
 
 
 def test_json(background: Background) -> None:

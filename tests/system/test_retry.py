@@ -63,10 +63,10 @@ def test_what_failed_of_some(background: Background) -> None:
     background.wait_over(*ids, other)
     array = ids[0]
     assert background("retry", str(array), "--failed", "--dry-run").out.splitlines() == [
-        f"would requeue 2 tasks {array}.0,{array}.2 (last result: exit 1): false",
+        f"would requeue 2 tasks {array}.[0,2] (last result: exit 1): false",
     ]
     again = background("retry", "all", "--failed").out
-    assert again == f"requeued 3 jobs {array}.0,{array}.2,{other} (last result: exit 1)\n"
+    assert again == f"requeued 3 jobs {array}.[0,2],{other} (last result: exit 1)\n"
 
 
 def test_nothing_failed(background: Background) -> None:

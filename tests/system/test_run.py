@@ -102,8 +102,12 @@ def test_many_commands_run_exactly_once(stoker: Stoker) -> None:
 
 
 def test_an_empty_list_is_no_failure(stoker: Stoker) -> None:
-    """Nothing to do is done at once."""
+    """A stream without commands is done at once; a file without any is a mistake, as for submit."""
     assert stoker("run", "--devices", "0", "-").code == 0
+    (stoker.cwd / "empty.txt").write_text("# later\n")
+    outcome = stoker("run", "--devices", "0", "empty.txt")
+    assert outcome.code == 2
+    assert "there is no job in empty.txt" in outcome.err
 
 
 # -- one command ---------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ class TestTerminal:
     def test_a_whole_session(self, stoker: Stoker) -> None:
         """A shell has the GPU, job control and the size of the window; keys are its own, and so is the exit code."""
         with typing(stoker, "shell", *SIM, "-G", "1") as typist:
+            typist.wait_for("stoker: job 1 on GPU 0; it ends with its command, or: stoker cancel 1")
             typist.wait_for("ready> ")
             typist.type("stty size; echo gpu=$CUDA_VISIBLE_DEVICES; printf '\\033[31mred\\033[0m\\n'\r")
             typist.wait_for("24 80")
@@ -162,7 +163,7 @@ class TestWaiting:
         wait_until((stoker.cwd / "began").exists)
         with typing(stoker, "shell", *SIM) as typist:
             typist.wait_for("stoker: waiting")
-            typist.wait_for("GPU 0 is held by")
+            typist.wait_for("for your job 1")
             typist.type("\x03")
             assert typist.wait_end() == 130
             assert typist.restored
@@ -171,11 +172,11 @@ class TestWaiting:
         assert {job["state"] for job in sessions(stoker)} == {"cancelled", "done"}
 
     def test_it_starts_when_the_gpu_is_free(self, stoker: Stoker) -> None:
-        """The line about waiting makes room for the session."""
+        """The line about waiting names the own job that has the GPU, and makes room for the session."""
         busy = stoker.start("run", *SIM, "--", "sh", "-c", f"touch began; {until('gate')}")
         wait_until((stoker.cwd / "began").exists)
         with typing(stoker, "shell", *SIM) as typist:
-            typist.wait_for("stoker: waiting")
+            typist.wait_for("stoker: waiting (Ctrl-C to stop waiting): for your job 1 ")
             (stoker.cwd / "gate").touch()
             typist.wait_for("ready> ")
             typist.type("exit\r")

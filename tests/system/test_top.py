@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import sys
 
+import pytest
+
 from support.background import Background
 from support.cli import until
 from support.terminal import open_terminal
@@ -66,3 +68,12 @@ def test_it_needs_a_terminal(background: Background) -> None:
 
 def _state(background: Background) -> dict[str, str]:
     return {name: value for name, value in background.environment.items() if name.startswith("STOKER_")}
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_a_terminal_that_cannot_move_its_cursor(background: Background, term: str) -> None:
+    """No control sequence is written to it."""
+    names = ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")
+    with open_terminal(background.home, **{name: background.environment[name] for name in names}) as terminal:
+        terminal.start(["env", f"TERM={term}", "stoker", "top"], 80, 24)
+        assert "the live view needs a terminal that can move its cursor" in terminal.wait_for("exit code 2")

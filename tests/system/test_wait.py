@@ -165,7 +165,21 @@ def test_a_failure_is_explained(background: Background) -> None:
     background.submit("true", "echo RuntimeError: loss is nan; exit 1")
     outcome = background("wait", "1-2", "--json")
     assert [job["failure"] for job in json.loads(outcome.out)["jobs"]] == ["", "RuntimeError: loss is nan"]
-    assert background("wait", "1-2").err == "stoker: 2 exit 1: RuntimeError: loss is nan\nstoker: 1 of 2 jobs failed\n"
+    assert background("wait", "1-2").err == "stoker: 2 exit 1: RuntimeError: loss is nan\nstoker: of 2 jobs: 1 failed\n"
+
+
+def test_cancelled_jobs_are_counted_apart(background: Background) -> None:
+    """Only failures are named; `all` counts the jobs that were open."""
+    bad, *gone = background.submit("exit 7", *[until("never")] * 30)
+    background.wait_over(bad)
+    background("cancel", f"{gone[0]}-{gone[-1]}")
+    outcome = background("wait", f"{bad}-{gone[-1]}")
+    assert (outcome.code, outcome.err) == (1, f"stoker: {bad} exit 7\nstoker: of 31 jobs: 1 failed, 30 cancelled\n")
+    background.submit("exit 1", "exit 2", held="held by you")
+    process = background.start("wait", "all")
+    assert b"is held by you" in line_from(process.stderr)
+    background("resume", "all")
+    assert "of the 2 jobs that were open: 2 failed" in background.finish(process).err
 
 
 def test_progress_on_a_terminal(background: Background) -> None:

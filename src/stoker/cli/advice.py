@@ -40,8 +40,6 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> StokerErro
         near = f"did you mean {error.possibilities[0]}?" if error.possibilities else hint
         advice = _foreign(error.option_name) if command in _OF_JOBS else ""
         return UsageError(f"no such option: {error.option_name}", advice or near)
-    if list(words[:1]) == ["history"] and "unexpected extra argument" in error.format_message():
-        hint = "all about one job: stoker status ID"
     text = error.format_message().rstrip(".").replace("\n", " ")
     return UsageError(text[:1].lower() + text[1:], hint)
 

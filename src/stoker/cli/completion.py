@@ -23,7 +23,7 @@ VARIABLE = "_STOKER_COMPLETE"
 """By which a shell asks for completions, as click's scripts have it."""
 OPEN_ONLY = frozenset({"cancel", "kill", "pause", "hold", "resume", "release", "edit"})
 """Commands for jobs that have not ended."""
-ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry"})
+ALL = frozenset({"status", "st", "ls", "logs", "follow", "wait", "retry", "history"})
 """Commands for any job."""
 _WORDS = ("last", "all")
 SIM = "--sim"

@@ -22,6 +22,7 @@ from stoker.cli.console import say, to_stderr
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.session import SessionView, end_by_signal
+from stoker.cli.views.counts import terminal_width
 from stoker.cli.views.run_lines import FollowingView, LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
@@ -29,7 +30,7 @@ from stoker.core.job import Ended, Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import CPU_JOBS
-from stoker.core.run_result import parse_halt
+from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import printable, shortened, text_for_json
@@ -380,6 +381,8 @@ def _run_batch(
         _sum_up(foreground, batch, shown.ids)
         if demonstration and foreground.stopped_by is None:
             return demonstration.judge()
+        if foreground.stopped_by is None and _is_empty(foreground.tally, batch):
+            raise UsageError(f"there is no job in {printable(batch.label)}", "write one command on each line")
         return exit_code(foreground, one_command=batch.one_command)
 
 
@@ -505,6 +508,12 @@ def exit_code(run: Foreground, *, one_command: bool) -> int:
     return 1 if run.tally.failed else 0
 
 
+def _is_empty(tally: Tally, batch: Batch) -> bool:
+    """Whether a file has no job; a stream may be empty."""
+    given = tally.given or tally.skipped or tally.elsewhere or tally.unusable
+    return not (given or batch.one_command or batch.label in ("-", "--demo"))
+
+
 def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
     engine = foreground.engine
     run = FinishedRun(foreground.tally, foreground.store, engine.snapshot.devices, engine.waiting, foreground.started)
@@ -519,7 +528,8 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
         folder = "" if batch.request.demo else printable(batch.logs_kept())
-        for line in summary_lines(run, printable(again), logs, folder):
+        width = terminal_width() if sys.stderr.isatty() else None
+        for line in summary_lines(run, printable(again), logs, folder, width):
             to_stderr(line + "\n")
 
 

@@ -6,19 +6,22 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from stoker.cli.console import to_stderr
 from stoker.cli.relay import Relay
 from stoker.cli.views.run_lines import QuietView
-from stoker.core.job import Active, Ended, Job, JobEvent, Started, started_at
-from stoker.core.planner.reasons import sentence
-from stoker.core.text import printable, shortened
+from stoker.core.job import Active, Ended, Job, JobEvent, Started, id_text, started_at
+from stoker.core.planner.reasons import Leased, sentence
+from stoker.core.text import printable, shortened, title
 from stoker.engine.foreground import Foreground
 from stoker.queue.view_text import clock_text, span_text
 from stoker.runner import processes
+from stoker.store import queries
+from stoker.store.engine_lock import QUEUE
+from stoker.store.status_file import read_status
 
 QUIET_SECONDS = 0.5
 """Seconds for which a session may wait before the user is told why."""
@@ -26,6 +29,9 @@ CHECK_INTERVAL = 1.0
 FORECAST_INTERVAL = 5.0
 LONGEST_WARNING = 300.0
 """Seconds before its end at which the user of a session is warned."""
+NAMED_JOBS = 2
+"""Jobs that are named as the reason why a session waits, each with at most so many characters of its title."""
+LONGEST_TITLE = 20
 LEAST_CPU = 0.05
 """Part of a core below which a session counts as idle; a Jupyter server without work takes about 0.01."""
 
@@ -38,6 +44,7 @@ class SessionView:
     def __init__(self, relay: Relay, idle_seconds: float | None) -> None:
         self.ids: dict[int, None] = {}
         self._relay = relay
+        self._run: Foreground | None = None
         self._idle = None if idle_seconds is None else Idle(idle_seconds)
         self._last_words: list[str] = []
         self._ending = QuietView(self._last_words.append)
@@ -56,10 +63,21 @@ class SessionView:
                 cancel_session(run, None, "its terminal was closed")
 
         run.engine.watch(self._relay, received)
+        self._run = run
+
+    def _banner(self, job: Job) -> str:
+        """`job 12 on GPU 0,1, until 16:05; exit ends it`."""
+        known = {} if self._run is None else {device.id: device.label for device in self._run.engine.snapshot.devices}
+        devices = job.state.devices if isinstance(job.state, Active) else ()
+        place = f"GPU {','.join(known.get(device, device) for device in devices)}" if devices else "no GPU"
+        now, limit = time.time(), job.spec.limit
+        until = "" if limit is None else f", until {clock_text((started_at(job) or now) + limit, now)} (time limit)"
+        return f"job {job.id} on {place}{until}; it ends with its command, or: stoker cancel {job.id}"
 
     def happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Started):
             self._waits.clear()
+            to_stderr(f"stoker: {printable(self._banner(job_event.job))}\n")
             self._relay.begin()
         self._ending.happened(job_event)
         if isinstance(job_event.job.state, Ended):
@@ -110,13 +128,16 @@ class Waits:
         self._shown = ""
         self._forecast_due = 0.0
         self._start: float | None = None
+        self._own: list[Job] = []
+        """Jobs of this user's queue that hold GPUs."""
 
     def show(self, run: Foreground) -> None:
         job, now = run.engine.next_queued, time.monotonic()
         if job is None or now - self._since < QUIET_SECONDS:
             return
         if now >= self._forecast_due:
-            self._start = run.engine.site.forecast().starts.get(job.id)
+            self._own = _jobs_on_gpus(run)
+            self._start = run.engine.site.forecast().starts.get(job.id) or _expected_room(run, job, self._own)
             self._forecast_due = now + FORECAST_INTERVAL
         text = self._text(run, job)
         if text != self._shown:
@@ -135,7 +156,24 @@ class Waits:
         clock = partial(clock_text, now=now)
         why = "no free GPU" if reason is None else sentence(reason, clock, run.store.shown_id)
         when = "" if self._start is None else f" until about {clock(self._start)}"
+        if isinstance(reason, Leased) and self._own:
+            named = ", ".join(f"{id_text(own)} {title(own, LONGEST_TITLE)}" for own in self._own[:NAMED_JOBS])
+            more = ", …" if len(self._own) > NAMED_JOBS else ""
+            why = f"for {'your jobs' if len(self._own) > 1 else 'your job'} {named}{more}; {why}"
         return f"stoker: waiting{when} (Ctrl-C to stop waiting): {printable(why)}"
+
+
+def _jobs_on_gpus(run: Foreground) -> list[Job]:
+    active = (owned.job for owned in queries.all_active(run.store))
+    return [job for job in active if isinstance(job.state, Active) and job.state.devices]
+
+
+def _expected_room(run: Foreground, job: Job, own: Sequence[Job]) -> float | None:
+    """When enough jobs of the background engine will have ended; its leases do not tell that. None where unknown."""
+    status = read_status(run.setup.paths.status_file(QUEUE))
+    ends = sorted(end for other in own if status and (end := status.ends.get(other.id)))
+    wanted = job.spec.resources.gpus
+    return ends[wanted - 1] if 0 < wanted <= len(ends) else None
 
 
 class Use(NamedTuple):

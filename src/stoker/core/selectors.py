@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from msgspec import Struct
 
@@ -13,10 +14,15 @@ LARGEST = 2**63 - 1
 """The largest id that a queue can hold."""
 _MOST_DIGITS = 4000
 """Python reads no longer numbers."""
-_HINT = "write it as 3, 1,4-9, 12.3, 12.3-7, last, all or a name"
-_ID_CHARACTERS = r"(?a)[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+"
+_HINT = "write it as 3, 1,4-9, 12.3, 12.[3-7,9], last, all or a name"
+_ID_CHARACTERS = r"(?a)[0-9.+-]*[0-9][0-9.+-]*(?:\.\*)?|[.+-]+|[0-9]+\.\[[0-9,:… -]*\]?"
 _NUMBERS = r"(?a)(\d+)(?:-(\d+))?"
-_TASK = r"(?a)(\d+)\.(?:\*|(\d+)(?:-(\d+))?)"
+_TASKS = r"(?a)(.+)\.(?:(\*)|(\d+(?:-\d+)?)|\[([0-9,:… -]+)\])"
+_INDICES = r"(?a)(\d+)(?:-(\d+)(?::(\d+))?)?"
+_MOST_RANGES = 20
+"""Ranges in the id of several tasks."""
+MORE = "…"
+"""Stands in an id for further ranges."""
 
 
 class Numbers(Struct, frozen=True):
@@ -27,11 +33,12 @@ class Numbers(Struct, frozen=True):
 
 
 class Task(Struct, frozen=True):
-    """Tasks of an array from one index to another, both included."""
+    """Tasks of an array from one index to another, both included; with a step, every so many indices."""
 
     array: int
     first: int
     last: int
+    step: int = 1
 
 
 class Last(Struct, frozen=True):
@@ -67,8 +74,8 @@ def pick_text(pick: Pick) -> str:
             return str(first) if first == last else f"{first}-{last}"
         case Task(array, 0, last) if last == LARGEST:
             return f"{array}.*"
-        case Task(array, first, last):
-            return f"{array}.{pick_text(Numbers(first, last))}"
+        case Task(array, first, last, step):
+            return f"{array}.{pick_text(Numbers(first, last))}" if step == 1 else f"{array}.[{first}-{last}:{step}]"
         case Named(pattern):
             return pattern
         case _:
@@ -80,29 +87,107 @@ def _parse_word(word: str) -> list[Pick]:
 
     So `lr=1,2` never selects job 2, which `cancel` might end.
     """
-    parts = [part.strip() for part in word.split(",")]
+    parts = [part.strip() for part in split_outside(word, ",")]
     if not word:
         raise UsageError("an id must not be empty", _HINT)
     if not any(parts) or _is_id(parts[0]) or (not parts[0] and _is_id(parts[1])):
-        return [_parse_part(part, word) for part in parts]
+        return [pick for part in parts for pick in _parse_part(part, word)]
     return [Named(word)]
+
+
+def split_outside(text: str, sign: str) -> list[str]:
+    """Split at a sign, but not within brackets: `12.[3,5],9` has one comma that counts."""
+    return re.split(rf"{sign}(?![^\[\]]*\])", text)
 
 
 def _is_id(part: str) -> bool:
     return part in ("last", "all") or re.fullmatch(_ID_CHARACTERS, part) is not None
 
 
-def _parse_part(part: str, word: str) -> Pick:
-    if part == "last":
-        return Last()
-    if part == "all":
-        return All()
+def _parse_part(part: str, word: str) -> list[Pick]:
+    if part in ("last", "all"):
+        return [Last() if part == "last" else All()]
     if match := re.fullmatch(_NUMBERS, part):
-        return Numbers(*_range(match[1], match[2], word))
-    if match := re.fullmatch(_TASK, part):
-        first, last = (match[2], match[3]) if match[2] else ("0", str(LARGEST))
-        return Task(_number(match[1], word), *_range(first, last, word))
+        return [Numbers(*_range(match[1], match[2], word))]
+    if (parsed := parse_tasks(part)) and re.fullmatch(r"(?a)\d+", parsed[0]):
+        return [Task(_number(parsed[0], word), *indices) for indices in parsed[1]]
     raise _malformed(part, word)
+
+
+Indices = tuple[int, int, int]
+"""The first and the last index, and the step between them."""
+
+
+def parse_tasks(word: str) -> tuple[str, list[Indices]] | None:
+    """The array, by id or name, and the indices of `12.3`, `12.3-7`, `arr.[3-7,9]`, `12.*`; None for other words."""
+    match = re.fullmatch(_TASKS, word)
+    if match is None:
+        return None
+    array, whole, plain, listed = match.groups()
+    if whole:
+        return array, [(0, LARGEST, 1)]
+    if listed and MORE in listed:
+        hint = f"choose the tasks by state, such as: {array} --state queued"
+        raise UsageError(f"{quoted(word)} is shortened and does not name all tasks", hint)
+    return array, [_parse_indices(part.strip(), word) for part in (plain or listed).split(",")]
+
+
+def _parse_indices(part: str, word: str) -> Indices:
+    match = re.fullmatch(_INDICES, part)
+    if match is None:
+        raise _malformed(part, word) if not part else UsageError(f"{quoted(word)} is not an id", _HINT)
+    step = _number(match[3] or "1", word)
+    if not step:
+        raise UsageError(f"{part} has a step of 0", f"write it as {match[1]}-{match[2]}")
+    return *_range(match[1], match[2], word), step
+
+
+# -- ids as screens print them ---------------------------------------------------------------------
+
+
+def tasks_text(array: int, indices: Sequence[int]) -> str:
+    """The id of tasks of an array as users type it: `12.3`, `12.[3-59,100-199]`; of many ranges the first, and `…`."""
+    if len(indices) == 1:
+        return f"{array}.{indices[0]}"
+    ranges = list(_index_ranges(indices if isinstance(indices, range) else sorted(indices)))
+    more = [MORE] if len(ranges) > _MOST_RANGES else []
+    return f"{array}.[{','.join([*ranges[:_MOST_RANGES], *more])}]"
+
+
+def line_word(label: str) -> str:
+    """The word that finds the tasks of a line; those of a shortened id are among all tasks of the array."""
+    return f"{label.partition('.')[0]}.*" if MORE in label else label
+
+
+def number_ranges(numbers: Iterable[int]) -> list[str]:
+    """Ids of jobs in few words: `3-9`, `12`."""
+    runs = groupby(enumerate(numbers), lambda place: place[1] - place[0])
+    return [_range_text([number for _, number in run]) for _, run in runs]
+
+
+def _index_ranges(indices: Sequence[int]) -> Iterator[str]:
+    """`3-59`, `100`, or `0-95:5` where four or more indices have the same distance."""
+    if indices[-1] - indices[0] + 1 == len(indices):
+        yield _range_text(indices)
+        return
+    at = 0
+    while at < len(indices):
+        end, step = _run(indices, at)
+        yield _range_text(indices[at:end]) + (f":{step}" if step > 1 else "")
+        at = end
+
+
+def _run(indices: Sequence[int], at: int) -> tuple[int, int]:
+    """Where the run of equal distances that begins here ends, and its step."""
+    end = at + 1
+    step = indices[end] - indices[at] if end < len(indices) else 1
+    while end < len(indices) and indices[end] - indices[end - 1] == step:
+        end += 1
+    return (end, step) if step == 1 or end - at > 3 else (at + 1, 1)
+
+
+def _range_text(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
 def _range(first: str, last: str | None, word: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
-from stoker.core.selectors import parse_selection, quoted
+from stoker.core.selectors import parse_selection, quoted, split_outside
 
 Role = Literal["job", "hook"]
 CALL_PROGRAM = "/python/function_child.py"
@@ -322,7 +322,7 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
         raise UsageError(f"{text!r} waits for one of several jobs", "a job waits for all; join them with commas")
     found: list[tuple[Kind, str]] = []
     before: Kind = "ok"
-    for item in text.split(","):
+    for item in split_outside(text, ","):
         kind, words = _parse_item(item.strip(), text)
         if kind is None and before != "ok":
             # `any:12,13` could mean any:13 or ok:13, and a wrong guess would start a job too early.
@@ -337,7 +337,7 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
 
 def _parse_item(item: str, text: str) -> tuple[Kind | None, list[str]]:
     """The kind of `kind:id:id`, None where it has none, and the ids."""
-    head, *rest = item.split(":")
+    head, *rest = split_outside(item, ":")
     if not rest:
         return None, [_checked_word(head, text)]
     if head.lower() not in _KINDS:

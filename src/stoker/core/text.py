@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from stoker.core.job import Ended, Job
@@ -46,7 +46,13 @@ def printable(text: str) -> str:
     """The text with every character escaped that could move a cursor or hide text."""
     if text.isprintable():
         return text
-    return re.sub(_UNSAFE, lambda match: ascii(match[0])[1:-1], text)
+    return re.sub(_UNSAFE, lambda match: _escaped(match[0]), text)
+
+
+def _escaped(character: str) -> str:
+    """The character as an escape; a byte that is not UTF-8 as that byte."""
+    byte = ord(character) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
 def text_for_json(text: str) -> str:
@@ -57,6 +63,29 @@ def text_for_json(text: str) -> str:
 def shortened(text: str, width: int) -> str:
     """At most `width` characters, with … where text was cut."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def common_lead(lead: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    differing = (place for place, pair in enumerate(zip(lead, words, strict=False)) if pair[0] != pair[1])
+    return tuple(lead[: next(differing, min(len(lead), len(words)))])
+
+
+def without_lead(text: str, lead: Sequence[str]) -> str:
+    """The text without the words that all begin with; an option that differs only in its value keeps its name."""
+    known = list(lead[:-1] if lead and lead[-1].startswith("-") else lead)
+    words = text.split(" ")
+    rest = words[len(known) :]
+    return " ".join(rest) if rest and words[: len(known)] == known else text
+
+
+def without_common_leads(texts: Iterable[str]) -> dict[str, str]:
+    """Each text without the words that all of the same program (the first two words) begin with, `…` in their place."""
+    leads: dict[tuple[str, ...], tuple[str, ...]] = {}
+    split = {text: tuple(text.split(" ")) for text in texts}
+    for words in split.values():
+        leads[words[:2]] = common_lead(leads.get(words[:2], words), words)
+    short = {text: without_lead(text, leads[words[:2]]) for text, words in split.items()}
+    return {text: text if rest == text else f"… {rest}" for text, rest in short.items()}
 
 
 def title(job: Job, width: int = 60) -> str:

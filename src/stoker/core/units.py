@@ -12,7 +12,7 @@ from stoker.core.errors import UsageError
 _SIZE = r"(?ia)(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?"
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_WORDS = r"(?ia)(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+"
+_WORDS = r"(?ia)(?:\d{1,9}(?:\.\d{1,9})?[smhdw])+(?:(?<=h)[0-5]\d)?"
 _WORD = r"(?ia)(\d+(?:\.\d+)?)([smhdw])"
 
 
@@ -37,7 +37,7 @@ def size_text(size: int | None) -> str:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds of `90s`, `1h30m`, `2d`, and of Slurm's `MM`, `MM:SS`, `HH:MM:SS` and `D-HH:MM:SS`."""
+    """Seconds of `90s`, `1h30m`, `2h10`, `2d`, and of Slurm's `MM`, `MM:SS`, `HH:MM:SS` and `D-HH:MM:SS`."""
     stripped = text.strip()
     seconds = _word_seconds(stripped) if re.fullmatch(_WORDS, stripped) else _clock_seconds(stripped)
     if seconds is None or seconds <= 0:
@@ -46,11 +46,12 @@ def parse_duration(text: str) -> float:
 
 
 def _word_seconds(text: str) -> float:
-    return sum(float(number) * _UNIT_SECONDS[unit.lower()] for number, unit in re.findall(_WORD, text))
+    complete = text if text[-1].isalpha() else f"{text}m"  # 2h10, as screens write it
+    return sum(float(number) * _UNIT_SECONDS[unit.lower()] for number, unit in re.findall(_WORD, complete))
 
 
 def _clock_seconds(text: str) -> float | None:
-    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})(?::(\d\d))?(?::(\d\d))?", text, re.ASCII)
+    match = re.fullmatch(r"(?:(\d{1,9})-)?(\d{1,9})(?::([0-5]\d))?(?::([0-5]\d))?", text, re.ASCII)
     if not match:
         return None
     days, first, second, third = (int(group) if group else 0 for group in match.groups())

@@ -58,7 +58,7 @@ class Sentence(NamedTuple):
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=OVER)
-_RETRY = Sentence("already finished: {id} ({was}); to run it again: stoker retry {id}", before=OVER, refused=True)
+_RETRY = Sentence("already finished: {id} ({was}); to run again: stoker retry {id}", before=OVER, refused=True)
 _NO_SUSPEND = (
     "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
 )
@@ -77,28 +77,28 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence("would cancel {id} ({was})"),
     ),
     "retry": (
-        Sentence("{id} is {outcome} again{note}", when="ended again", refused=True),
+        Sentence("ended again: {id} ({outcome}){note}", when="ended again", refused=True),
         Sentence("requeued {id} (last result: {how}{memory})"),
     ),
     "retry --dry-run": (Sentence("would requeue {id} (last result: {how}{memory}): {command}"),),
     "edit": (
         _RETRY,
-        Sentence("{id} is stopping; it cannot be changed", before=["stopping"], refused=True),
+        Sentence("not changed: {id} (stopping)", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
         Sentence(
-            "{id} keeps its time limit: an older version of Stoker started it; the rest was changed",
+            "time limit not changed: {id} (started by an older version of Stoker); the rest was changed",
             when="limit kept",
             refused=True,
         ),
-        Sentence("{id} is now {now}; not changed", refused=True),
+        Sentence("not changed: {id} (now {now})", refused=True),
     ),
     "pause": (
         Sentence("already held: {id}", before=["held"]),
         Sentence(_OVER.text, before=OVER, refused=True),
         Sentence("held {id}", after=["held"]),
-        Sentence("{id} has just ended ({now})", after=OVER, refused=True),
-        Sentence(f"{{id}} has just started: {_NO_SUSPEND}", before=["queued"], refused=True),
-        Sentence(f"{{id}} is {{was}}: {_NO_SUSPEND}", refused=True),
+        Sentence("just ended: {id} ({now})", after=OVER, refused=True),
+        Sentence(f"just started: {{id}}; {_NO_SUSPEND}", before=["queued"], refused=True),
+        Sentence(f"not paused: {{id}} ({{was}}); {_NO_SUSPEND}", refused=True),
     ),
     "resume": (
         _RETRY,
@@ -107,7 +107,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence("not held: {id} ({now})"),
     ),
 }
-"""By command; the first that fits is said."""
+"""By command; the first that fits is said. The same sentence is said of several jobs, so no verb follows the id."""
 
 
 def word(job: Job) -> str:

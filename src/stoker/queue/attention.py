@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from stoker.core.job import Ended, id_text
+from stoker.core.selectors import number_ranges
 from stoker.core.text import outcome, text_for_json, title_text
 from stoker.queue.knowledge import Knowledge
 from stoker.queue.view_model import FailedJob, InterruptedRun, exactly
@@ -15,7 +15,8 @@ from stoker.store.queries import Period
 
 RECENT_SECONDS = 3600.0
 MOST_FAILURES = 5
-LONGEST_IDS = 60
+LONGEST_IDS = 38
+"""Characters of the ids in a command, which must fit on a narrow screen."""
 FAILED = ("failed", "oom", "timeout", "lost")
 
 
@@ -28,20 +29,18 @@ def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
     """Several runs may have left jobs without an owner, each in a batch of its own."""
     for batch, submitted, ids in queries.queued_by_batch(knowledge.store, engine):
         label = text_for_json(knowledge.store.batch_label(batch)) or "a run"
-        yield InterruptedRun(label, len(ids), exactly(submitted), f"stoker resume {ranges_text(ids)}")
+        listed = ranges_text(ids)
+        commands = f"stoker resume {listed}", f"stoker cancel {listed}"
+        yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
 
 
 def ranges_text(ids: Sequence[int]) -> str:
     """`3-5,9`; where that is long, only the first ranges."""
-    ranges = []
-    for _, run in groupby(enumerate(ids), lambda one: one[1] - one[0]):
-        numbers = [number for _, number in run]
-        ranges.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
-    text = ranges[0]
-    for one in ranges[1:]:
-        if len(text) + len(one) >= LONGEST_IDS:
+    text, *more = number_ranges(ids)
+    for part in more:
+        if len(text) + len(part) >= LONGEST_IDS:
             break
-        text += f",{one}"
+        text += f",{part}"
     return text
 
 

@@ -26,7 +26,7 @@ from stoker.core.settings import (
 )
 from stoker.core.text import shown_value
 from stoker.devices.interface import user_name
-from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, merged, working_directory
+from stoker.queue.options import BY_NAME, KINDS, OPTIONS, JobOptions, merged, working_directory
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -149,7 +149,6 @@ def _distrust(found: os.stat_result) -> str:
 
 
 BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
-_KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
 
 
 def checked_defaults(table: object, place: str) -> dict[str, Any]:
@@ -179,7 +178,7 @@ def _converted(name: str, raw: object, place: str) -> object:
         except msgspec.ValidationError as error:
             problem = problem or error
     match = re.search(r"Expected `(\w+)", str(problem))
-    kind = _KINDS.get(match[1], match[1]) if match else "a valid value"
+    kind = KINDS.get(match[1], match[1]) if match else "a valid value"
     raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for its values")
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from stoker.core.device import Device
 from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT, shown_command
+from stoker.core.selectors import tasks_text
 from stoker.core.text import text_for_json, title_text
 from stoker.queue.failure import NOT_FAILED, said_at_end
 from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
@@ -150,7 +151,7 @@ def _tasks_line(tasks: PastTasks, store: Reader, devices: Mapping[str, Device]) 
     return replace(
         line,
         id=job.array,
-        label=f"{job.array}.[{tasks.first}-{tasks.last}]",
+        label=tasks_text(job.array, tasks.indices),
         exit_code=line.exit_code if len(tasks.counts) == 1 else None,
         signal=line.signal if len(tasks.counts) == 1 else None,
         devices=[],

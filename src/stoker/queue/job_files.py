@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.spec import PLAIN_SHELL, Command, NewJob, parse_array, shell_of
-from stoker.queue.options import BY_NAME, JobOptions
+from stoker.queue.options import BY_NAME, NUL_BYTE, JobOptions, invalid_text
 
 if TYPE_CHECKING:
     from stoker.queue.task_list import BadRow, Record, Sheet, Task
@@ -100,7 +100,7 @@ class Lines:
         text, self._gathered = b"\n".join(self._gathered), []
         where = f"{self._name} line {self._line}"
         if b"\0" in text:
-            yield Unusable(where, "it contains a NUL byte, which cannot be passed to a program")
+            yield Unusable(where, NUL_BYTE)
         else:
             job = Listed(Command((os.fsdecode(text),), self._shell), where)
             yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
@@ -238,7 +238,8 @@ def read_options(table: dict[str, Any], where: str) -> JobOptions:
     try:
         return msgspec.convert({key: _as_typed(key, value) for key, value in table.items()}, JobOptions)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {error}", "see stoker run --help for the values of each option") from None
+        hint = "see stoker run --help for the values of each option"
+        raise UsageError(f"{where}: {invalid_text(error)}", hint) from None
 
 
 def _refuse_unknown(table: dict[str, Any], where: str) -> None:

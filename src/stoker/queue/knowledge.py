@@ -32,7 +32,7 @@ from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
 from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
 from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
+from stoker.core.planner.reasons import Behind, CapFull, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
@@ -367,11 +367,15 @@ class Knowledge:
         return max(started, status.at) if status else started
 
     def reason(self, job: Job, engine: str) -> str:
-        """Why a job waits for devices, as its engine's last plan says; empty if it is about to start."""
+        """Why a job waits for devices, in words; empty if it is about to start."""
+        reason = self._reason(job, engine)
+        return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
+
+    def _reason(self, job: Job, engine: str) -> Reason | None:
+        """What its engine's last plan says of a job that waits."""
         shape = shape_of(job)
         wants = Wants(self._estimated(engine, shape), shape.priority, shape.caps)
-        reason = self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
-        return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
+        return self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
 
     @cached_property
     def places(self) -> Places:
@@ -436,7 +440,8 @@ class Knowledge:
         if is_background(engine) and engine not in self._living:
             return "queued", NO_ENGINE
         why = self.reason(job, engine)
-        passed = self._passed(job, engine) if why else ""
+        # At the limit of its own array or group it waits for that, whichever job goes first.
+        passed = "" if not why or isinstance(self._reason(job, engine), CapFull) else self._passed(job, engine)
         return "queued", "; ".join(filter(None, (why or "about to start", passed, self._mishap(job))))
 
     def _passed(self, job: Job, engine: str) -> str:

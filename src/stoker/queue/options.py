@@ -576,3 +576,20 @@ def read_table(name: str, texts: Sequence[str], what: str) -> dict[str, str]:
     """The table that these entries make; errors name it `what`."""
     parse = parse_sbatch_option if name == "slurm" else parse_assignment
     return dict(parse(text, what) for text in texts)
+
+
+NUL_BYTE = (
+    "it contains a NUL byte, which cannot be passed to a program; a file in UTF-16 is converted by: "
+    "iconv -f UTF-16 -t UTF-8 OLD > NEW"
+)
+"""Why a line of a job list cannot be used."""
+KINDS = {"str": "text", "int": "a whole number", "bool": "true or false", "object": "a table", "array": "a list"}
+
+
+def invalid_text(error: msgspec.ValidationError) -> str:
+    """Which option has a value of the wrong kind: `gpus is text, not a whole number`."""
+    match = re.match(r"Expected `(\w+)[^`]*`, got `(\w+)` - at `\$\.(\w+)", str(error))
+    if match is None:
+        return str(error)
+    wanted, given, name = match.groups()
+    return f"{name} is {KINDS.get(given, given)}, not {KINDS.get(wanted, wanted)}"

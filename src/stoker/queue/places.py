@@ -52,13 +52,16 @@ class Places:
         return place + queries.count_waiting(self._store, engine, standing.job, job.id)
 
     def outranked(self, job: Job, engine: str) -> Outranked | None:
-        """The job that goes before this one, and why; None for the first in the order of the plan."""
+        """The job that goes before this one, and why; None for the first in the order of the plan.
+
+        Jobs with and without GPUs do not compete.
+        """
         standing = self.standing(job, engine)
         if standing is None:
             return None
         status = self._statuses[engine]
         policy = Policy(order=status.settings.order) if status.settings else Policy()
-        first = status.order[0]
+        first = next(rival for rival in status.order if bool(rival.gpus) == bool(standing.gpus))
         return None if first.job == standing.job else outranked(standing, first, policy, self._now)
 
 

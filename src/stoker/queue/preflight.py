@@ -320,7 +320,7 @@ def start_notes(
         for pattern in {spec.out, spec.err}.difference(own) if not spec.after else ():
             if (pattern, "", spec.cwd) not in seen:
                 seen[pattern, "", spec.cwd] = _output_note(pattern)
-    return list(filter(None, seen.values()))[:_MOST_NOTES]
+    return list(dict.fromkeys(filter(None, seen.values())))[:_MOST_NOTES]
 
 
 def _first_program(command: Command) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
+from stoker.core.launch import shown_command
 from stoker.core.requests import Again
 from stoker.core.text import outcome, printable
 from stoker.queue.action_results import ChangeResult, result
@@ -129,7 +130,7 @@ def _retried(verb: str, retried: Retry, after: Job) -> ChangeResult:
         when="ended again" if again else "",
         how=outcome(before.state),
         memory=retried.memory,
-        command=printable(before.command.text),
+        command=printable(shown_command(before).text),
         outcome=outcome(state) if isinstance(state, Ended) else "",
         note=f": {printable(state.note)}" if isinstance(state, Ended) and state.note else "",
     )

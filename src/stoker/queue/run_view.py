@@ -15,7 +15,7 @@ from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
 from stoker.core.launch import INHERIT, shown_command
 from stoker.core.run_result import Tally
-from stoker.core.text import outcome, text_for_json, title
+from stoker.core.text import common_lead, outcome, text_for_json, title, without_lead
 from stoker.core.units import duration_text
 from stoker.queue.failure import said_at_end
 from stoker.queue.knowledge import Knowledge
@@ -104,19 +104,6 @@ def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
     if isinstance(event, Exited):
         return "again", outcome(Ended(result_of(event), event.at, event.code, event.signal)), event.note
     return "again", "lost", "its worker was killed"
-
-
-def common_lead(lead: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
-    differing = (place for place, pair in enumerate(zip(lead, words, strict=False)) if pair[0] != pair[1])
-    return tuple(lead[: next(differing, min(len(lead), len(words)))])
-
-
-def without_lead(text: str, lead: Sequence[str]) -> str:
-    """The text without the words that all begin with; an option that differs only in its value keeps its name."""
-    known = list(lead[:-1] if lead and lead[-1].startswith("-") else lead)
-    words = text.split(" ")
-    rest = words[len(known) :]
-    return " ".join(rest) if rest and words[: len(known)] == known else text
 
 
 # -- the live display ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
-from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, pick_text
+from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, parse_tasks, pick_text
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS
@@ -18,8 +18,8 @@ from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
-Scope = Literal["open", "ended"]
-"""Jobs that `all` and names mean; a job is found by its number in any state."""
+Scope = Literal["open", "ended", "any"]
+"""Jobs that `all` and names mean; a job is found by its number in any state. Of ended jobs, a name means the newest."""
 _STATUS = "list jobs with: stoker status"
 
 
@@ -129,22 +129,33 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Numbers(first, last):
             found = jobs_of_sweep(store, first) if first == last else []
             return found or queries.ids_between(store, first, last) or _no_number(store, pick)
-        case Task(array, first, last):
-            return queries.ids_of_tasks(store, array, first, last) or _no_task(store, pick)
+        case Task(array, first, last, step):
+            return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
-            return _find_name(store, pick, scope) or _no_name(store, pick)
+            return _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _no_name(store, pick)
 
 
 def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
     """A name that is also a pattern is first taken literally."""
     for glob in (False, True) if pick.is_glob else (False,):
         meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
-        if meant and (scope == "open" or glob):
+        if meant and (scope != "ended" or glob):
             return meant
         if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
             job = store.job(found[-1])
             return queries.ids_between(store, job.array, job.array) if job and job.array else [found[-1]]
     return []
+
+
+def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
+    """Tasks of the arrays of a name: `arr.3`, `arr.[3-5]`."""
+    parsed = parse_tasks(pick.pattern)
+    if parsed is None:
+        return []
+    name, wanted = parsed
+    arrays = arrays_of(store, _find_name(store, Named(name), scope))
+    tasks = [Task(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
+    return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.queue.options import BY_NAME, LARGEST_NUMBER, TABLES, JobOptions, read_table
+from stoker.queue.options import BY_NAME, LARGEST_NUMBER, NUL_BYTE, TABLES, JobOptions, invalid_text, read_table
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
 
@@ -170,7 +170,7 @@ def options_of(cells: Mapping[str, str]) -> JobOptions:
     try:
         return msgspec.convert(given, JobOptions, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(str(error), "see stoker run --help for the values of each option") from None
+        raise UsageError(invalid_text(error), "see stoker run --help for the values of each option") from None
     except UnicodeEncodeError:
         raise UsageError("a number is not written in UTF-8", "save the file as UTF-8") from None
 
@@ -185,7 +185,7 @@ def split_words(text: str, what: str) -> list[str]:
 
 def _task(line: int, text: str, cells: Mapping[str, str]) -> Task:
     if "\0" in text:
-        raise UsageError("it contains a NUL byte, which cannot be passed to a program")
+        raise UsageError(NUL_BYTE)
     directory = os.path.expanduser(cells["directory"])
     filename, executable = _present(cells, "Filename"), _present(cells, "Executable")
     program = os.path.expanduser(executable)

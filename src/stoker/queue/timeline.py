@@ -114,7 +114,7 @@ def read_timeline(
 ) -> Timeline:
     """The timeline from the start of a period; without `until`, to the end of what is expected."""
     with known(paths, simulated=simulated) as knowledge:
-        return timeline_of(knowledge, period, until, limit=limit, trim=trim)
+        return timeline_of(knowledge, period, until, limit=limit, only=period.only, trim=trim)
 
 
 def timeline_of(

@@ -15,6 +15,7 @@ from stoker.core.device import Device, Process, Reading
 from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
 from stoker.core.launch import shown_command
 from stoker.core.planner.order import times_waited
+from stoker.core.selectors import tasks_text
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
@@ -114,20 +115,20 @@ def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
     for one in filter(lambda one: is_handed_over(one.job), knowledge.active):
         seen.setdefault(one.job.id if each_task or not one.job.array else -one.job.array, []).append(one)
     for tasks in seen.values():
-        size, first, last = len(tasks), tasks[0], tasks[-1]
-        yield tasks_line(Tasks(size, first.job, last.job), first.engine, knowledge)
+        indices = [one.job.task or 0 for one in tasks]
+        yield tasks_line(Tasks(tasks[0].job, indices), tasks[0].engine, knowledge)
 
 
 def tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
     """The line that several tasks of an array share."""
     line = job_line(tasks.first, engine, knowledge)
-    if tasks.size == 1:
+    if len(tasks.indices) == 1:
         return line
     first = tasks.first
     return msgspec.structs.replace(
         line,
-        label=f"{first.array}.[{first.task}-{tasks.last.task}]",
-        tasks=tasks.size,
+        label=tasks_text(first.array, tasks.indices),
+        tasks=len(tasks.indices),
         command=text_for_json(first.command.text),
         title=text_for_json(title_text(first, array=True)),
     )
@@ -144,6 +145,7 @@ def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
     progress = knowledge.progress(job) if word == "running" and seen is None else None
     end = forecast.ends.get(job.id) if forecast else None
     end = end if progress is None or progress.left is None else knowledge.now + progress.left
+    end = None if end is not None and end <= knowledge.now else end  # it takes longer than expected
     return JobLine(
         id=job.id,
         label=id_text(job),
@@ -350,6 +352,7 @@ def status_of(
         interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
         failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
+        total=None if chosen == NO_FILTER else _counts(knowledge, on_finish_jobs=on_finish_jobs),
     )
 
 
@@ -380,10 +383,10 @@ def _matching(
 
 def group_line(group: Group, knowledge: Knowledge) -> JobLine:
     """The line of a job, or of tasks of an array that wait alike."""
-    first, last = knowledge.store.job(group.first), knowledge.store.job(group.last)
+    first = knowledge.store.job(group.first)
     assert first is not None
-    assert last is not None
-    return tasks_line(Tasks(group.size, first, last), group.engine, knowledge)
+    indices = [0] if group.size == 1 else sorted(msgspec.json.decode(group.tasks))
+    return tasks_line(Tasks(first, indices), group.engine, knowledge)
 
 
 def engine_line(knowledge: Knowledge) -> EngineLine:

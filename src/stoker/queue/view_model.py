@@ -187,7 +187,7 @@ class JobLine(Struct, frozen=True):
 
     id: int
     label: str
-    """As users type it: `3`, `12.3`; `12.[3-99]` stands for several tasks."""
+    """As users type it: `3`, `12.3`; `12.[3-59,100-199]` stands for several tasks."""
     tasks: int
     name: str
     command: str
@@ -293,6 +293,8 @@ class InterruptedRun(Struct, frozen=True):
     submitted: datetime
     resume: str
     """The command that continues it."""
+    discard: str = ""
+    """The command that removes its jobs from the queue."""
 
 
 class FailedJob(Struct, frozen=True):
@@ -337,6 +339,8 @@ class Status(Struct, frozen=True):
     """Runs whose waiting jobs no engine has; they are listed among the jobs, too."""
     failures: list[FailedJob] = []
     """The last failures within an hour, the newest first."""
+    total: Counts | None = None
+    """With a filter, the counts of all jobs."""
     web: str = ""
     """The address of the web page, without its token, while a server runs."""
 
@@ -366,10 +370,12 @@ class RunCounts(Struct, frozen=True):
     waiting: int = 0
     open_ended: bool = False
     """Whether more jobs may come."""
+    cancelled: int = 0
+    """Also those that a sweep stopped."""
 
     @property
     def ended(self) -> int:
-        return self.ok + self.failed
+        return self.ok + self.failed + self.cancelled
 
 
 class RunStatus(Struct, frozen=True):

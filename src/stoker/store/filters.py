@@ -40,8 +40,13 @@ class Group(NamedTuple):
     engine: str
     size: int
     first: int
-    """Ids of the first and of the last of them."""
-    last: int
+    """The id of the first of them."""
+    tasks: str = "[]"
+    """The indices of all, as JSON."""
+
+
+OF_GROUP = "engine, count(*), min(id), json_group_array(task)"
+"""The columns of a `Group` in a query that groups jobs."""
 
 
 def condition(chosen: Filter) -> tuple[str, list[Any]]:
@@ -81,7 +86,7 @@ def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_tas
     where, values = condition(chosen)
     together = "id" if each_task else "CASE WHEN array != 0 THEN array ELSE id END, state, engine"
     query = (
-        "SELECT engine, count(*), min(id), max(id) FROM jobs INDEXED BY jobs_open"
+        f"SELECT {OF_GROUP} FROM jobs INDEXED BY jobs_open"
         f" WHERE {OPEN} AND state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
         f" GROUP BY {together} ORDER BY min(id) LIMIT ?"
     )

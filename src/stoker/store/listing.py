@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from stoker.store.filters import NO_FILTER, SCOPES, Filter, Group, Scope, condition
+from stoker.store.filters import NO_FILTER, OF_GROUP, SCOPES, Filter, Group, Scope, condition
 from stoker.store.reader import Reader
 from stoker.store.schema import IN_ARRAY, OF_ON_FINISH_JOBS, OPEN
 
@@ -71,7 +71,7 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
     together = "id" if listing.each_task else f"CASE WHEN array != 0 AND {_QUEUED} THEN -array ELSE id END"
     order = f"{SORTS[sort.removeprefix('-')]} {'DESC' if sort.startswith('-') else 'ASC'}"
     query = (
-        f"SELECT engine, count(*), min(id), max(id) FROM {_FROM[listing.scope]} WHERE {where}"
+        f"SELECT {OF_GROUP} FROM {_FROM[listing.scope]} WHERE {where}"
         f" GROUP BY {together}, state, engine ORDER BY {order}, min(id) LIMIT ? OFFSET ?"
     )
     return [Group(*row) for row in reader.rows(query, *values, limit, offset)]

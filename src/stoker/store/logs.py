@@ -20,7 +20,8 @@ _LAST_LINES = 40
 # Compiled on first use: most screens read no log.
 _BAR = rb"\d{1,3}%\|"
 """A progress bar of tqdm, which is drawn once more when its loop fails."""
-_RULE = rb"[\W_]+"
+_NOTHING_SAID = rb"[\W_]+|(?:rerun the rest|logs|charts): .*"
+"""A rule, or what a run inside the job prints below the failures of its summary."""
 _EXCEPTION = rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
 _LAUNCHER = b"CalledProcessError"
 """Raised by accelerate and by scripts, after the error of the program that they started."""
@@ -41,7 +42,7 @@ def last_line(path: str) -> str:
         return ""
     lines = [part.strip() for line in _before_epilogue(tail).splitlines() for part in line.split(b"\r")]
     written = [line for line in lines if line][-_LAST_LINES:]
-    said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_RULE, line)] or written
+    said = [line for line in written if not re.search(_BAR, line) and not re.fullmatch(_NOTHING_SAID, line)] or written
     raised = [line for line in said if re.match(_EXCEPTION, line)]
     chosen = ([line for line in raised if _LAUNCHER not in line] or raised or said)[-1:]
     return printable(chosen[0].decode(errors="backslashreplace")) if chosen else ""

@@ -74,11 +74,10 @@ class Load(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """Queued tasks of one array that are in the same state."""
+    """Queued tasks of one array that are in the same state: the first of them, and the indices of all."""
 
-    size: int
     first: Job
-    last: Job
+    indices: Sequence[int]
 
 
 class Past(NamedTuple):
@@ -99,6 +98,8 @@ class Period(NamedTuple):
     since: float = 0.0
     chosen: Filter = NO_FILTER
     on_finish_jobs: bool = False
+    only: Sequence[int] | None = None
+    """Ids of the only jobs that are wanted."""
 
 
 def loads(reader: Reader) -> dict[str, Load]:
@@ -191,9 +192,7 @@ class PastTasks(NamedTuple):
 
     counts: dict[str, int]
     """By result."""
-    first: int
-    last: int
-    """Indices of the first and of the last of them."""
+    indices: Sequence[int]
     telling: Past
     """The last one that failed, or else the last one."""
     started: float | None
@@ -238,8 +237,11 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
     )
     counts = {state: count for state, count, *_ in rows}
     first, last = min(row[2] for row in rows), max(row[3] for row in rows)
+    indices = consecutive(first, last, sum(counts.values()))
+    if indices is None:
+        indices = _ids(reader, f"SELECT task FROM jobs WHERE {where} ORDER BY task", *values)
     ended = max(row[5] for row in rows)
-    return PastTasks(counts, first, last, telling, started, ended, float(gpu_seconds or 0.0), peak)
+    return PastTasks(counts, indices, telling, started, ended, float(gpu_seconds or 0.0), peak)
 
 
 def past_counts(reader: Reader, period: Period) -> dict[str, int]:
@@ -280,8 +282,16 @@ def _count_within(reader: Reader, state: str, within: tuple[str, int, int]) -> i
 
 def _tasks(reader: Reader, count: int, state: str, within: tuple[str, int, int]) -> Tasks:
     query = f"{_OPEN_JOB}engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state} ORDER BY id"
-    (first,), (last,) = (reader.rows(f"{query} {order} LIMIT 1", *within) for order in ("ASC", "DESC"))
-    return Tasks(count, reader.job_of(first), reader.job_of(last))
+    (first, last) = (reader.job_of(reader.rows(f"{query} {order} LIMIT 1", *within)[0]) for order in ("ASC", "DESC"))
+    if (indices := consecutive(first.task or 0, last.task or 0, count)) is None:
+        where = f"engine = ? AND id BETWEEN ? AND ? AND {OPEN} AND {state}"
+        indices = _ids(reader, f"SELECT task FROM {_OPEN_JOBS} WHERE {where} ORDER BY id", *within)
+    return Tasks(first, indices)
+
+
+def consecutive(first: int, last: int, count: int) -> Sequence[int] | None:
+    """The indices from the first to the last; None if there are fewer of them."""
+    return range(first, last + 1) if last - first + 1 == count else None
 
 
 def in_period(reader: Reader, period: Period) -> tuple[str, list[Any]]:
@@ -290,7 +300,8 @@ def in_period(reader: Reader, period: Period) -> tuple[str, list[Any]]:
     specs = [] if period.on_finish_jobs else _on_finish_specs(reader)
     if specs:
         where += f" AND jobs.spec NOT IN ({_marks(specs)})"
-    return where, [period.since, *values, *specs]
+    only = [] if period.only is None else [json.dumps(list(period.only))]
+    return where + f" AND jobs.{_AMONG}" * len(only), [period.since, *values, *specs, *only]
 
 
 def _on_finish_specs(reader: Reader) -> list[int]:
@@ -312,9 +323,10 @@ def ids_between(reader: Reader, first: int, last: int) -> list[int]:
     )
 
 
-def ids_of_tasks(reader: Reader, array: int, first: int, last: int) -> list[int]:
-    query = "SELECT id FROM jobs WHERE array = ? AND array != 0 AND task BETWEEN ? AND ? ORDER BY id"
-    return _ids(reader, query, array, first, last)
+def ids_of_tasks(reader: Reader, array: int, first: int, last: int, step: int = 1) -> list[int]:
+    within = "task BETWEEN ? AND ? AND (task - ?) % ? = 0"
+    query = f"SELECT id FROM jobs WHERE array = ? AND array != 0 AND {within} ORDER BY id"
+    return _ids(reader, query, array, first, last, first, step)
 
 
 def range_of_tasks(reader: Reader, array: int) -> tuple[int, int] | None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.job import Job, Queued
+from stoker.core.selectors import line_word
 from stoker.core.text import printable
 from stoker.queue.action_results import SCHEMA, ChangeResult, Report
 from stoker.queue.actions import cancel, hold, release
@@ -33,7 +34,7 @@ VERBS: dict[Name, str] = {
 }
 LARGEST = 2 * 2**20
 """Bytes of a request."""
-_LABEL = re.compile(r"(?a)(\d{1,18})(?:\.(?:(\d{1,18})|\[(\d{1,18})-(\d{1,18})\]))?")
+_LABEL = re.compile(r"(?a)(\d{1,18})(?:\.(?:(\d{1,18})|(\[[0-9,:…-]+\])))?")
 
 
 class Action(Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,9 +86,5 @@ def _jobs(control: Control, label: str) -> list[Job]:
     match = _LABEL.fullmatch(label)
     if match is None:
         raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
-    array, task, first, last = match.groups()
-    if first is None:
-        word = array if task is None else f"{array}.{task}"
-        return jobs_in_order(control.store, find(control.store, [word]))
-    found = jobs_in_order(control.store, find(control.store, [f"{array}.{first}-{last}"]))
-    return [job for job in found if isinstance(job.state, Queued)]
+    found = jobs_in_order(control.store, find(control.store, [line_word(label)]))
+    return [job for job in found if isinstance(job.state, Queued)] if match[3] else found

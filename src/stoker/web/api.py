@@ -49,7 +49,7 @@ SESSION = "stoker.session/1"
 HOURS = 2.0
 """Hours of curves, and of the timeline, if the page does not ask for others."""
 _LABEL = r"(?a)\d{1,18}(\.\d{1,18})?"
-_TASKS = r"(?a)(\d{1,18})\.\[(\d{1,18})-\d{1,18}\]"
+_TASKS = r"(?a)(\d{1,18})\.\[(\d{1,18})[0-9,:…-]*\]"
 Endpoint = Callable[[Request], Response]
 
 

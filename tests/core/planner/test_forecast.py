@@ -91,9 +91,10 @@ def test_a_start_is_forecast_where_only_the_end_is_unknown() -> None:
     assert (expected.starts, expected.ends, expected.empty) == ({3: 30.0}, {1: 30.0}, None)
 
 
-def test_an_overdue_job_is_expected_to_end_now() -> None:
-    """An overdue job is expected to end now."""
-    assert forecast_of(a_job(3), slots=[slot(1, "0", until=4.0), slot(2, "1")]).starts == {3: 10.0}
+def test_the_end_of_an_overdue_job_is_unknown() -> None:
+    """Nobody knows when it ends; for the jobs behind it, it is late by as much again, as for the plan."""
+    expected = forecast_of(a_job(3), slots=[slot(1, "0", until=4.0), slot(2, "1")])
+    assert (expected.starts, expected.ends) == ({3: 16.0}, {})
 
 
 def test_a_wide_job_gets_the_moment_it_is_kept_free_for() -> None:

@@ -43,7 +43,8 @@ def command(
 
     \b
       stoker cancel 12              job 12, or all tasks of array 12
-      stoker cancel 12.3-7 'vit-*'  tasks, and jobs by their name
+      stoker cancel '12.[3-7,9]'    tasks of array 12
+      stoker cancel arr.3 'vit-*'   a task of array arr, and jobs by their name
       stoker cancel --tag sweep=3 --state queued
       stoker cancel last --signal INT --grace 2m
     """

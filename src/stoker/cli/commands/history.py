@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import sys
 import time
 
 import click
 import msgspec
 
+from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import write_lines
-from stoker.core.units import parse_since
+from stoker.core.units import count_text, parse_since
+from stoker.queue.control import warn
 from stoker.queue.history_view import History, past_jobs, read_history
-from stoker.queue.select import ENDED_STATES, refuse_states
+from stoker.queue.select import ENDED_STATES, find, refuse_states
 from stoker.queue.view_text import LocalZone
+from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period
+from stoker.store.writer import open_store
 
 MOST_LINES = 200
 """Jobs that are shown without --limit if the output is no terminal."""
@@ -30,6 +36,7 @@ TIMELINE_SECONDS = 12 * 3600.0
 
 
 @click.command(name="history", cls=StokerCommand)
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("--since", metavar="WHEN", help="Only jobs that ended since then: 2h, 1d, 08:00, yesterday, 2026-11-15.")
 @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The last N jobs.")
 @click.option("-a", "--all", "everything", is_flag=True, help="All jobs, and every task of an array.")
@@ -43,6 +50,7 @@ TIMELINE_SECONDS = 12 * 3600.0
 @screen_options
 def command(
     *,
+    ids: tuple[str, ...],
     since: str | None,
     chosen: Filter,
     limit: int | None,
@@ -54,7 +62,7 @@ def command(
     picture: str | None,
     screen: Screen,
 ) -> int:
-    """Show finished jobs, newest last, with their GPU-hours and why they failed.
+    """Show finished jobs, newest last, with their GPU-hours and why they failed; with ids, only these jobs.
 
     On a terminal the tasks of an array share a line. Programs get a line for each task.
 
@@ -62,13 +70,15 @@ def command(
       stoker history                              the most recent
       stoker history --since 1d --state failed,oom
       stoker history --tag sweep=3 --tasks        every task of a sweep
-      stoker history --csv > jobs.csv             all, for a spreadsheet
+      stoker history 12 --csv > tasks.csv         the tasks of array 12, for a spreadsheet
       stoker history --timeline --since 2h        GPUs over time; --svg FILE draws it
     """
     now = time.time()
     refuse_states(chosen, ENDED_STATES, "stoker status")
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, chosen, on_finish_jobs)
     paths = paths_here(screen.sim)
+    if ids:
+        period = period._replace(only=_named(paths, ids, screen), on_finish_jobs=True)
     if timeline or picture is not None:
         return show_timeline(paths, period._replace(since=period.since or now - TIMELINE_SECONDS), picture, screen)
     if stream:
@@ -81,6 +91,17 @@ def command(
     each = each_task or everything or screen.form != "screen"
     _show(read_history(paths, period, most, now, simulated=screen.sim, each_task=each), screen)
     return 0
+
+
+def _named(paths: Paths, words: tuple[str, ...], screen: Screen) -> list[int]:
+    """The ids of the jobs that the words mean; a name means all jobs of that name."""
+    with contextlib.closing(open_store(paths)) as store:
+        found = find(store, words, "any")
+        unfinished = len(queries.open_among(store, found))
+    if unfinished:
+        count = count_text(unfinished, "job")
+        warn(f"{count} not finished yet: {shlex.join(['stoker', 'status', *words])}{screen.typed}")
+    return found
 
 
 def _show(history: History, screen: Screen) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 
 import click
@@ -33,6 +34,8 @@ def show_top(sim: str | None, *, readonly: bool = False, chosen: Filter = NO_FIL
     """The live view until the user leaves it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the live view needs a terminal", "for programs: stoker status --json")
+    if os.environ.get("TERM", "") in ("", "dumb"):
+        raise UsageError("the live view needs a terminal that can move its cursor (TERM)", "instead: stoker status")
     from stoker.cli.top.app import Top
     from stoker.cli.top.source import Source
 

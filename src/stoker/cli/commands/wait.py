@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections import Counter
@@ -30,6 +31,8 @@ TIMED_OUT = 124
 DETACHED = 130
 SCHEMA = "stoker.wait/1"
 NAMED_FAILURES = 20
+LAST_RESULTS = "skipped cancelled"
+"""Results that are told after the failures, in this order."""
 
 
 class WaitedJob(Struct, frozen=True):
@@ -64,8 +67,8 @@ class Waited(Struct, frozen=True):
 def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str | None) -> int:
     """Wait until jobs have finished; default: the newest job. `all` means every unfinished job.
 
-    For a single job, exits with its exit code; else with 1 if any job failed. Jobs that finished earlier count only if
-    you name them. Ctrl-C stops waiting; the jobs continue.
+    For a single job, exits with its exit code; else with 1 if any job failed or was cancelled. Jobs that finished
+    earlier count only if you name them. Ctrl-C stops waiting; the jobs continue.
 
     \b
       stoker wait && echo well done
@@ -83,7 +86,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str |
             warn(f"detached; {_those(wanted)}")
             return DETACHED
         jobs = list(queries.jobs_of(control.store, wanted))
-        return _report(control, jobs, in_time=in_time, as_json=wants_json(as_json))
+        return _report(control, jobs, ids, in_time=in_time, as_json=wants_json(as_json))
 
 
 def _wait(control: Control, wanted: Sequence[int], deadline: float | None) -> bool:
@@ -116,10 +119,11 @@ class _Progress:
 
     def look(self) -> tuple[RunCounts, float | None]:
         found = queries.counts_among(self._control.store, self._wanted)
-        done = found.get("done", 0)
+        done, cancelled = found.get("done", 0), found.get("cancelled", 0) + found.get("stopped", 0)
         over = sum(count for state, count in found.items() if state in get_args(Result))
         running = sum(found.get(state, 0) for state in ("starting", "running", "stopping"))
-        counts = RunCounts(len(self._wanted), done, over - done, running, len(self._wanted) - over - running)
+        total, failed = len(self._wanted), over - done - cancelled
+        counts = RunCounts(total, done, failed, running, total - over - running, cancelled=cancelled)
         self._over = over if self._over is None else self._over
         return counts, self._left(counts, over - self._over)
 
@@ -146,13 +150,13 @@ def _those(wanted: Sequence[int]) -> str:
     return f"job {wanted[0]} continues" if len(wanted) == 1 else f"the {len(wanted)} jobs continue"
 
 
-def _report(control: Control, jobs: Sequence[Job], *, in_time: bool, as_json: bool) -> int:
+def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
         waited = [_waited(job, failure_text(control.store, job)) for job in jobs]
         write_json(Waited(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
-        _sum_up(control, jobs)
+        _sum_up(control, jobs, words)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
         warn(f"timed out; {_those([job.id for job in left])}")
@@ -162,14 +166,22 @@ def _report(control: Control, jobs: Sequence[Job], *, in_time: bool, as_json: bo
     return 1 if any(exit_code_of(job) for job in jobs) else 0
 
 
-def _sum_up(control: Control, jobs: Sequence[Job]) -> None:
-    failed = [job for job in jobs if isinstance(job.state, Ended) and job.state.result not in ("done", "stopped")]
-    for job in failed[:NAMED_FAILURES]:
+def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None:
+    """Name the failures, and count all jobs that did not succeed; of several jobs, no cancelled one is named."""
+    by_result: dict[str, list[Job]] = {}
+    for job in jobs:
+        if isinstance(job.state, Ended) and job.state.result not in ("done", "stopped"):
+            by_result.setdefault(job.state.result, []).append(job)
+    results = sorted(by_result, key=LAST_RESULTS.find)
+    named = [job for result in results if result != "cancelled" or len(jobs) == 1 for job in by_result[result]]
+    for job in named[:NAMED_FAILURES]:
         warn(f"{id_text(job)} {end_text(control.store, job)}")
-    if len(failed) > NAMED_FAILURES:
-        warn(f"… and {len(failed) - NAMED_FAILURES} more (stoker history --state failed)")
-    if len(jobs) > 1 and failed:
-        warn(f"{len(failed)} of {len(jobs)} jobs failed")
+    if len(named) > NAMED_FAILURES:
+        chosen = shlex.join(["stoker", "history", *(word for word in words if word != "all")])
+        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(results)}")
+    if len(jobs) > 1 and results:
+        among = f"the {len(jobs)} jobs that were open" if "all" in words else f"{len(jobs)} jobs"
+        warn(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")
 
 
 def end_text(store: Reader, job: Job) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from stoker.cli.views.text import clip, one_line
 from stoker.core.job import Ended, Job, OnHold
+from stoker.core.selectors import line_word
 from stoker.core.units import count_text
 from stoker.queue.action_results import ChangeResult
 from stoker.queue.actions import cancel, hold, release
@@ -65,7 +66,7 @@ def act(control: Control, verb: Verb, targets: Sequence[Target]) -> str:
 
 def _jobs(control: Control, target: Target) -> list[Job]:
     """The jobs of a line; `12.[3-9]` stands for those tasks that are in the same state."""
-    word = target.label.replace("[", "").replace("]", "")
+    word = line_word(target.label)
     states = ("held",) if target.state == "held" else WAITING
     chosen = Filter(states=states) if target.tasks > 1 else NO_FILTER
     return jobs_in_order(control.store, find(control.store, [word], "open", chosen))

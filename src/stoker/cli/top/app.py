@@ -18,11 +18,10 @@ from stoker.cli.top.bars import TABS, Footer, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
 from stoker.cli.top.dialogs import Help, Question
 from stoker.cli.top.source import LINES, Freshness, Source
-from stoker.cli.top.summary import Summary
+from stoker.cli.top.summary import Summary, filter_text
 from stoker.cli.top.tables import HistoryTab, JobsTab, JobTable
 from stoker.cli.top.timeline import TimelineChart
 from stoker.core.errors import StokerError
-from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.changes import Changes
 from stoker.queue.view_model import Status
@@ -204,7 +203,7 @@ class Top(App[None]):
         order = self._jobs.order
         empty = self._status.expected_empty if self._status else None
         return [
-            f"filter: {printable(self._chosen.text)}" if self._chosen.text else "",
+            filter_text(self._chosen.text, self._status) if self._chosen.text else "",
             f"sort: {order}" if order != "start" and self._tab == "jobs" else "",
             f"{count_text(len(table.tagged), 'job')} tagged" if table and table.tagged else "",
             place,

@@ -28,7 +28,7 @@ from stoker.cli.views.text import (
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.samples import GpuSamples
-from stoker.queue.view_model import DeviceLine, Status
+from stoker.queue.view_model import Counts, DeviceLine, Status
 from stoker.queue.view_text import ago_text
 
 TWO_COLUMNS = 100
@@ -110,7 +110,7 @@ def header_line(status: Status | None, clock: str, width: int, *, readonly: bool
         return (Span("stoker", "heading"), Span(f"{clock} ".rjust(width - 6)))
     badge = (Span(" SIM ", "simulated"), Span(" ")) if status.simulated else ()
     failed = sum(count for word, count in status.today.items() if word in ("failed", "oom", "timeout", "lost"))
-    counts = status.counts
+    counts = status.total or status.counts
     right: Line = (
         *((Span("read-only  ", "odd"),) if readonly else ()),
         Span(f"{counts.active} running  ", "good" if counts.active else ""),
@@ -122,6 +122,16 @@ def header_line(status: Status | None, clock: str, width: int, *, readonly: bool
     room = width - line_cells(badge) - line_cells(right) - 2
     left = fitting([f"stoker · {printable(status.host)}", machine_text(status.devices)], room)
     return *badge, Span(padded(clip(left, max(0, room)), max(0, room)), "heading"), Span("  "), *right
+
+
+def filter_text(text: str, status: Status | None) -> str:
+    """`filter: bert (14 of 53)`: how many of all open jobs match."""
+    matching, every = (0, 0) if status is None else map(_size, (status.counts, status.total or status.counts))
+    return f"filter: {printable(text)}" + (f" ({matching} of {every})" if status and status.total else "")
+
+
+def _size(counts: Counts) -> int:
+    return counts.active + counts.waiting + counts.held
 
 
 def notices(status: Status, now: float) -> list[Line]:

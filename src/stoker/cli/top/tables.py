@@ -15,7 +15,7 @@ from stoker.cli.top.widgets import strip_of
 from stoker.cli.views.job import peak_text
 from stoker.cli.views.job_table import ACTIVE, LOOKS, left_cell, memory_cell, progress_cell, start_cell
 from stoker.cli.views.status import results_text
-from stoker.cli.views.text import EMPTY, Column, Line, Span, cells, clip_middle, clipped, one_line, table_lines
+from stoker.cli.views.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.history_view import History, PastLine
@@ -35,14 +35,10 @@ class Table(NamedTuple):
 
 
 def _table(columns: Sequence[Column], title: str, last: Sequence[Line], width: int) -> Table:
-    header, *lines = table_lines(columns, title, last, width - 1, LEAST_NAME, fit=_fit)
+    """Each line of the last column begins with the name of a job."""
+    fit = fit_titles([line[0].text for line in last])
+    header, *lines = table_lines(columns, title, last, width - 1, LEAST_NAME, fit=fit)
     return Table(header, lines)
-
-
-def _fit(line: Line, room: int) -> Line:
-    name, *rest = line
-    least = min(cells(name.text), max(LEAST_NAME, room // 3)) if rest else room
-    return clipped((name._replace(text=clip_middle(name.text, least)), *rest), room)
 
 
 class Labelled(Protocol):

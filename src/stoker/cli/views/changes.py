@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from stoker.cli.output_options import wants_json, write_json, write_plain
+from stoker.core.selectors import number_ranges, tasks_text
 from stoker.queue.action_results import SCHEMA, ChangeResult, Report
 from stoker.queue.control import warn
 
@@ -57,17 +58,9 @@ def _said_of(one: ChangeResult, jobs: str) -> str:
 
 
 def _ranges(ids: Sequence[str]) -> list[str]:
-    """Ids in few words: `3-9`, `20.[0-3]`."""
-    found = []
-    for (array, _), run in itertools.groupby(enumerate(ids), key=_place):
-        numbers = [shown.rpartition(".")[2] for _, shown in run]
-        span = numbers[0] if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
-        found.append(span if not array else f"{array}.{span}" if len(numbers) == 1 else f"{array}.[{span}]")
+    """Ids in few words: `3-9`, `20.[0-3,7]`."""
+    found: list[str] = []
+    for array, shown in itertools.groupby(ids, key=lambda shown: shown.rpartition(".")[0]):
+        numbers = [int(text.rpartition(".")[2]) for text in shown]
+        found += [tasks_text(int(array), numbers)] if array else number_ranges(numbers)
     return found
-
-
-def _place(numbered: tuple[int, str]) -> tuple[str, int]:
-    """The array, and the number less the position, which is the same for consecutive numbers."""
-    position, shown = numbered
-    array, _, number = shown.rpartition(".")
-    return array, int(number) - position

@@ -27,15 +27,17 @@ def counts_line(counts: RunCounts, elapsed: float, left: float | None, width: in
         return (Span(f" {counts.ended}/{counts.total}"),)
     space = min(LONGEST_BAR, room - line_cells(line) - 1)
     space = space if space >= SHORTEST_BAR else 0
-    good, over = (count * space // max(1, counts.total) for count in (counts.ok, counts.ended))
-    bar = Span("━" * good, "good"), Span("━" * (over - good), "bad"), Span("─" * (space - over), "faint")
-    return (Span(" "), *bar, *line)
+    parts = (counts.ok, counts.ok + counts.failed, counts.ended)
+    good, bad, over = (count * space // max(1, counts.total) for count in parts)
+    ended = Span("━" * good, "good"), Span("━" * (bad - good), "bad"), Span("━" * (over - bad), "odd")
+    return (Span(" "), *ended, Span("─" * (space - over), "faint"), *line)
 
 
 def _counts(counts: RunCounts, clock: str) -> Iterator[Line]:
     """The counts in words, then ever shorter."""
     share = f" {counts.ended}/{counts.total}{'+' if counts.open_ended else ''}  "
     failed = [Span(f"{counts.failed} failed ", "bad")] if counts.failed else []
+    failed += [Span(f"{counts.cancelled} cancelled ", "odd")] if counts.cancelled else []
     rest = f"{counts.running} running {counts.waiting} waiting  "
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(rest), Span(clock, "faint")
     yield Span(share), Span(f"{counts.ok} ok ", "good"), *failed, Span(f" {clock}", "faint")
@@ -70,7 +72,7 @@ class ProgressLine:
             return
         counts, left = self._look()
         self._due = now + max(self.INTERVAL, 20 * (time.monotonic() - now))  # counting 100,000 jobs takes a while
-        line = counts_line(counts, now - self._began, left, _width())
+        line = counts_line(counts, now - self._began, left, terminal_width())
         colour = wants_colour("auto", os.environ, sys.stderr)
         text = painted([line], colour=colour, encoding=sys.stderr.encoding or "ascii").rstrip("\n")
         to_stderr(f"\r{text}\x1b[K")
@@ -83,7 +85,8 @@ class ProgressLine:
             self._drawn, self._due = False, 0.0
 
 
-def _width() -> int:
+def terminal_width() -> int:
+    """Columns of the terminal of standard error."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.job_table import LOOKS, job_table, progress_cell
+from stoker.cli.views.job_table import LOOKS, job_table, left_cell, progress_cell
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
@@ -14,8 +14,8 @@ from stoker.cli.views.text import (
     Line,
     Span,
     amount_text,
-    clip,
     clipped,
+    fit_titles,
     fitting,
     heading,
     one_line,
@@ -26,7 +26,7 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
-from stoker.queue.view_text import ago_text, clock_text, left_text, span_text, stamp, start_text, vram_text, watch_text
+from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, start_text, vram_text, watch_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ CURVE = 32
 """Columns of the curve that shows what an attempt held over time."""
 _ASKED = {"all": "whole", "auto": "learnt memory (auto)"}
 LEAST_NOTE = 10
+LEAST_NAME = 20
+"""Columns of the name and the note of an ended job."""
 
 
 def render_details(
@@ -116,7 +118,7 @@ def _progress(details: JobDetails) -> str:
 def _expected(details: JobDetails, now: float) -> str:
     start, end = details.expected_start, details.expected_end
     parts = [f"start {start_text(start.timestamp(), now)}"] if start else []
-    left = f" ({left_text(end.timestamp() - now)} left)" if end and details.seconds is not None else ""
+    left = f" ({left_cell(details, now)} left)" if end and details.seconds is not None else ""
     parts += [f"end ~{clock_text(end.timestamp(), now)}{left}"] if end else []
     return ", ".join(parts) or ("start ?" if details.state == "queued" else "")
 
@@ -232,15 +234,45 @@ def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim
     shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
     states = ", ".join(f"{count} {word}" for word, count in Counter(job.state for job in chosen.jobs).items())
     title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
-    lines = [title, *job_table(shown, now, width)]
+    ended, unfinished = [job for job in shown if job.ended], [job for job in shown if not job.ended]
+    tables = [part for part in (job_table(unfinished, now, width), _ended_table(ended, now, width)) if part]
+    lines = [title, *tables[0], *(line for table in tables[1:] for line in (EMPTY, *table))]
     hidden = len(chosen.jobs) - len(shown)
     more = f" … {hidden} more (stoker status{sim} -a ID...); details: stoker status{sim} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines
 
 
-# -- stoker history --------------------------------------------------------------------------------
+def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Line]:
+    """Where and how long each ran, the memory it needed, and how it ended."""
+    if not jobs:
+        return []
+    columns = [
+        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
+        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
+        Column("EXIT", [Span(_exit(job)) for job in jobs], 5),
+        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 7, most=7),
+        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 6, right=True),
+        Column("RAN", [Span(or_dash(job.seconds and watch_text(job.seconds))) for job in jobs], 8, right=True),
+        Column("ENDED", [Span(_ended(job, now)) for job in jobs], 4, right=True),
+    ]
+    names = [one_line(job.title or job.name or job.command) for job in jobs]
+    notes = [printable(job.failure or job.note) for job in jobs]
+    last = [
+        (Span(name), *((Span(f" ({note})", LOOKS.get(job.state, "")),) if note else ()))
+        for job, name, note in zip(jobs, names, notes, strict=True)
+    ]
+    return table_lines(columns, "NAME / NOTE", last, width, LEAST_NAME, fit=fit_titles(names))
 
-LEAST_NAME = 20
+
+def _exit(job: JobDetails) -> str:
+    return f"signal {job.signal}" if job.signal else or_dash(job.exit_code)
+
+
+def _ended(job: JobDetails, now: float) -> str:
+    return "-" if job.ended is None else clock_text(job.ended.timestamp(), now)
+
+
+# -- stoker history --------------------------------------------------------------------------------
 
 
 def render_history(history: History, width: int, sim: str = "") -> list[Line]:
@@ -275,16 +307,17 @@ def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
         Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 6, right=True),
     ]
     least = max(LEAST_NAME, width * 2 // 5) if any(job.note for job in jobs) else LEAST_NAME
-    return table_lines(columns, "NAME / NOTE", [_past_name(job, width // 6) for job in jobs], width, least)
+    names = [one_line(job.title or job.name or job.command) for job in jobs]
+    notes = [_past_name(job, name) for job, name in zip(jobs, names, strict=True)]
+    return table_lines(columns, "NAME / NOTE", notes, width, least, fit=fit_titles(names))
 
 
-def _past_name(job: PastLine, longest: int) -> Line:
+def _past_name(job: PastLine, name: str) -> Line:
     """How many tasks ended how, the name, and why it failed."""
     counts = (Span(f"{results_text(job.counts)}: "),) if job.counts else ()
     said = printable(job.note) or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
     note = (Span(f" ({said})", LOOKS.get(job.state, "")),) if said else ()
-    name = one_line(job.title or job.name or job.command)
-    return *counts, Span(clip(name, longest) if note else name), *note
+    return *counts, Span(name), *note
 
 
 def peak_text(peak: int | None, reserved: int | None) -> str:

@@ -24,9 +24,13 @@ from stoker.queue.view_text import ago_text, clock_text, left_text, start_text, 
 
 WIDE = 100
 """Columns from which on progress has a longer bar."""
+LONGEST_ID = 18
+"""Columns of an id on a narrow screen."""
 LEAST_JOB = 20
 LEAST_WHY = 16
 MOST_FAILURES = 3
+ROUNDING = 2.0
+"""Seconds by which an end that follows from the limit may differ from it."""
 ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
 
 LOOKS: dict[JobWord, Look] = {
@@ -44,21 +48,25 @@ LOOKS: dict[JobWord, Look] = {
 }
 
 
-def job_table(jobs: Sequence[JobLine], now: float, width: int, headers: int = 2) -> list[Line]:
-    """The active jobs, then the others, each with columns of their own, below so many headers."""
+def job_table(
+    jobs: Sequence[JobLine], now: float, width: int, headers: int = 2, gap: Sequence[Line] = ()
+) -> list[Line]:
+    """The active jobs, then the others, each with columns of their own, below so many headers, a gap between them."""
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
-    wide = max((cells(job.label) for job in jobs), default=0), max((len(job.state) for job in jobs), default=0)
+    longest = max(cells("ID"), max((cells(job.label) for job in jobs), default=0))
+    wide = min(longest, max(LONGEST_ID, width // 5)), max((len(job.state) for job in jobs), default=0)
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)
     other_lines = _queued_table(others, now, width, wide, with_header=with_header) if others else []
-    return [*active_lines[headers == 0 :], *other_lines[not with_header :]]
+    between = gap if active and others else ()
+    return [*active_lines[headers == 0 :], *between, *other_lines[not with_header :]]
 
 
 def _first_columns(jobs: Sequence[JobLine], wide: tuple[int, int]) -> list[Column]:
     """Id and state, as wide in both tables."""
     return [
-        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=18),
+        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=wide[0]),
         Column("STATE", [Span(job.state.ljust(wide[1]), LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
     ]
 
@@ -139,11 +147,12 @@ def left_cell(job: JobLine, now: float) -> str:
     """How long it will run: `~` is an estimate, `≤` a limit, `?` unknown."""
     if job.last_seen is not None:
         return "?"
-    if job.expected_end is not None:
-        return f"~{left_text(job.expected_end.timestamp() - now)}"
-    if job.limit_seconds is not None:
-        return f"≤{left_text(job.limit_seconds - (job.seconds or 0.0))}"
-    return "?"
+    by_limit = None if job.limit_seconds is None else job.limit_seconds - (job.seconds or 0.0)
+    if job.expected_end is None:
+        return "?" if by_limit is None else f"≤{left_text(by_limit)}"
+    left = job.expected_end.timestamp() - now
+    # The engine expects a job without earlier runs to take all of its time.
+    return f"{'~' if by_limit is None or left < by_limit - ROUNDING else '≤'}{left_text(left)}"
 
 
 def start_cell(job: JobLine, now: float) -> str:
@@ -167,11 +176,17 @@ def headers_in(room: int) -> int:
     return 2 if room >= 7 else int(room >= 4)
 
 
-def chosen_jobs(jobs: Sequence[JobLine], room: int) -> list[JobLine]:
+def table_height(jobs: Sequence[JobLine], gaps: int) -> int:
+    """Lines of the table of all these jobs, with so many empty lines between its two parts."""
+    parts = len({job.state in ACTIVE for job in jobs})
+    return len(jobs) + parts + (gaps if parts == 2 else 0)
+
+
+def chosen_jobs(jobs: Sequence[JobLine], room: int, gaps: int = 0) -> list[JobLine]:
     """The jobs that fit below the headers: active ones first, but a third of the lines for those that wait."""
     active = [job for job in jobs if job.state in ACTIVE]
     queued = [job for job in jobs if job.state not in ACTIVE]
-    room -= min(headers_in(room), bool(active) + bool(queued))
+    room -= min(headers_in(room), bool(active) + bool(queued)) + (gaps if active and queued else 0)
     for_queued = min(len(queued), max(room - len(active), room // 3))
     return [*active[: max(0, room - for_queued)], *queued[: max(0, for_queued)]]
 
@@ -179,16 +194,26 @@ def chosen_jobs(jobs: Sequence[JobLine], room: int) -> list[JobLine]:
 # -- below the jobs ------------------------------------------------------------------------------
 
 
-def attention_lines(status: Status, now: float, width: int, sim: str) -> list[Line]:
-    """A dim line for each interrupted run, and one for each of the last failures."""
-    runs = [_run_line(run, now, sim) for run in status.interrupted]
-    return [*runs, *_failure_lines(status.failures[:MOST_FAILURES], now, width)]
+def attention_lines(status: Status, now: float, width: int, sim: str, room: int) -> list[Line]:
+    """Dim lines for interrupted runs, and one for each of the last failures if there is room for them, else for all."""
+    runs = [line for run in status.interrupted for line in _run_lines(run, now, sim)]
+    failures = _failure_lines(status.failures[:MOST_FAILURES], now, width)
+    if len(failures) > 1 and len(runs) + len(failures) > room:
+        states = ",".join(dict.fromkeys(job.state for job in status.failures))
+        command = f"stoker history{sim} --since 1h --state {states}"
+        failures = [(Span(" ✗ failures of the last hour: ", "bad"), Span(command))]
+    return [*runs, *failures]
 
 
-def _run_line(run: InterruptedRun, now: float, sim: str) -> Line:
+def _run_lines(run: InterruptedRun, now: float, sim: str) -> list[Line]:
+    """What is left of a run; each command has a line of its own, so that it can be copied."""
     when = clock_text(run.submitted.timestamp(), now)
     jobs = f"{count_text(run.jobs, 'job')} of '{one_line(run.label)}' ({when}) did not start"
-    return (Span(f" {jobs}: {printable(run.resume)}{sim}", "faint"),)
+    commands = (("run them in the queue", run.resume), ("discard them", run.discard))
+    return [
+        (Span(f" {jobs}", "faint"),),
+        *((Span(f"   {text}: {printable(command)}{sim}", "faint"),) for text, command in commands if command),
+    ]
 
 
 def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> list[Line]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.cli.console import to_stderr
+from stoker.cli.views.text import cells
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
@@ -131,10 +132,12 @@ def _clock(second: int) -> str:
 # -- the summary ---------------------------------------------------------------------------------
 
 
-def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folder: str = "") -> list[str]:
+def summary_lines(
+    run: FinishedRun, again: str, logs: str = "stoker logs", folder: str = "", width: int | None = None
+) -> list[str]:
     """The summary, fit for pasting into a message; `again` and `logs` are the commands to type next.
 
-    `folder` is the directory of the logs.
+    `folder` is the directory of the logs. On a terminal, the reason of a failure gets the room that its width leaves.
     """
     tally = run.tally
     wall = time.time() - run.started
@@ -150,7 +153,7 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
         [f"sharing GPUs saved up to {duration_text(saved)} of GPU time"] if (saved := saved_seconds(tally)) else []
     )
     lines = [" · ".join(totals)]
-    lines += [_failure_line(run, job, logs) for job in tally.failures[:SHOWN_FAILURES]]
+    lines += [_failure_line(run, job, logs, width) for job in tally.failures[:SHOWN_FAILURES]]
     hidden = sum(count for result, count in tally.results.items() if result != "done") - SHOWN_FAILURES
     if hidden > 0:
         lines.append(f"  … and {hidden} more")
@@ -164,14 +167,18 @@ def summary_lines(run: FinishedRun, again: str, logs: str = "stoker logs", folde
     return lines
 
 
-def _failure_line(run: FinishedRun, job: Job, logs: str) -> str:
+def _failure_line(run: FinishedRun, job: Job, logs: str, width: int | None) -> str:
     assert isinstance(job.state, Ended)
     log = newest_log(run.store, job.id)
     said = said_at_end(job.state.note, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if logs and os.path.exists(log) else ""
-    return f"  ✗ #{job.id} {title(job, 40)}: {outcome(job.state)}  {said}{show}".rstrip()
+    name = title(job, 40 if width is None else min(40, max(12, width // 4)))
+    head = f"  ✗ #{job.id} {name}: {outcome(job.state)}  "
+    if width is not None and not advice:
+        said = shortened(said, max(12, width - cells(head) - cells(show)))
+    return f"{head}{said}{show}".rstrip()
 
 
 def _advice(run: FinishedRun, job: Job, logs: str) -> str:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.cli.views.gpus import device_table, machine_text, marked
-from stoker.cli.views.job_table import ACTIVE, attention_lines, chosen_jobs, headers_in, job_table, listed_jobs
+from stoker.cli.views.job_table import (
+    ACTIVE,
+    attention_lines,
+    chosen_jobs,
+    headers_in,
+    job_table,
+    listed_jobs,
+    table_height,
+)
 from stoker.cli.views.text import (
     EMPTY,
     Line,
@@ -38,15 +46,15 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     gap = [EMPTY] if room >= ROOMY else []
     room -= len(top) + 2 * len(gap)
     listed = listed_jobs(status)
-    below = attention_lines(status, now, width, sim)
     least_jobs = min(len(listed), 3) + 1 if listed else 1
     devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
     if status.groups or status.users:
         return _summary(status, width, room + 1)
     room -= len(devices)
+    below = attention_lines(status, now, width, sim, room - table_height(listed, gaps=len(gap)))
     for_jobs = room - min(len(below), room // 4)
-    shown = chosen_jobs(listed, for_jobs)
-    jobs = job_table(shown, now, width, headers_in(for_jobs)) if shown else []
+    shown = chosen_jobs(listed, for_jobs, gaps=len(gap))
+    jobs = job_table(shown, now, width, headers_in(for_jobs), gap) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
         jobs = [(Span(f"No jobs. Submit one: stoker submit{sim} -- python train.py"),)]
     if status.filtered and not shown:
@@ -103,9 +111,15 @@ def _last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -
     """What is hidden and how to see it, when the queue will be empty, and what ended today."""
     empty = status.expected_empty
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), status.at.timestamp())}"
-    today = f"today {results_text(status.today)} (stoker history{sim})" if status.today else ""
-    text = fitting((_hidden(status, shown, width, sim), until, today), width - 2)
+    text = fitting((_hidden(status, shown, width, sim), until, _today(status, width - 2, sim)), width - 2)
     return [(Span(f" {text}", "faint"),)] if text else []
+
+
+def _today(status: Status, width: int, sim: str) -> str:
+    """What ended today, in as many words as there is room for."""
+    results, ended = results_text(status.today), sum(status.today.values())
+    forms = (f"today {results} (stoker history{sim})", f"today {results}", f"today {ended} ended (stoker history{sim})")
+    return next((form for form in forms if cells(form) <= width), forms[-1]) if ended else ""
 
 
 def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
 from stoker.core.text import printable
+from stoker.core.units import count_text
 from stoker.queue.view_model import GroupLine, UserLine
 from stoker.queue.view_text import ago_text
 
@@ -43,5 +44,5 @@ def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
 
 def _waiting(user: UserLine) -> str:
     if user.waiting is not None:
-        return f"{user.waiting} jobs" if user.waiting != 1 else "1 job"
-    return f"for {user.waiting_gpus} GPUs" if user.waiting_gpus else "-"
+        return count_text(user.waiting, "job")
+    return f"for {count_text(user.waiting_gpus, 'GPU')}" if user.waiting_gpus else "-"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple, TextIO
 
-from stoker.core.text import on_one_line, printable
+from stoker.core.text import on_one_line, printable, without_common_leads
 
 Look = Literal[
     "",
@@ -200,6 +200,25 @@ def _cell(column: Column, cell: Span | Line, width: int) -> Line:
     spans[0] = spans[0]._replace(text=before + spans[0].text)
     spans[-1] = spans[-1]._replace(text=spans[-1].text + after + column.gap)
     return tuple(spans)
+
+
+def fit_titles(titles: Sequence[str]) -> Callable[[Line, int], Line]:
+    """A `fit` for lines with a title and more behind it: a title that is too long loses what others begin with, too.
+
+    The title keeps all the room that the rest leaves, and half of it at least.
+    """
+    short = without_common_leads(titles)
+
+    def fit(line: Line, room: int) -> Line:
+        place = next((place for place, span in enumerate(line) if span.text in short), None)
+        if place is None or line_cells(line) <= room:
+            return clipped(line, room)
+        name, before = line[place], line_cells(line[:place])
+        most = max(room - line_cells(line) + cells(name.text), (room - before) // 2)
+        text = name.text if cells(name.text) <= most else clip_middle(short[name.text], most)
+        return clipped((*line[:place], name._replace(text=text), *line[place + 1 :]), room)
+
+    return fit
 
 
 GIB = 2**30

@@ -53,7 +53,8 @@ class Now(Struct, frozen=True):
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float | None = None) -> Forecast:
     """Let running jobs end as expected, and start what the plan would start then.
 
-    A job that `expects` does not know is assumed to take `typical` seconds; its own end stays unknown.
+    A job that `expects` does not know is assumed to take `typical` seconds; its own end stays unknown, like that of a
+    job that should have ended already.
     """
     ahead = _Ahead(now, expects, horizon, typical)
     ahead.play()
@@ -67,7 +68,7 @@ class _Ahead:
         self.now = now
         self.starts: dict[int, float] = {}
         self.places: dict[int, tuple[str, ...]] = {}
-        self.ends = {slot.job: slot.until for slot in now.slots if slot.until is not None}
+        self.ends = {slot.job: until for slot in now.slots if (until := slot.until) is not None and until >= now.moment}
         self.lanes = _lanes(now, expects)
         self.waiting = WaitingJobs()
         for row in self.lanes.rows:
@@ -126,10 +127,11 @@ class _Ahead:
         )
 
     def _until(self, slot: Slot) -> float | None:
-        if slot.until is not None or self._typical is None:
-            return slot.until
-        begun = self.now.moment if slot.since is None else slot.since
-        return max(self.now.moment, begun + self._typical)
+        """When a running job frees its devices; one that is overdue is late by as much again, as for the plan."""
+        now, until = self.now.moment, slot.until
+        if until is None and self._typical is not None:
+            until = (now if slot.since is None else slot.since) + self._typical
+        return until if until is None or until >= now else now + (now - until)
 
 
 class _Played(NamedTuple):

@@ -20,6 +20,7 @@ from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
+from stoker.ledger.removed import RemovedLeases
 
 __all__ = [
     "PLACES",
@@ -116,6 +117,7 @@ class Ledger:
         self.path = path
         self._mutex = Mutex(patience)
         self._reader = Reader(path)
+        self._removed = RemovedLeases(path)
 
     def claim(
         self,
@@ -127,8 +129,8 @@ class Ledger:
     ) -> HeldLease | None:
         """A lease on all the claims at once; None where one of them is not compatible with existing leases.
 
-        None also while another process claims: the caller tries again. `name` restores a lease of this user whose file
-        was removed.
+        None also while another process claims, or has to restore a lease whose file was removed: the caller tries
+        again. `name` restores such a lease of this user.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
@@ -140,11 +142,15 @@ class Ledger:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
             before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
-            if not leases.fits(claims, before.found.values(), capacities):
+            removed = self._removed.look(directory, listing, before.found)
+            removed.pop(name, None)
+            before.found.update(removed)
+            if (self._removed.must_wait and not name) or not leases.fits(claims, before.found.values(), capacities):
                 return None
             _check_own(before, contents)
             name = name or new_name(leases.KIND)
             held = HeldLease(_persist(directory, name, contents), self.path / name, lease)
+            self._removed.mark(held.fd, name, lease)
             try:
                 granted = self._prevails(directory, held, before, listing, capacities) and mutex.in_place()
             except BaseException:
@@ -185,8 +191,9 @@ class Ledger:
             with _entered(self.path) as directory:
                 listing = listed(directory)
                 found = self._reader.read(directory, listing, leases.KIND, leases.decoded).found
+                found.update(self._removed.look(directory, listing, found))
                 wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).found
-                return LedgerView(found, self._reader.warnings(listing), wanted)
+                return LedgerView(found, (*self._reader.warnings(listing), *self._removed.warnings()), wanted)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -194,6 +201,7 @@ class Ledger:
 
     def release(self, held: HeldLease) -> None:
         """End a lease that this process holds."""
+        self._removed.end(held.name)
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
@@ -203,6 +211,7 @@ class Ledger:
 
         A file that cannot be removed ends with the last of these processes.
         """
+        self._removed.end(Path(lease).name)
         with suppress(OSError):
             os.unlink(self.path / Path(lease).name)
 

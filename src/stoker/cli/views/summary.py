@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
 from stoker.core.text import printable
+from stoker.core.units import count_text
 from stoker.queue.view_model import GroupLine, UserLine
 from stoker.queue.view_text import ago_text
 
@@ -36,12 +37,15 @@ def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
         Column("GPUS", [Span(str(one.gpus)) for one in users], 7, right=True),
         Column("MEM", [Span(size) for size in memory], 4, right=True),
         Column("WAITING", [Span(_waiting(one)) for one in users], 6, right=True),
+        Column("COULD USE", [Span(_usable(one)) for one in users], 5, right=True),
         Column("USED LATELY", [Span(or_dash(one.recent_gpu_hours, "{:.2f} GPU-h")) for one in users], 3, right=True),
     ]
     return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, LEAST_SINCE)
 
 
 def _waiting(user: UserLine) -> str:
-    if user.waiting is not None:
-        return f"{user.waiting} jobs" if user.waiting != 1 else "1 job"
-    return f"for {user.waiting_gpus} GPUs" if user.waiting_gpus else "-"
+    return "-" if user.waiting is None else count_text(user.waiting, "job")
+
+
+def _usable(user: UserLine) -> str:
+    return count_text(user.waiting_gpus, "GPU") if user.waiting_gpus else "-"

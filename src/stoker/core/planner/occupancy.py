@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.device import DRAINED_FOR_ALL, Device, Reading, Snapshot
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
@@ -112,7 +112,7 @@ class Occupancy:
         self.busy = policy.busy
         self._ours: dict[str, list[Holding]] = {}
         self._others: dict[str, list[Claim]] = {}
-        self._lessors: dict[str, Lease] = {}
+        self._lessors: dict[str, list[Lease]] = {}
         self.views = _views(snapshot, policy, freed)
         self._by_id = {view.device.id: view for view in self.views}
         self._by_name: dict[str, list[View]] = {}
@@ -212,9 +212,9 @@ class Occupancy:
         """Our own claims on a device or on one that overlaps it."""
         return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
 
-    def lease(self, view: View) -> Lease | None:
-        """A lease of another engine on the device."""
-        return next((self._lessors[name] for name in view.device.claims if name in self._lessors), None)
+    def leases(self, view: View) -> list[Lease]:
+        """The leases of other engines on the device."""
+        return [lease for name in view.device.claims for lease in self._lessors.get(name, ())]
 
     def _held(self, name: str, at: float) -> list[Claim]:
         ours = self._ours.get(name, ())
@@ -272,7 +272,7 @@ class Occupancy:
     def _add_lease(self, lease: Lease) -> None:
         for claim in lease.claims:
             self._others.setdefault(claim.name, []).append(claim)
-            self._lessors.setdefault(claim.name, lease)
+            self._lessors.setdefault(claim.name, []).append(lease)
 
     def _compare_reading(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
         """Compare the reading of a device with the claims on it."""
@@ -340,10 +340,12 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
     if policy.newest_first:
         devices.reverse()
         devices.sort(key=lambda device: -freed.get(device.id, -inf))
-    return [View(device, order, _drained(device, policy)) for order, device in enumerate(devices)]
+    return [View(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
 
 
-def _drained(device: Device, policy: Policy) -> Drained | None:
+def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | None:
+    if snapshot.reading(device.id).drained_at is not None:
+        return Drained(device.label, DRAINED_FOR_ALL)
     note = policy.closed.get(device.id)
     return None if note is None else Drained(device.label, note)
 

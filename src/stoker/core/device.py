@@ -86,6 +86,8 @@ class Reading(Struct, frozen=True):
     """Running and recently ended processes; None where accounting is off."""
     drained_at: float | None = None
     """When root drained the device for all users."""
+    still_since: float | None = None
+    """Since when its processes neither computed nor changed their memory; None where one is not known to be still."""
 
 
 class Snapshot(Struct, frozen=True):

@@ -26,6 +26,12 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the co-tenants, not their number."""
 WHOLE_CARD = 2**62
 """The fit of a whole device: looser than any part of one."""
+UNKNOWN_LOAD = 50
+"""Percent that a co-tenant of unknown load counts when devices are compared: else new work would pile up on one."""
+STALE_SECONDS = 600.0
+"""How long a foreign process must have been still before a job shares the device with it..."""
+STALE_PART = 0.125
+"""... and how much of the device such processes may hold: a larger one is rather a server than forgotten."""
 UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
@@ -73,6 +79,8 @@ class Room(NamedTuple):
     memory: int
     load: int | None
     """Percent left until the device is too busy; None while it is empty, where any load is allowed."""
+    expected: int = 0
+    """Percent of its load that is to be expected, with a guess for co-tenants whose load is not learnt yet."""
 
 
 class View(Struct):
@@ -84,6 +92,8 @@ class View(Struct):
     """Why no job may use it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
+    stale: bool = False
+    """Whether small foreign processes hold them that have long been still, beside which jobs that share may start."""
     who: str = UNKNOWN_USER
     """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
@@ -204,9 +214,11 @@ class Occupancy:
         return room
 
     def crowding(self, view: View, resources: Resources) -> tuple[int, int]:
-        """How busy a device is for a sharing job: empty ones first, then by the learnt load of the co-tenants."""
-        load = self.room(view, resources).load if resources.shares else None
-        return (0, 0) if load is None else (1, self.busy - load)
+        """How busy a device is for a sharing job: empty ones first, then by the expected load of the co-tenants."""
+        room = self.room(view, resources) if resources.shares else None
+        if room is None or room.load is None:
+            return int(view.stale), 0
+        return 1, room.expected
 
     def holdings(self, view: View) -> Iterator[Holding]:
         """Our own claims on a device or on one that overlaps it."""
@@ -231,6 +243,8 @@ class Occupancy:
 
     def _would_be_open_whole(self, view: View, at: float) -> bool:
         device = view.device
+        if view.stale:
+            return False
         if any(holding.device == device.id and _stays(holding, at) for holding in self.holdings(view)):
             return False
         for name in device.claims:
@@ -244,7 +258,8 @@ class Occupancy:
     def _count_room(self, view: View, at: float, server: str) -> Room:
         held = self._held_on(view, at)
         load = self.busy - sum(claim.load for claim in held) if held else None
-        return Room(self._count_free(view, held, at, server), load)
+        expected = sum(claim.load or UNKNOWN_LOAD for claim in held)
+        return Room(self._count_free(view, held, at, server), load, expected)
 
     def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
         memory = view.device.memory
@@ -289,6 +304,8 @@ class Occupancy:
             if not held and policy.strangers == "avoid":
                 since = snapshot.at - freed[device.id] if device.id in freed else None
                 view.closed = _foreign_process(device, reading, policy, since)
+                if isinstance(view.closed, Occupied) and _is_stale(device, reading, snapshot.at):
+                    view.closed, view.stale, view.gone, view.who = None, True, reading.used or 0, _owners(reading)
             else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
@@ -360,6 +377,12 @@ def _foreign_process(
     if since_ours is not None and not reading.processes:
         return _remains(device, reading, expected=since_ours < policy.quarantine)
     return Occupied(device.label, _owners(reading), reading.used)
+
+
+def _is_stale(device: Device, reading: Reading, at: float) -> bool:
+    """Whether foreign processes hold little and have done nothing for long, as forgotten ones do."""
+    is_small = device.memory is not None and (reading.used or 0) <= device.memory * STALE_PART
+    return is_small and reading.still_since is not None and at - reading.still_since >= STALE_SECONDS
 
 
 def _owners(reading: Reading) -> str:

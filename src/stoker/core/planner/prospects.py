@@ -158,7 +158,7 @@ def _outside(view: View, resources: Resources, occupancy: Occupancy) -> Outside 
         ends = [lease.until for lease in leases if lease.until is not None]
         until = max(ends) if len(ends) == len(leases) else None
         return Leased(view.device.label, leases[0].owner, leases[0].what, until=until)
-    return Occupied(view.device.label, view.who, view.gone)
+    return Occupied(view.device.label, view.who, view.gone, stale=view.stale and not resources.shares)
 
 
 def _short_of_room(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:

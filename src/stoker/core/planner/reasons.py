@@ -92,6 +92,8 @@ class Occupied(Struct, frozen=True, tag="occupied"):
     device: str
     who: str
     memory: int | None = None
+    stale: bool = False
+    """Whether it has long been still, so that a job that states its memory could share the device."""
 
 
 class Draining(Struct, frozen=True, tag="draining"):
@@ -262,8 +264,9 @@ def _of_a_device(
     match reason:
         case Leased():
             return _leased(reason, moment)
-        case Occupied(device, who, memory):
-            return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
+        case Occupied(device, who, memory, stale):
+            hint = ", long idle; a job with -m SIZE could share it" if stale else ""
+            return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "") + hint
         case Draining(device):
             return f"GPU {device} has not yet released the memory of its last job"
         case Drained(device, note):

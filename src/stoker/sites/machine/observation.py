@@ -10,6 +10,7 @@ from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
+from stoker.sites.machine.strangers import StillProcesses
 
 REFRESH_INTERVAL = 1.0
 """Seconds between two observations when nothing calls for one."""
@@ -42,6 +43,8 @@ class Observation:
         """All of them, including our own."""
         self.warnings: tuple[str, ...] = ()
         self._drained: Mapping[str, float] = {}
+        self._leased: frozenset[str] = frozenset()
+        self._still = StillProcesses()
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.snapshot(now))
 
@@ -78,7 +81,9 @@ class Observation:
             self.demands = view.demands
             self.warnings = view.warnings
             self._drained = view.drained
+            self._leased = frozenset(claim.name for lease in view.leases.values() for claim in lease.claims)
             self._read_at = now
+        snapshot = self._still.marked(snapshot, self._leased)
         self._see(with_drains(snapshot, self._drained) if self._drained else snapshot)
 
     def leave(self, device_ids: Iterable[str], now: float) -> None:

@@ -15,14 +15,27 @@ def cell_of(device: DeviceLine, width: int = 140) -> str:
     return line[header.index("JOBS") :]
 
 
-def a_lease(owner: str, pid: int, size: int | None = 4 * GIB, *, yours: bool = False) -> LeaseLine:
-    return LeaseLine(owner, pid, "stoker", size, exactly(NOW - 60), yours)
+def a_lease(owner: str, pid: int, size: int | None = 4 * GIB, *, yours: bool = False, job: str = "3") -> LeaseLine:
+    return LeaseLine(owner, pid, "stoker", size, exactly(NOW - 60), yours, job)
 
 
 def test_jobs_of_other_users_are_grouped_by_user() -> None:
     """One phrase for each user, with the memory of all jobs and the processes to ask about."""
     leases = [a_lease("alice", 71), a_lease("bob", 80, None), a_lease("alice", 72), a_lease("alice", 73)]
     assert cell_of(a_device(leases=leases)) == "alice: 3 jobs 12G (pids 71 72 73); bob: 1 job whole GPU (pid 80)"
+
+
+def test_the_process_of_an_engine_is_named_as_such() -> None:
+    """Where the engine does not tell the process of the job: to end the engine would stop no job."""
+    leases = [a_lease("alice", 71), a_lease("alice", 70, job=""), a_lease("bob", 80, job="")]
+    assert cell_of(a_device(leases=leases)) == "alice: 2 jobs 8G (pid 71, engine 70); bob: 1 job 4G (engine 80)"
+
+
+def test_a_lease_is_listed_with_its_job_and_end() -> None:
+    """By the id that its user knows."""
+    line = LeaseLine("alice", 71, "stoker", None, exactly(NOW - 60), job="12.3", until=exactly(NOW + 3600))
+    gpus = Gpus("", exactly(NOW), "lab", False, False, [a_device(leases=[line])], [], [])
+    assert any("71" in text and "job 12.3 (stoker), until " in text for text in texts(render_gpus(gpus, 140)))
 
 
 def test_many_processes_are_not_all_listed() -> None:

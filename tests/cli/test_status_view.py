@@ -27,7 +27,7 @@ from stoker.queue.view_text import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
-BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60))
+BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60), job="4")
 BUSY = a_device("0", used_bytes=34 * GIB, ours_bytes=34 * GIB, reserved_bytes=37 * GIB, jobs=["41", "43"])
 FULL = a_status(
     [

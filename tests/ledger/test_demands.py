@@ -108,7 +108,7 @@ def test_all_users_read_a_demand(ledger: Ledger) -> None:
     assert (demand.usage, demand.since, demand.gpus, demand.claims) == (1.0, 5.0, 2, ("A", "B"))
     assert (demand.uid, demand.pid) == (os.geteuid(), os.getpid())
     assert stat.S_IMODE(held.path.stat().st_mode) == 0o644
-    ledger.withdraw_demand(held)
+    ledger.retract(held)
     assert (ledger.live().demands, list(ledger.path.iterdir())) == ({}, [])
 
 
@@ -118,7 +118,7 @@ def test_newer_demand_replaces_the_older(ledger: Ledger) -> None:
     newer = ledger.demand(replace(MINE, usage=9.0), older)
     assert newer.name == older.name
     assert {name: demand.usage for name, demand in ledger.live().demands.items()} == {newer.name: 9.0}
-    ledger.withdraw_demand(newer)
+    ledger.retract(newer)
     assert list(ledger.path.iterdir()) == []
 
 
@@ -129,7 +129,7 @@ def test_demands_block_nothing(ledger: Ledger) -> None:
         view = ledger.live()
         assert (list(view.leases), list(view.demands), view.warnings) == ([lease.name], [held.name], ())
     assert is_free(ledger)
-    ledger.withdraw_demand(held)
+    ledger.retract(held)
 
 
 def test_reader_always_finds_one(ledger: Ledger) -> None:
@@ -153,7 +153,7 @@ def test_reader_always_finds_one(ledger: Ledger) -> None:
         done.set()
         reader.join(PATIENCE_SECONDS)
     assert set(seen) == {(1, ())}
-    ledger.withdraw_demand(held)
+    ledger.retract(held)
 
 
 def test_kill_ends_the_demand(ledger: Ledger, user: User) -> None:
@@ -222,7 +222,7 @@ def test_purpose_is_made_harmless(ledger: Ledger) -> None:
     """Control characters in the purpose are escaped on writing and on reading."""
     held = ledger.demand(replace(MINE, what="\x1b[2J"))
     assert held.demand.what == r"\x1b[2J"
-    ledger.withdraw_demand(held)
+    ledger.retract(held)
     with planted(ledger, demand_name(), GOOD.replace("work", r"\u001b[2J").encode()):
         (demand,) = ledger.live().demands.values()
     assert demand.what == r"\x1b[2J"
@@ -248,4 +248,4 @@ def test_unwritable_ledger(ledger: Ledger) -> None:
     ledger.path.unlink()
     away.rename(ledger.path)
     assert ledger.live().demands == {held.name: held.demand}
-    ledger.withdraw_demand(held)
+    ledger.retract(held)

@@ -39,6 +39,7 @@ def test_other_users_are_known_from_the_ledger(store: Store) -> None:
             "c": a_lease("bob", Claim("GPU-2")),
         },
         demands={"d": Demand(5, "carol", 7200.0, NOW - 60, gpus=2), "e": Demand(5, "carol", 1.0, NOW - 600)},
+        waiting={"alice": 3, "carol": 12},
     )
     knowledge = Knowledge(store, EngineStatuses(None, lives=False), NOW, simulated=False)
     own, alice, bob, carol = user_lines(knowledge, ledger)
@@ -49,7 +50,9 @@ def test_other_users_are_known_from_the_ledger(store: Store) -> None:
     lines = texts(user_table([own, alice, bob, carol], NOW, 100))
     assert lines[1].split()[:2] == [knowledge.user, "(you)"]
     assert "whole GPUs" in lines[3]
-    assert "for 3 GPUs" in lines[4]
+    assert (alice.waiting, bob.waiting, carol.waiting) == (3, None, 12)
+    assert "3 jobs          -" in lines[2], "they wait, but could not start now"
+    assert "12 jobs     3 GPUs" in lines[4]
     assert "10m ago" in lines[4]
 
 

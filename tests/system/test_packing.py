@@ -190,13 +190,9 @@ class TestBounds:
     def test_busy(self, background: Background) -> None:
         """Work that keeps a GPU busy is not put together, though the memory would do."""
 
-        def is_known_as_busy() -> bool:
-            """Whether a run showed the load. The mean counts the start of Python, which is slow on a busy machine."""
-            first = submit(background, "auto", "--memory 1G --seconds 2 --load 100")
-            background.wait_over(first)
-            return any(load > 90 for runs in learnt(background, first).models.values() for load in runs.loads)
-
-        wait_until(is_known_as_busy)
+        first = submit(background, "auto", "--memory 1G --seconds 3 --load 100")
+        background.wait_over(first)
+        wait_until(lambda: [runs.loads for runs in learnt(background, first).models.values()] == [(100,)])
         one = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")
         background.wait_word("running", one)
         other = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")

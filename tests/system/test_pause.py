@@ -11,6 +11,7 @@ from stoker.core.spec import Resources
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.cli import until
+from support.users import require_root
 from support.wait import PATIENCE_SECONDS, wait_until
 
 WHOLE = Resources(gpus=2)
@@ -100,7 +101,8 @@ def test_a_gpu(background: Background) -> None:
     device = state.devices[0]  # type: ignore[union-attr]
     label = "0" if "0" in device else "1"
     outcome = background("pause", "--gpu", label)
-    assert outcome.out == f"GPU {label} drained: no new jobs ({first} keeps running)\n"
+    said = f"GPU {label} drained for your own queue only: no new jobs ({first} keeps running); other users may use it"
+    assert outcome.out.startswith(said)
     assert background("pause", "--gpu", label).out == f"GPU {label} is already drained\n"
     background.open_gate("gate")
     background.wait_over(first, second)
@@ -198,7 +200,31 @@ def test_nothing_to_do(background: Background) -> None:
 def test_a_range_of_gpus(background: Background) -> None:
     """GPUs can be given as ids are."""
     background.start_engine()
-    assert background("pause", "--gpu", "0-1").out.count("drained: no new jobs") == 2
+    assert background("pause", "--gpu", "0-1").out.count("queue only: no new jobs") == 2
     assert background("resume", "--gpu", "0-1").out.count("is in use again") == 2
     assert background("pause", "--gpu", "1-0").code == 2
     assert "no device '2'" in background("pause", "--gpu", "0-7").err
+
+
+def test_a_gpu_is_drained_for_all(background: Background) -> None:
+    """Root's list in the ledger keeps every engine off the GPU, and all screens show it."""
+    require_root()
+    assert background("pause", "--gpu", "0", "--for-all").out == "GPU 0 drained for all users: no new jobs\n"
+    assert background("pause", "--gpu", "0", "--for-all").out == "GPU 0 is already drained for all users\n"
+    assert "drained for all by root" in background("status", "--table").out, "without an engine, too"
+    first, second = background.submit(until("gate"), "true")
+    background.wait_word("running", first)
+    assert background.job(first).state.devices == ("SIM-1",)  # type: ignore[union-attr]
+    (only,) = background.submit("true", resources=Resources(allowed=("SIM-0",)))
+    wait_until(lambda: "GPU 0 is drained for all by root" in background("status", str(only), "--json").out)
+    assert "drained for all by root" in background("gpus").out
+    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 is in use again\n"
+    background.wait_over(only, second)
+    background.open_gate("gate")
+    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 was not drained for all\n"
+
+
+def test_only_gpus_are_drained_for_all(background: Background) -> None:
+    """A queue belongs to one user."""
+    outcome = background("pause", "--queue", "--for-all")
+    assert (outcome.code, "--for-all is for GPUs" in outcome.err) == (2, True)

@@ -320,3 +320,13 @@ def test_strangers_memory_is_counted(tmp_path: Path, machine: SimulatedMachine) 
         assert shop.engine.reason(shop.job(large)) == Occupied("0", current_user(), 6 * GIB)
         machine.jobs[0].kill()
         shop.finish()
+
+
+def test_the_jobs_of_another_user_are_told(people: list[Person], common: Ledger) -> None:
+    """By the process that runs, not by the engine; and how many wait, also if they could not start."""
+    with people[0].running("1x24G", PATIENCE_SECONDS, 3):
+        wait_until(lambda: any(lease.process for lease in common.live().leases.values()))
+        (lease,) = common.live().leases.values()
+        assert lease.process != lease.pid
+        assert Path(f"/proc/{lease.process}/cmdline").read_bytes().startswith(b"sleep\0")
+        assert common.live().waiting == {people[0].user.name: 2}

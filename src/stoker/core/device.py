@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.errors import Impossible
 
@@ -83,6 +84,10 @@ class Reading(Struct, frozen=True):
     """Why the device cannot be used now; empty when it can."""
     accounts: tuple[Account, ...] | None = None
     """Running and recently ended processes; None where accounting is off."""
+    drained_at: float | None = None
+    """When root drained the device for all users."""
+    still_since: float | None = None
+    """Since when its processes neither computed nor changed their memory; None where one is not known to be still."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -100,6 +105,16 @@ class Snapshot(Struct, frozen=True):
 
 
 NO_READING = Reading()
+DRAINED_FOR_ALL = "drained for all by root"
+
+
+def with_drains(snapshot: Snapshot, drained: Mapping[str, float]) -> Snapshot:
+    """The snapshot with the devices marked that root drained, by their ledger names."""
+    closed = {device.id: drained[name] for device in snapshot.devices for name in device.claims if name in drained}
+    if not closed:
+        return snapshot
+    marked = {device_id: replace(snapshot.reading(device_id), drained_at=since) for device_id, since in closed.items()}
+    return replace(snapshot, readings={**snapshot.readings, **marked})
 
 
 def resolve(snapshot: Snapshot, word: str) -> str:

@@ -210,7 +210,7 @@ class Use(Struct, frozen=True):
     looks: int = 0
     """Number of measurements."""
     busy: int = 0
-    """Measurements without co-tenants on its GPUs."""
+    """Measurements without co-tenants on its GPUs; once it has used GPU memory, only those at which it holds some."""
     load: int = 0
     """Sum of the utilisation at those, in percent."""
     curve: tuple[tuple[float, int], ...] = ()
@@ -234,14 +234,28 @@ class Live(NamedTuple):
 
 def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
     """Add a measurement; `utilisation` is None where its GPUs have co-tenants."""
+    busy, load = _loaded(use, memory, utilisation)
     return replace(
         use,
         peak=max(use.peak, memory),
         looks=use.looks + 1,
-        busy=use.busy + (utilisation is not None),
-        load=use.load + (utilisation or 0),
+        busy=busy,
+        load=load,
         **_drawn(use, seconds, memory // MIB),
     )
+
+
+def _loaded(use: Use, memory: int, utilisation: int | None) -> tuple[int, int]:
+    """Count and sum of the utilisation with one more measurement.
+
+    The time before a program uses the GPU, and after its last process has left, says nothing about its load. At the
+    first measurement with memory, the driver's figure is still a mean over such time.
+    """
+    if memory and not use.peak:
+        return 0, 0
+    if utilisation is None or (use.peak and not memory):
+        return use.busy, use.load
+    return use.busy + 1, use.load + utilisation
 
 
 def reached(use: Use, peak: int) -> Use:

@@ -29,8 +29,15 @@ class Lease(Struct, frozen=True):
     owner: str
     """The user's name, from the owner of the file, never from its contents."""
     pid: int
+    """The engine that claimed it."""
     what: str
     since: float
+    job: str = ""
+    """The job that runs under it now, by its id in the queue of its user; empty where its engine does not tell..."""
+    process: int = 0
+    """... its first process, 0 where unknown..."""
+    until: float | None = None
+    """... and when it ends at the latest, where it has a limit."""
 
 
 def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:

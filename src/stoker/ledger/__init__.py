@@ -15,11 +15,13 @@ from msgspec import Struct
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand
-from stoker.ledger import demands, leases
+from stoker.ledger import demands, drains, leases, notices
 from stoker.ledger.demands import HeldDemand
-from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, new_name, owner_name, printable, publish, purpose
+from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
+from stoker.ledger.notices import HeldNotice, Notice
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
+from stoker.ledger.removed import RemovedLeases
 
 __all__ = [
     "PLACES",
@@ -27,9 +29,11 @@ __all__ = [
     "WHAT_LIMIT",
     "HeldDemand",
     "HeldLease",
+    "HeldNotice",
     "Ledger",
     "LedgerUnusable",
     "LedgerView",
+    "Notice",
     "find_ledger",
     "ledger_path",
     "owner_name",
@@ -74,6 +78,10 @@ class LedgerView(Struct, frozen=True):
     leases: Mapping[str, Lease]
     warnings: tuple[str, ...] = ()
     demands: Mapping[str, Demand] = {}
+    waiting: Mapping[str, int] = {}
+    """How many jobs of each user wait, as far as engines tell."""
+    drained: Mapping[str, float] = {}
+    """Ledger names of the devices that root drained for all users, and since when."""
 
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
@@ -116,6 +124,7 @@ class Ledger:
         self.path = path
         self._mutex = Mutex(patience)
         self._reader = Reader(path)
+        self._removed = RemovedLeases(path)
 
     def claim(
         self,
@@ -127,8 +136,8 @@ class Ledger:
     ) -> HeldLease | None:
         """A lease on all the claims at once; None where one of them is not compatible with existing leases.
 
-        None also while another process claims: the caller tries again. `name` restores a lease of this user whose file
-        was removed.
+        None also while another process claims, or has to restore a lease whose file was removed: the caller tries
+        again. `name` restores such a lease of this user.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
@@ -140,11 +149,15 @@ class Ledger:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
             before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
-            if not leases.fits(claims, before.found.values(), capacities):
+            removed = self._removed.look(directory, listing, before.found)
+            removed.pop(name, None)
+            before.found.update(removed)
+            if (self._removed.must_wait and not name) or not leases.fits(claims, before.found.values(), capacities):
                 return None
             _check_own(before, contents)
             name = name or new_name(leases.KIND)
             held = HeldLease(_persist(directory, name, contents), self.path / name, lease)
+            self._removed.mark(held.fd, name, lease)
             try:
                 granted = self._prevails(directory, held, before, listing, capacities) and mutex.in_place()
             except BaseException:
@@ -185,8 +198,12 @@ class Ledger:
             with _entered(self.path) as directory:
                 listing = listed(directory)
                 found = self._reader.read(directory, listing, leases.KIND, leases.decoded).found
+                found.update(self._removed.look(directory, listing, found))
                 wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).found
-                return LedgerView(found, self._reader.warnings(listing), wanted)
+                told = self._reader.read(directory, listing, notices.KIND, notices.decoded).found.values()
+                drained, planted = self._drained(directory) if drains.NAME in listing else ({}, ())
+                warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
+                return LedgerView(notices.explained(found, told), warnings, wanted, notices.waiting_jobs(told), drained)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -194,6 +211,7 @@ class Ledger:
 
     def release(self, held: HeldLease) -> None:
         """End a lease that this process holds."""
+        self._removed.end(held.name)
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
@@ -203,6 +221,7 @@ class Ledger:
 
         A file that cannot be removed ends with the last of these processes.
         """
+        self._removed.end(Path(lease).name)
         with suppress(OSError):
             os.unlink(self.path / Path(lease).name)
 
@@ -221,19 +240,42 @@ class Ledger:
         demand = msgspec.structs.replace(
             demand, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(demand.what)
         )
-        contents = demands.encoded(demand)
         path = before.path if before else self.path / new_name(demands.KIND)
-        prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory:
-            held = HeldDemand(_persist(directory, path.name, contents), path, demand)
-        if before:
-            os.close(before.fd)
-        return held
+        return HeldDemand(self._replace(before, path, demands.encoded(demand)), path, demand)
 
-    def withdraw_demand(self, held: HeldDemand) -> None:
+    def notify(self, notice: Notice, before: HeldNotice | None = None) -> HeldNotice:
+        """Publish which jobs run under the leases of this engine and how many wait, in place of `before`."""
+        path = before.path if before else self.path / new_name(notices.KIND)
+        return HeldNotice(self._replace(before, path, notices.encoded(notice)), path, notice)
+
+    def retract(self, held: HeldDemand | HeldNotice) -> None:
+        """Remove a demand or notice of this process."""
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
+
+    def _replace(self, before: HeldDemand | HeldNotice | None, path: Path, contents: bytes) -> int:
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory:
+            fd = _persist(directory, path.name, contents)
+        if before:
+            os.close(before.fd)
+        return fd
+
+    def drain(self, changes: Mapping[str, float | None]) -> None:
+        """Drain devices for all users, by ledger name, or use them again (None). Engines honour it only of root."""
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory:
+            drained, _ = self._drained(directory)
+            changed: dict[str, float | None] = {**drained, **changes}
+            drains.write(directory, {name: since for name, since in changed.items() if since is not None})
+
+    def _drained(self, directory: int) -> tuple[dict[str, float], tuple[str, ...]]:
+        """The devices that root drained, and a warning where another user planted the list."""
+        try:
+            return drains.read(directory), ()
+        except InvalidFile as error:
+            return {}, (printable(f"ignored {self.path / drains.NAME}: {error}"),)
 
 
 @contextmanager

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker import __version__
-from stoker.core.device import Snapshot
+from stoker.core.device import Snapshot, with_drains
 from stoker.core.errors import Impossible
 from stoker.core.lease import Lease
 from stoker.core.text import text_for_json
@@ -54,6 +55,11 @@ def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
         yield knowledge
 
 
+def with_probe(paths: Paths, statuses: EngineStatuses, now: float, *, simulated: bool) -> EngineStatuses:
+    """The statuses of dead engines with what driver and ledger tell now."""
+    return replace(statuses, probe=_without_engine(paths, statuses, now, simulated=simulated))
+
+
 def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
     statuses = knowledge.statuses
     return Gpus(
@@ -83,8 +89,9 @@ class DeviceProbe:
             return before
         from stoker.queue.summary_view import ledger_view
 
-        leases = tuple(ledger_view(self._paths, simulated=self._simulated).leases.values())
-        return _status(self._devices.snapshot(now, now - _YOUNG), leases, now)
+        view = ledger_view(self._paths, simulated=self._simulated)
+        snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG), view.drained)
+        return _status(snapshot, tuple(view.leases.values()), now)
 
     def close(self) -> None:
         if self._devices is not None:

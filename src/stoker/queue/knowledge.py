@@ -73,6 +73,8 @@ class EngineStatuses(Struct, frozen=True):
     """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does..."""
     problem: str = ""
     """... and why it cannot write it, as on a full disk; empty where that is unknown."""
+    probe: EngineStatus | None = None
+    """What driver and ledger tell now, if no engine lives and a screen asked them."""
 
     def __iter__(self) -> Iterator[EngineStatus]:
         """All of them, that of the queue first."""
@@ -83,9 +85,9 @@ class EngineStatuses(Struct, frozen=True):
 
     @property
     def current(self) -> list[EngineStatus]:
-        """Those of living engines; if none lives, the last one of the queue."""
+        """Those of living engines; if none lives, what was asked instead, or the last one of the queue."""
         living = [status for status in self if self.lives or status.engine != QUEUE]
-        return living or list(self)
+        return living or ([self.probe] if self.probe else list(self))
 
     @property
     def devices(self) -> dict[str, Device]:
@@ -161,7 +163,8 @@ class JobElsewhere(NamedTuple):
 
 
 def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
-    """This user's jobs with GPUs whose workers are not in the given directory, each by its oldest process."""
+    """This user's jobs with GPUs of the same ledger whose workers are elsewhere, each by its oldest process."""
+    ledger = os.environ.get("STOKER_LEDGER", "")
     found: dict[str, JobElsewhere] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         environment = process_file(pid, "environ")
@@ -169,7 +172,9 @@ def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
             continue
         variables = dict(pair.partition("=")[::2] for pair in environment.decode(errors="replace").split("\0"))
         allocation = read_parent(variables.get(VARIABLE, ""))
-        if allocation is not None and Path(allocation.folder).parent != workers:
+        if allocation is None or variables.get("STOKER_LEDGER", "") != ledger:
+            continue
+        if Path(allocation.folder).parent != workers:
             found.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
     return list(found.values())
 

@@ -19,10 +19,15 @@ from stoker.store.filters import NO_FILTER, Filter, counts_by_group
 from stoker.store.paths import Paths
 
 
+def ledger_here(paths: Paths, *, simulated: bool) -> Ledger:
+    """The ledger of this machine; simulated GPUs have one of their own."""
+    own = simulated and not os.environ.get("STOKER_LEDGER")
+    return Ledger(paths.state / "ledger" if own else ledger_path(os.environ))
+
+
 def ledger_view(paths: Paths, *, simulated: bool) -> LedgerView:
     """The leases and demands of all users."""
-    own = simulated and not os.environ.get("STOKER_LEDGER")
-    return Ledger(paths.state / "ledger" if own else ledger_path(os.environ)).live()
+    return ledger_here(paths, simulated=simulated).live()
 
 
 def group_lines(knowledge: Knowledge, chosen: Filter = NO_FILTER) -> list[GroupLine]:
@@ -41,8 +46,11 @@ def group_lines(knowledge: Knowledge, chosen: Filter = NO_FILTER) -> list[GroupL
 def user_lines(knowledge: Knowledge, ledger: LedgerView) -> list[UserLine]:
     """This user first, then all others with leases or demands in the ledger, the largest users of GPUs first."""
     demands = list(ledger.demands.values())
-    owners = {lease.owner for lease in ledger.leases.values()} | {demand.owner for demand in demands}
-    others = [_other(owner, ledger.leases.values(), demands) for owner in owners - {knowledge.user}]
+    waiting = {owner: jobs for owner, jobs in ledger.waiting.items() if jobs}
+    owners = {lease.owner for lease in ledger.leases.values()} | {demand.owner for demand in demands} | waiting.keys()
+    others = [
+        _other(owner, ledger.leases.values(), demands, ledger.waiting.get(owner)) for owner in owners - {knowledge.user}
+    ]
     return [_own(knowledge, demands), *sorted(others, key=lambda line: (-line.gpus, line.user))]
 
 
@@ -55,7 +63,7 @@ def _own(knowledge: Knowledge, demands: Iterable[Demand]) -> UserLine:
     ]
     amounts = [amount_on(resources_of(job), device) or device.memory or 0 for job, device in placed]
     waiting = sum(load.waiting for load in knowledge.loads.values())
-    usage, since, _ = _demanded(knowledge.user, demands)
+    usage, since, gpus = _demanded(knowledge.user, demands)
     return UserLine(
         user=text_for_json(knowledge.user),
         you=True,
@@ -63,13 +71,13 @@ def _own(knowledge: Knowledge, demands: Iterable[Demand]) -> UserLine:
         gpus=len({device.id for _, device in placed}),
         vram_bytes=sum(amounts),
         waiting=waiting,
-        waiting_gpus=None,
+        waiting_gpus=gpus,
         waiting_since=since,
         recent_gpu_hours=usage,
     )
 
 
-def _other(owner: str, leases: Iterable[Lease], demands: Iterable[Demand]) -> UserLine:
+def _other(owner: str, leases: Iterable[Lease], demands: Iterable[Demand], waiting: int | None) -> UserLine:
     held = [lease for lease in leases if lease.owner == owner]
     claims = [claim for lease in held for claim in lease.claims]
     usage, since, gpus = _demanded(owner, demands)
@@ -80,7 +88,7 @@ def _other(owner: str, leases: Iterable[Lease], demands: Iterable[Demand]) -> Us
         running=len(held),
         gpus=len({claim.name for claim in claims}),
         vram_bytes=None if None in sizes else sum(filter(None, sizes)),
-        waiting=None,
+        waiting=waiting,
         waiting_gpus=gpus,
         waiting_since=since,
         recent_gpu_hours=usage,

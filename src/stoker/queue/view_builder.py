@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker import __version__
-from stoker.core.device import Device, Process, Reading
+from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
 from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
 from stoker.core.launch import shown_command
 from stoker.core.planner.order import times_waited
@@ -244,7 +244,7 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         temperature_celsius=reading.temperature,
         power_watts=reading.power,
         problem=text_for_json(reading.problem),
-        drained=mark_of(knowledge.settings.get(drained_key(device.id))),
+        drained=_drained(device, reading, knowledge),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[
@@ -254,6 +254,12 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, knowledge)),
     )
+
+
+def _drained(device: Device, reading: Reading, knowledge: Knowledge) -> Mark | None:
+    if reading.drained_at is not None:
+        return Mark(DRAINED_FOR_ALL, exactly(reading.drained_at))
+    return mark_of(knowledge.settings.get(drained_key(device.id)))
 
 
 def _holders(device: Device, reading: Reading, jobs: Sequence[Job], knowledge: Knowledge) -> Holders:
@@ -274,7 +280,16 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
         if claim is not None:
             owner, what = text_for_json(lease.owner), text_for_json(lease.what)
             yours = lease.owner == knowledge.user
-            yield LeaseLine(owner, lease.pid, what, claim.memory, exactly(lease.since), yours)
+            yield LeaseLine(
+                owner,
+                lease.process or lease.pid,
+                what,
+                claim.memory,
+                exactly(lease.since),
+                yours,
+                text_for_json(lease.job) if lease.process else "",
+                moment(lease.until),
+            )
 
 
 def _elsewhere(device: Device, knowledge: Knowledge) -> Iterator[OtherJob]:

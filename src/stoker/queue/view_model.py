@@ -132,12 +132,17 @@ class LeaseLine(Struct, frozen=True):
 
     owner: str
     pid: int
+    """The first process of its job; that of its engine where `job` is empty."""
     what: str
     memory_bytes: int | None
     """None is all of it."""
     since: datetime
     yours: bool = False
     """Whether another queue of this user has it."""
+    job: str = ""
+    """Its job, by the id in the queue of its owner; empty where the engine does not tell."""
+    until: datetime | None = None
+    """When that job ends at the latest; null where it has no limit."""
 
 
 class OtherJob(Struct, frozen=True):
@@ -275,9 +280,9 @@ class UserLine(Struct, frozen=True):
     vram_bytes: int | None
     """Reserved on all GPUs; null if another user has whole GPUs."""
     waiting: int | None
-    """Your waiting jobs; unknown of other users."""
+    """Waiting jobs; null where the engines of another user do not tell."""
     waiting_gpus: int | None
-    """GPUs that the waiting jobs of another user could take now."""
+    """GPUs that the waiting jobs could take now: less than they need, where a limit or the queue holds them back."""
     waiting_since: datetime | None
     recent_gpu_hours: float | None
     """As fair share counts them, with a half-life of one hour; only known of users who wait."""

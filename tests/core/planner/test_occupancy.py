@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import inf
 
+from msgspec.structs import replace
+
 from stoker.core.device import Snapshot
 from stoker.core.lease import Claim
-from stoker.core.planner.occupancy import ANY_NUMBER, NOW, Occupancy, Slot, claims_on
+from stoker.core.planner.occupancy import ANY_NUMBER, NOW, STALE_SECONDS, Occupancy, Slot, claims_on
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.reasons import Draining, Occupied, Reason, Unusable
 from stoker.core.settings import Policy
@@ -134,3 +136,38 @@ def test_memory_beyond_a_reservation_is_freed_at_the_end() -> None:
     assert ready(a_need(gib=10), greedy, used_gib=4) == NOW
     assert ready(a_need(gib=10), greedy, used_gib=18) == 30.0
     assert ready(a_need(gib=10), slot(7, "0", until=40.0), used_gib=18) == 40.0
+
+
+def stale(gib: float = 0.6, seconds: float = STALE_SECONDS, owner: str = "bob") -> Snapshot:
+    """A card on which a foreign process has been still for so long."""
+    return a_snapshot(CARD, at=1000.0, gpu0=replace(a_reading(gib, owner), still_since=1000.0 - seconds))
+
+
+def test_a_small_stale_process_blocks_only_whole_cards() -> None:
+    """Jobs with a reservation share the card with it; for others the reason names its owner."""
+    assert where(decide(stale(), gib=20)) == {1: "0"}
+    assert reason(decide(stale(), gib=23.5)) == Occupied("0", "bob", int(0.6 * GIB))
+    assert reason(decide(stale())) == Occupied("0", "bob", int(0.6 * GIB), stale=True)
+
+
+def test_a_foreign_process_is_not_stale() -> None:
+    """When it has moved lately, or holds as much as a server does."""
+    for snapshot in (stale(seconds=STALE_SECONDS - 1), stale(gib=3.1), a_snapshot(CARD, gpu0=a_reading(0.6, "bob"))):
+        assert isinstance(reason(decide(snapshot, gib=1)), Occupied)
+
+
+def test_an_empty_card_goes_before_a_stale_one() -> None:
+    """And a stale one before those with jobs."""
+    cards = simulated(24, 24, 24)
+    readings = {"gpu0": a_reading(4), "gpu1": stale().reading("0"), "gpu2": a_reading(0)}
+    snapshot = a_snapshot(cards, at=1000.0, **readings)
+    running = slot(9, "0", resources=a_need(gib=4))
+    queue = a_queue(*(a_job(number, a_need(gib=4)) for number in (1, 2)))
+    assert where(plan(queue, [running], snapshot, [], Policy(), 1000.0)) == {1: "2", 2: "1"}
+
+
+def test_jobs_of_unknown_load_are_spread() -> None:
+    """Six jobs on four empty cards: no card gets a third before all have two."""
+    queue = a_queue(*(a_job(number, a_need(gib=6)) for number in range(1, 7)))
+    decided = plan(queue, [], a_snapshot(simulated(24, 24, 24, 24)), [], Policy(), 0.0)
+    assert sorted(where(decided).values()) == ["0", "0", "1", "1", "2", "3"]

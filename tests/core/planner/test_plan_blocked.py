@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from stoker.core.device import Snapshot
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.reasons import Crowded, Leased, MemoryShort, Occupied, Reason
+from stoker.core.planner.reasons import Crowded, Leased, MemoryShort, Occupied, Reason, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import GIB, a_job, a_lease, a_need, a_queue, a_reading, a_snapshot, declared, simulated, slot
@@ -72,7 +74,21 @@ def test_an_unmeasured_job_needs_an_exclusive_gpu() -> None:
 def test_a_lease_is_named_with_its_owner() -> None:
     """When no end of our own jobs would help, the reason names the lease owner."""
     leases = [a_lease("0"), a_lease("1", owner="bob")]
-    assert reason(a_need(1), TWO, leases=leases) == Leased("0", "alice", "train.py")
+    owners = (("alice", 1), ("bob", 1))
+    assert reason(a_need(1), TWO, leases=leases) == Leased("0", "alice", "train.py", gpus=2, owners=owners)
+
+
+def test_the_first_end_of_leases_is_told() -> None:
+    """Of a GPU that several share, the last end; none if one of them has no limit."""
+    leases = [replace(a_lease("0"), until=90.0), replace(a_lease("1", owner="bob"), until=50.0)]
+    blamed = reason(a_need(1), TWO, leases=leases)
+    assert isinstance(blamed, Leased)
+    assert sentence(blamed) == "2 GPUs are held by alice (1), bob (1); the first is free by 50.0 at the latest"
+    card, part = a_snapshot(simulated(24), at=10.0), replace(a_lease("0", gib=7), until=50.0)
+    for other, until in ((90.0, 90.0), (None, None)):
+        blamed = reason(a_need(1), card, leases=[part, replace(a_lease("0", gib=7), until=other)])
+        assert isinstance(blamed, Leased)
+        assert blamed.until == until
 
 
 def test_a_lease_of_a_part_is_named_with_what_is_short() -> None:

@@ -68,6 +68,10 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Leased("0", "alice", short=TooBusy("0", 130, 120)), "would load GPU 0 to 130% (limit 120%); shared with alice"),
     (Occupied("2", "bob", 5 * GIB), "GPU 2 is in use by bob (5.0G)"),
     (Occupied("2", "bob"), "GPU 2 is in use by bob"),
+    (
+        Occupied("2", "bob", GIB, stale=True),
+        "GPU 2 is in use by bob (1.0G), long idle; a job with -m SIZE could share it",
+    ),
     (Draining("3"), "GPU 3 has not yet released the memory of its last job"),
     (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
     (Yields("alice"), "alice is ahead (used less recently)"),

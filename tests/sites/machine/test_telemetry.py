@@ -225,6 +225,7 @@ class TestSilence:
     def test_a_load_of_others(self, stage: Stage, child: int) -> None:
         """How busy a device is says nothing of an attempt while somebody else computes there."""
         stage.begin(1, os.getpid())
+        stage.refresh(reading(process(child, 1), busy=5))
         stage.refresh(reading(process(child, 1), busy=20))
         stage.refresh(reading(process(child, 1), process(1, 1), busy=90))
         drawing = Process(1, GIB, "somebody", graphics=True)

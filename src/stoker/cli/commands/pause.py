@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -11,10 +12,11 @@ from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report
-from stoker.core.device import resolve
+from stoker.core.device import Device, resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Active, id_text
 from stoker.core.units import count_text
+from stoker.ledger import Ledger
 from stoker.queue.actions import hold, release
 from stoker.queue.control import Control, opened, start_for, warn
 from stoker.queue.select import find, find_queued, jobs_in_order
@@ -24,6 +26,7 @@ from stoker.store.status_file import EngineStatus, read_status
 
 PAUSED = "paused by you"
 DRAINED = "drained by you"
+FOR_ALL = click.option("--for-all", is_flag=True, help="With --gpu: for all users of this machine; only root can.")
 
 
 @click.command(name="pause", cls=StokerCommand)
@@ -32,8 +35,9 @@ DRAINED = "drained by you"
 @click.option(
     "--gpu", "gpus", metavar="IDS", help="Drain these GPUs: start no more jobs on them, for example 0,2 or 0-3."
 )
+@FOR_ALL
 @controlling
-def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
+def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, sim: str | None) -> int:
     """Hold jobs, pause the queue, or drain GPUs; running jobs continue.
 
     This lasts until `stoker resume`, even if the engine restarts. `all` means every waiting job.
@@ -41,14 +45,14 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
     \b
       stoker pause 12 'vit-*'   hold jobs
       stoker pause --queue    start no more jobs
-      stoker pause --gpu 3    drain a GPU
+      stoker pause --gpu 3    drain a GPU, for your own queue only
+      stoker pause --gpu 3 --for-all   drain it for all users, as root
     """
-    if not ids and not queue and gpus is None:
-        raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
+    _check(ids, queue=queue, gpus=gpus, for_all=for_all)
     with opened(sim) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
-        notes += [_drain(control, device_id, label) for device_id, label in devices]
+        notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
         found = find_queued(control.store, ids)
         results = hold(control, found)
         if "all" in ids and not results:
@@ -60,8 +64,11 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool,
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--queue", is_flag=True, help="Resume the whole queue.")
 @click.option("--gpu", "gpus", metavar="IDS", help="Use these GPUs again, for example 0,2 or 0-3.")
+@FOR_ALL
 @controlling
-def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool, sim: str | None) -> int:
+def resume(
+    ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, sim: str | None
+) -> int:
     """Release held jobs, resume the queue, or use drained GPUs again.
 
     It also moves jobs that an interrupted foreground run left waiting into the queue. `all` means all of both.
@@ -71,16 +78,14 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, as_json: bool
       stoker resume --queue   resume the queue
       stoker resume --gpu 3   use the GPU again
     """
-    if not ids and not queue and gpus is None:
-        raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
+    _check(ids, queue=queue, gpus=gpus, for_all=for_all)
     with opened(sim) as control:
         notes = []
         if queue:
             was_paused = _unset(control, paused_key(QUEUE))
             notes.append("resumed the queue" if was_paused else "the queue was not paused")
-        for device_id, label in _devices(control, gpus.split(",")) if gpus is not None else ():
-            was_drained = _unset(control, drained_key(device_id))
-            notes.append(f"GPU {label} is in use again" if was_drained else f"GPU {label} was not drained")
+        devices = _devices(control, gpus.split(",")) if gpus is not None else []
+        notes += _use_for_all(control, devices) if for_all else [_use(control, device) for device in devices]
         found = jobs_in_order(control.store, find(control.store, ids))
         results = release(control, found, only_held="all" in ids)
         if "all" in ids and not results:
@@ -99,7 +104,52 @@ def _pause_queue(control: Control) -> str:
     return f"paused the queue{others}"
 
 
-def _drain(control: Control, device_id: str, label: str) -> str:
+def _check(ids: Sequence[str], *, queue: bool, gpus: str | None, for_all: bool) -> None:
+    if not ids and not queue and gpus is None:
+        raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
+    if for_all and (gpus is None or ids or queue):
+        raise UsageError("--for-all is for GPUs", "write it as --gpu N --for-all")
+    if for_all and os.geteuid() != 0:
+        raise UsageError("only root can drain GPUs for all users", "without --for-all it is for your own queue")
+
+
+def _drain_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
+    """Engines read the list within a second; it lasts until the ledger is emptied, as at a reboot."""
+    ledger, now = _ledger(control), time.time()
+    before = ledger.live().drained
+    new = [device for device in devices if not all(name in before for name in device.claims)]
+    ledger.drain({name: now for device in new for name in device.claims if name not in before})
+    return [
+        f"GPU {device.label} drained for all users: no new jobs"
+        if device in new
+        else f"GPU {device.label} is already drained for all users"
+        for device in devices
+    ]
+
+
+def _use_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
+    ledger = _ledger(control)
+    before = ledger.live().drained
+    ledger.drain({name: None for device in devices for name in device.claims})
+    return [
+        f"GPU {device.label} {'is in use again' if set(device.claims) & before.keys() else 'was not drained for all'}"
+        for device in devices
+    ]
+
+
+def _ledger(control: Control) -> Ledger:
+    from stoker.queue.summary_view import ledger_here
+
+    return ledger_here(control.paths, simulated=control.sim is not None)
+
+
+def _use(control: Control, device: Device) -> str:
+    was_drained = _unset(control, drained_key(device.id))
+    return f"GPU {device.label} is in use again" if was_drained else f"GPU {device.label} was not drained"
+
+
+def _drain(control: Control, device: Device) -> str:
+    device_id, label = device.id, device.label
     if not _set(control, drained_key(device_id), DRAINED):
         return f"GPU {label} is already drained"
     there = [
@@ -109,22 +159,26 @@ def _drain(control: Control, device_id: str, label: str) -> str:
         if isinstance(job.state, Active) and device_id in job.state.devices
     ]
     running = f" ({', '.join(there)} {'keeps' if len(there) == 1 else 'keep'} running)" if there else ""
-    return f"GPU {label} drained: no new jobs{running}"
+    others = f"other users may use it (for all, as root: stoker pause --gpu {label} --for-all)"
+    return f"GPU {label} drained for your own queue only: no new jobs{running}; {others}"
 
 
-def _devices(control: Control, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Id and label of each device; a label that several devices have means all of them."""
-    status = read_status(control.paths.status_file(QUEUE))
-    if status is None:  # there never was an engine
+def _devices(control: Control, words: Sequence[str]) -> list[Device]:
+    """The named devices; a label that several devices have means all of them."""
+    from stoker.queue.gpu_view import known_devices
+
+    with known_devices(control.paths, simulated=control.sim is not None) as knowledge:
+        status = knowledge.statuses.queue
+    if status is None:  # there never was an engine, and simulated GPUs are those of one
         start_for(control, "it is needed to identify the GPUs")
         status = read_status(control.paths.status_file(QUEUE))
     assert status is not None, "an engine writes its status before it is ready"
-    found: dict[str, str] = {}
+    found: dict[str, Device] = {}
     for name in (each for typed in words for each in _spread(typed, status)):
         same = [device for device in status.devices if device.label == name]
         wanted = {device.id for device in same} or {resolve(status.snapshot, name)}
-        found.update((device.id, device.label) for device in status.devices if device.id in wanted)
-    return list(found.items())
+        found.update((device.id, device) for device in status.devices if device.id in wanted)
+    return list(found.values())
 
 
 def _spread(word: str, status: EngineStatus) -> list[str]:

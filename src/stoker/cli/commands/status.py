@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 
 import click
@@ -18,7 +19,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.engine_status import revive
-from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
 from stoker.queue.select import OPEN_STATES, refuse_states
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import Status
@@ -73,7 +74,7 @@ def command(
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
     refuse_states(chosen, OPEN_STATES, "stoker history")
-    with known(paths, simulated=screen.sim) as knowledge:
+    with known(paths, simulated=screen.sim, statuses=_statuses(paths, simulated=screen.sim)) as knowledge:
         limit = None if everything else MOST_LINES
         status = status_of(
             knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
@@ -83,6 +84,17 @@ def command(
             status = _with_summary(status, knowledge, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
+
+
+def _statuses(paths: Paths, *, simulated: bool) -> EngineStatuses:
+    """Those of the engines; without one, GPUs and their holders as driver and ledger show them."""
+    now = time.time()
+    statuses = read_statuses(paths, now)
+    if statuses.lives or statuses.runs:
+        return statuses
+    from stoker.queue.gpu_view import with_probe
+
+    return with_probe(paths, statuses, now, simulated=simulated)
 
 
 def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:

@@ -160,7 +160,9 @@ def _leased(leases: Sequence[LeaseLine]) -> str:
     sizes = [lease.memory_bytes for lease in leases]
     memory = "whole GPU" if None in sizes else short_size(sum(filter(None, sizes)))
     who = f"you, {leases[0].what or 'another queue'}" if leases[0].yours else leases[0].owner
-    return f"{who}: {count_text(len(leases), 'job')} {memory} ({_pids(lease.pid for lease in leases)})"
+    engines = [lease.pid for lease in leases if not lease.job]
+    places = [_pids(lease.pid for lease in leases if lease.job), f"engine {engines[0]}" if engines else ""]
+    return f"{who}: {count_text(len(leases), 'job')} {memory} ({', '.join(filter(None, places))})"
 
 
 def _foreign(processes: Sequence[ForeignProcess]) -> str:
@@ -172,6 +174,8 @@ def _foreign(processes: Sequence[ForeignProcess]) -> str:
 
 def _pids(pids: Iterable[int]) -> str:
     found = list(dict.fromkeys(pids))
+    if not found:
+        return ""
     more = " …" if len(found) > MOST_PIDS else ""
     return f"pid{'s' if len(found) > 1 else ''} {' '.join(map(str, found[:MOST_PIDS]))}{more}"
 
@@ -219,10 +223,17 @@ def _others(gpus: Gpus, now: float) -> Iterator[Other]:
                 continue
             memory = "all" if lease.memory_bytes is None else size_text(lease.memory_bytes)
             since = clock_text(lease.since.timestamp(), now)
-            yield device.label, lease.owner, str(lease.pid), memory, since, lease.what or "a lease"
+            yield device.label, lease.owner, str(lease.pid), memory, since, _lease_text(lease, now)
         for one in device.strangers:
             what = f"{one.command or '?'} ({'graphics' if one.graphics else 'foreign process'})"
             yield device.label, one.owner or "?", str(one.pid), size_text(one.memory_bytes), "-", what
+
+
+def _lease_text(lease: LeaseLine, now: float) -> str:
+    """`job 12 (stoker), until 18:00 at the latest`; without a job, the process is that of the engine."""
+    what = lease.what or "a lease"
+    end = f", until {clock_text(lease.until.timestamp(), now)} at the latest" if lease.until else ""
+    return f"job {lease.job} ({what}){end}" if lease.job else f"{what} (engine)"
 
 
 def _others_table(others: list[Other], width: int) -> list[Line]:

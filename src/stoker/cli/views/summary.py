@@ -37,12 +37,15 @@ def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
         Column("GPUS", [Span(str(one.gpus)) for one in users], 7, right=True),
         Column("MEM", [Span(size) for size in memory], 4, right=True),
         Column("WAITING", [Span(_waiting(one)) for one in users], 6, right=True),
+        Column("COULD USE", [Span(_usable(one)) for one in users], 5, right=True),
         Column("USED LATELY", [Span(or_dash(one.recent_gpu_hours, "{:.2f} GPU-h")) for one in users], 3, right=True),
     ]
     return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, LEAST_SINCE)
 
 
 def _waiting(user: UserLine) -> str:
-    if user.waiting is not None:
-        return count_text(user.waiting, "job")
-    return f"for {count_text(user.waiting_gpus, 'GPU')}" if user.waiting_gpus else "-"
+    return "-" if user.waiting is None else count_text(user.waiting, "job")
+
+
+def _usable(user: UserLine) -> str:
+    return count_text(user.waiting_gpus, "GPU") if user.waiting_gpus else "-"

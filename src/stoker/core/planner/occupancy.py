@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.device import DRAINED_FOR_ALL, Device, Reading, Snapshot
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
@@ -26,6 +26,12 @@ ANY_NUMBER = 2**20
 """The share of a claim that reserves memory: memory limits the co-tenants, not their number."""
 WHOLE_CARD = 2**62
 """The fit of a whole device: looser than any part of one."""
+UNKNOWN_LOAD = 50
+"""Percent that a co-tenant of unknown load counts when devices are compared: else new work would pile up on one."""
+STALE_SECONDS = 600.0
+"""How long a foreign process must have been still before a job shares the device with it..."""
+STALE_PART = 0.125
+"""... and how much of the device such processes may hold: a larger one is rather a server than forgotten."""
 UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
@@ -73,6 +79,8 @@ class Room(NamedTuple):
     memory: int
     load: int | None
     """Percent left until the device is too busy; None while it is empty, where any load is allowed."""
+    expected: int = 0
+    """Percent of its load that is to be expected, with a guess for co-tenants whose load is not learnt yet."""
 
 
 class View(Struct):
@@ -84,6 +92,8 @@ class View(Struct):
     """Why no job may use it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
+    stale: bool = False
+    """Whether small foreign processes hold them that have long been still, beside which jobs that share may start."""
     who: str = UNKNOWN_USER
     """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
@@ -112,7 +122,7 @@ class Occupancy:
         self.busy = policy.busy
         self._ours: dict[str, list[Holding]] = {}
         self._others: dict[str, list[Claim]] = {}
-        self._lessors: dict[str, Lease] = {}
+        self._lessors: dict[str, list[Lease]] = {}
         self.views = _views(snapshot, policy, freed)
         self._by_id = {view.device.id: view for view in self.views}
         self._by_name: dict[str, list[View]] = {}
@@ -204,17 +214,19 @@ class Occupancy:
         return room
 
     def crowding(self, view: View, resources: Resources) -> tuple[int, int]:
-        """How busy a device is for a sharing job: empty ones first, then by the learnt load of the co-tenants."""
-        load = self.room(view, resources).load if resources.shares else None
-        return (0, 0) if load is None else (1, self.busy - load)
+        """How busy a device is for a sharing job: empty ones first, then by the expected load of the co-tenants."""
+        room = self.room(view, resources) if resources.shares else None
+        if room is None or room.load is None:
+            return int(view.stale), 0
+        return 1, room.expected
 
     def holdings(self, view: View) -> Iterator[Holding]:
         """Our own claims on a device or on one that overlaps it."""
         return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
 
-    def lease(self, view: View) -> Lease | None:
-        """A lease of another engine on the device."""
-        return next((self._lessors[name] for name in view.device.claims if name in self._lessors), None)
+    def leases(self, view: View) -> list[Lease]:
+        """The leases of other engines on the device."""
+        return [lease for name in view.device.claims for lease in self._lessors.get(name, ())]
 
     def _held(self, name: str, at: float) -> list[Claim]:
         ours = self._ours.get(name, ())
@@ -231,6 +243,8 @@ class Occupancy:
 
     def _would_be_open_whole(self, view: View, at: float) -> bool:
         device = view.device
+        if view.stale:
+            return False
         if any(holding.device == device.id and _stays(holding, at) for holding in self.holdings(view)):
             return False
         for name in device.claims:
@@ -244,7 +258,8 @@ class Occupancy:
     def _count_room(self, view: View, at: float, server: str) -> Room:
         held = self._held_on(view, at)
         load = self.busy - sum(claim.load for claim in held) if held else None
-        return Room(self._count_free(view, held, at, server), load)
+        expected = sum(claim.load or UNKNOWN_LOAD for claim in held)
+        return Room(self._count_free(view, held, at, server), load, expected)
 
     def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
         memory = view.device.memory
@@ -272,7 +287,7 @@ class Occupancy:
     def _add_lease(self, lease: Lease) -> None:
         for claim in lease.claims:
             self._others.setdefault(claim.name, []).append(claim)
-            self._lessors.setdefault(claim.name, lease)
+            self._lessors.setdefault(claim.name, []).append(lease)
 
     def _compare_reading(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
         """Compare the reading of a device with the claims on it."""
@@ -289,6 +304,8 @@ class Occupancy:
             if not held and policy.strangers == "avoid":
                 since = snapshot.at - freed[device.id] if device.id in freed else None
                 view.closed = _foreign_process(device, reading, policy, since)
+                if isinstance(view.closed, Occupied) and _is_stale(device, reading, snapshot.at):
+                    view.closed, view.stale, view.gone, view.who = None, True, reading.used or 0, _owners(reading)
             else:
                 beyond = (reading.used or 0) - sum(claim.memory or 0 for claim in held)
                 view.gone = beyond if beyond > policy.tolerance else 0
@@ -340,10 +357,12 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
     if policy.newest_first:
         devices.reverse()
         devices.sort(key=lambda device: -freed.get(device.id, -inf))
-    return [View(device, order, _drained(device, policy)) for order, device in enumerate(devices)]
+    return [View(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
 
 
-def _drained(device: Device, policy: Policy) -> Drained | None:
+def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | None:
+    if snapshot.reading(device.id).drained_at is not None:
+        return Drained(device.label, DRAINED_FOR_ALL)
     note = policy.closed.get(device.id)
     return None if note is None else Drained(device.label, note)
 
@@ -358,6 +377,12 @@ def _foreign_process(
     if since_ours is not None and not reading.processes:
         return _remains(device, reading, expected=since_ours < policy.quarantine)
     return Occupied(device.label, _owners(reading), reading.used)
+
+
+def _is_stale(device: Device, reading: Reading, at: float) -> bool:
+    """Whether foreign processes hold little and have done nothing for long, as forgotten ones do."""
+    is_small = device.memory is not None and (reading.used or 0) <= device.memory * STALE_PART
+    return is_small and reading.still_since is not None and at - reading.still_since >= STALE_SECONDS
 
 
 def _owners(reading: Reading) -> str:

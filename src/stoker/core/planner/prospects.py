@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import inf
 
@@ -112,7 +113,7 @@ def why_blocked(resources: Resources, occupancy: Occupancy) -> Crowded | MemoryS
     suited = [view for view in occupancy.views if suits(view.device, resources)]
     outside = [blame for view in suited if (blame := _outside(view, resources, occupancy)) is not None]
     if outside and len(suited) - len(outside) < resources.gpus:
-        blame = _counted(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
+        blame = _of_all_holders(min(outside, key=lambda blame: _MOST_TELLING_FIRST.index(type(blame))), outside)
         return (
             _detailed(blame, resources, suited, occupancy) if isinstance(blame, Leased) and resources.shares else blame
         )
@@ -121,12 +122,19 @@ def why_blocked(resources: Resources, occupancy: Occupancy) -> Crowded | MemoryS
     return _crowded(resources, suited, occupancy)
 
 
-def _counted(blame: Outside, outside: Sequence[Outside]) -> Outside:
-    """Add the number of devices that the same lease owner holds."""
+def _of_all_holders(blame: Outside, outside: Sequence[Outside]) -> Outside:
+    """Add how many devices each other user holds, and when the first of them is free at the latest."""
     if not isinstance(blame, Leased):
         return blame
-    alike = sum(isinstance(one, Leased) and (one.owner, one.what) == (blame.owner, blame.what) for one in outside)
-    return structs.replace(blame, gpus=alike)
+    leased = [reason for reason in outside if isinstance(reason, Leased)]
+    owners = Counter(reason.owner for reason in leased)
+    return structs.replace(
+        blame,
+        what=blame.what if len({reason.what for reason in leased}) == 1 else "",
+        gpus=len(leased),
+        owners=tuple(owners.most_common()) if len(owners) > 1 else (),
+        until=min((reason.until for reason in leased if reason.until is not None), default=None),
+    )
 
 
 def _detailed(blame: Leased, resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> Leased:
@@ -146,9 +154,11 @@ def _outside(view: View, resources: Resources, occupancy: Occupancy) -> Outside 
         return view.closed
     if occupancy.fit(view, resources, FOREVER) is not None:
         return None
-    if lease := occupancy.lease(view):
-        return Leased(view.device.label, lease.owner, lease.what)
-    return Occupied(view.device.label, view.who, view.gone)
+    if leases := occupancy.leases(view):
+        ends = [lease.until for lease in leases if lease.until is not None]
+        until = max(ends) if len(ends) == len(leases) else None
+        return Leased(view.device.label, leases[0].owner, leases[0].what, until=until)
+    return Occupied(view.device.label, view.who, view.gone, stale=view.stale and not resources.shares)
 
 
 def _short_of_room(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:

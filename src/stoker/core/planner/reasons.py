@@ -77,9 +77,13 @@ class Leased(Struct, frozen=True, tag="leased"):
     owner: str
     what: str = ""
     gpus: int = 1
-    """How many suitable devices the same owner holds."""
+    """How many suitable devices other engines hold."""
     short: MemoryShort | TooBusy | None = None
     """What a sharing job is short of beside that lease."""
+    owners: tuple[tuple[str, int], ...] = ()
+    """All users who hold some, with their number, where there are several."""
+    until: float | None = None
+    """When the first of the devices is free at the latest, where limits tell."""
 
 
 class Occupied(Struct, frozen=True, tag="occupied"):
@@ -88,6 +92,8 @@ class Occupied(Struct, frozen=True, tag="occupied"):
     device: str
     who: str
     memory: int | None = None
+    stale: bool = False
+    """Whether it has long been still, so that a job that states its memory could share the device."""
 
 
 class Draining(Struct, frozen=True, tag="draining"):
@@ -247,19 +253,20 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case Outranked() | UnknownDuration():
             return _of_the_order(reason, name)
         case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
-            return _of_a_device(reason)
+            return _of_a_device(reason, moment)
         case _:
             return _of_the_queue(reason, moment, name)
 
 
-def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yields) -> str:
+def _of_a_device(
+    reason: Leased | Occupied | Draining | Drained | Unusable | Yields, moment: Callable[[float], str]
+) -> str:
     match reason:
-        case Leased(device, owner, what, gpus, short):
-            held = f"{gpus} GPUs are" if gpus > 1 else f"GPU {device} is"
-            words = f"{sentence(short)}; shared with" if short else f"{held} held by"
-            return f"{words} {owner}" + (f" ({what})" if what else "")
-        case Occupied(device, who, memory):
-            return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "")
+        case Leased():
+            return _leased(reason, moment)
+        case Occupied(device, who, memory, stale):
+            hint = ", long idle; a job with -m SIZE could share it" if stale else ""
+            return f"GPU {device} is in use by {who}" + (f" ({size_text(memory)})" if memory else "") + hint
         case Draining(device):
             return f"GPU {device} has not yet released the memory of its last job"
         case Drained(device, note):
@@ -272,6 +279,16 @@ def _of_a_device(reason: Leased | Occupied | Draining | Drained | Unusable | Yie
                 if owner
                 else "your older run goes first"
             )
+
+
+def _leased(reason: Leased, moment: Callable[[float], str]) -> str:
+    held = f"{reason.gpus} GPUs are" if reason.gpus > 1 else f"GPU {reason.device} is"
+    words = f"{sentence(reason.short)}; shared with" if reason.short else f"{held} held by"
+    what = f" ({reason.what})" if reason.what else ""
+    who = ", ".join(f"{owner} ({gpus})" for owner, gpus in reason.owners) or f"{reason.owner}{what}"
+    if reason.until is None or reason.short:
+        return f"{words} {who}"
+    return f"{words} {who}; {'the first is ' * (reason.gpus > 1)}free by {moment(reason.until)} at the latest"
 
 
 def _of_the_order(reason: Outranked | UnknownDuration, name: Name) -> str:

@@ -329,8 +329,11 @@ def _capacities(devices: tuple[Device, ...]) -> Mapping[str, int | None]:
     return {name: device.memory for device in devices for name in device.claims}
 
 
-INTERVAL = 10.0
-"""Seconds between two checks of leases..."""
+INTERVAL = 0.9
+"""Seconds between two checks of leases: each look at the devices, which is made every second..."""
+
+TOLD_SECONDS = 60.0
+"""... for how long the user is told of a removed lease..."""
 
 FRESH_SECONDS = 3600.0
 """... and between two updates of their times, since cleaners of temporary files go by age."""
@@ -346,8 +349,9 @@ class LeaseCheck:
         self._label = label
         self._check_at = 0.0
         self._touch_at = 0.0
+        self._told_until = 0.0
         self.trouble = ""
-        """What was wrong at the last check, for the user."""
+        """What is wrong, or was lately, for the user."""
 
     def check(self, now: float) -> bool:
         """Check if it is time; return whether the trouble has changed."""
@@ -355,7 +359,11 @@ class LeaseCheck:
             return False
         self._check_at = now + INTERVAL
         self._freshen(now)
-        before, self.trouble = self.trouble, "; ".join(self._regain(now))
+        before, trouble = self.trouble, "; ".join(self._regain(now))
+        if trouble:
+            self._told_until = now + TOLD_SECONDS
+        if trouble or now >= self._told_until:
+            self.trouble = trouble
         return self.trouble != before
 
     def _freshen(self, now: float) -> None:

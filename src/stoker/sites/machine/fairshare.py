@@ -164,7 +164,7 @@ class Sharing:
     def withdraw(self) -> None:
         """Remove our demand from the ledger."""
         if self._published is not None:
-            self._ledger.withdraw_demand(self._published)
+            self._ledger.retract(self._published)
             self._published = None
 
     def _is_ours(self, name: str) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from stoker.core.device import Device, Snapshot
+from stoker.core.device import Device, Snapshot, with_drains
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
 from stoker.ledger import Ledger
+from stoker.sites.machine.strangers import StillProcesses
 
 REFRESH_INTERVAL = 1.0
 """Seconds between two observations when nothing calls for one."""
@@ -41,6 +42,9 @@ class Observation:
         self.demands: Mapping[str, Demand] = {}
         """All of them, including our own."""
         self.warnings: tuple[str, ...] = ()
+        self._drained: Mapping[str, float] = {}
+        self._leased: frozenset[str] = frozenset()
+        self._still = StillProcesses()
         self.snapshot = Snapshot(0.0, ())
         self._see(devices.snapshot(now))
 
@@ -66,7 +70,7 @@ class Observation:
         that is not much older than `young`.
         """
         newer_than = max(self.freed.values(), default=0.0) if waiting else 0.0
-        self._see(self._devices.snapshot(now, max(newer_than, young)))
+        snapshot = self._devices.snapshot(now, max(newer_than, young))
         if now - self._read_at >= min(interval, LEASE_INTERVAL) and now >= self._rest_until:
             began = time.thread_time()
             view = self._ledger.live()
@@ -76,7 +80,11 @@ class Observation:
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
             self.demands = view.demands
             self.warnings = view.warnings
+            self._drained = view.drained
+            self._leased = frozenset(claim.name for lease in view.leases.values() for claim in lease.claims)
             self._read_at = now
+        snapshot = self._still.marked(snapshot, self._leased)
+        self._see(with_drains(snapshot, self._drained) if self._drained else snapshot)
 
     def leave(self, device_ids: Iterable[str], now: float) -> None:
         """Note that our attempt on these devices is over."""

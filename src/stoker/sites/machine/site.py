@@ -43,6 +43,7 @@ from stoker.sites.machine.dispatch import Dispatch, OrderBuilder
 from stoker.sites.machine.fairshare import Sharing, Usage
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
+from stoker.sites.machine.notices import Notices
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
 from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
@@ -114,6 +115,7 @@ class MachineSite:
         self._lease_check = LeaseCheck(self._allocations, runner, ledger, context.label)
         self._usage = Usage(context.store, context.engine)
         self._sharing = Sharing(ledger, self._usage, context.label)
+        self._notices = Notices(ledger, runner, jobs.active)
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
         self._ends = ExpectedEnds(jobs.active, context.paths.report)
@@ -213,6 +215,7 @@ class MachineSite:
             self._jobs.plan_due = True
         if due:
             self._allocations.note_sharing(self._observation.leases)
+            self._notices.publish(self._allocations, len(self._jobs.waiting), now)
         self._telemetry.refresh(self._observation.snapshot, now)
         self._learning.learn(self._observation.snapshot, now)
         if self._lease_check.check(now):
@@ -297,6 +300,8 @@ class MachineSite:
         self._allocations.close_idle()
         if self._draining or not self._jobs.waiting:
             self._sharing.withdraw()
+        if not self._jobs.waiting and not self._allocations.any_busy:
+            self._notices.withdraw()
 
     # -- single jobs ------------------------------------------------------------------------------
 
@@ -415,6 +420,7 @@ class MachineSite:
     def close(self, *, recorded: bool) -> None:
         """Idle workers exit, busy ones go on."""
         self._sharing.withdraw()
+        self._notices.withdraw()
         self._dispatch.close()
         self._wait_for_workers(self._allocations.stop_idle_workers(), recorded=recorded)
         self._runner.close()

@@ -1,0 +1,83 @@
+"""The file format of notices: what an engine tells all users of the jobs behind its leases."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from stoker.core.lease import Lease
+from stoker.ledger.files import LARGEST, InvalidFile, Moment, Process, owner_name, printable, within_limit
+from stoker.ledger.reader import OWNER_FILES
+
+KIND = "jobs"
+JOB_LIMIT = 24
+
+
+class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The job that runs under a lease now. Nothing tells its name or command."""
+
+    job: str
+    """Its id in the queue of its user."""
+    pid: Process = 0
+    """Its first process; 0 where that is not known yet."""
+    until: Moment | None = None
+    """When it ends at the latest, where it has a limit."""
+
+
+class Notice(Struct, frozen=True, forbid_unknown_fields=True):
+    """The jobs of one engine."""
+
+    version: Literal[1] = 1
+    waiting: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
+    """How many jobs wait for their turn, whether they could start now or not."""
+    leases: Annotated[dict[str, LeaseJob], Meta(max_length=OWNER_FILES)] = {}
+    """By the names of its leases."""
+
+
+class HeldNotice(Struct, frozen=True):
+    """A notice of this process. The lock of its descriptor keeps it alive."""
+
+    fd: int
+    path: Path
+    notice: Notice
+
+
+_decoder = msgspec.json.Decoder(Notice)
+
+
+def encoded(notice: Notice) -> bytes:
+    return within_limit(msgspec.json.encode(notice))
+
+
+def decoded(contents: bytes, uid: int) -> tuple[int, Notice]:
+    """The notice in a file and its owner: it can say nothing of leases of other users."""
+    try:
+        return uid, _decoder.decode(contents)
+    except ValueError as error:
+        raise InvalidFile(f"its contents are not a notice ({error})") from error
+
+
+def explained(leases: Mapping[str, Lease], notices: Iterable[tuple[int, Notice]]) -> dict[str, Lease]:
+    """The leases with what their engines tell of them."""
+    known = {name: job for uid, notice in notices for name, job in notice.leases.items() if name.startswith(f"{uid}.")}
+    return {name: _explained(lease, known.get(name)) for name, lease in leases.items()}
+
+
+def waiting_jobs(notices: Iterable[tuple[int, Notice]]) -> Counter[str]:
+    """How many jobs of each user wait."""
+    waiting: Counter[str] = Counter()
+    for uid, notice in notices:
+        waiting[owner_name(uid)] += notice.waiting
+    return waiting
+
+
+def _explained(lease: Lease, job: LeaseJob | None) -> Lease:
+    return (
+        lease if job is None else replace(lease, job=printable(job.job)[:JOB_LIMIT], process=job.pid, until=job.until)
+    )

@@ -1,0 +1,95 @@
+"""What engines tell of the jobs behind their leases."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stoker.ledger import Ledger, Notice, prepare_ledger
+from stoker.ledger.notices import LeaseJob
+from support.ledger_files import lease_name, planted, taken
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty ledger."""
+    return Ledger(prepare_ledger(tmp_path / "ledger"))
+
+
+def test_a_lease_tells_its_job(ledger: Ledger) -> None:
+    """As long as the notice is there; a newer one replaces it."""
+    with taken(ledger, "A") as held:
+        notice = ledger.notify(Notice(waiting=2, leases={held.name: LeaseJob("12.3", 71, 90.0)}))
+        view = ledger.live()
+        (lease,) = view.leases.values()
+        assert (lease.job, lease.process, lease.until, lease.pid) == ("12.3", 71, 90.0, os.getpid())
+        assert view.waiting == {lease.owner: 2}
+        notice = ledger.notify(Notice(waiting=1), notice)
+        view = ledger.live()
+        assert (list(view.leases.values()), view.waiting) == ([held.lease], {lease.owner: 1})
+        ledger.retract(notice)
+        assert not ledger.live().waiting
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        "[]",
+        '{"version":2}',
+        '{"waiting":-1}',
+        '{"leases":{"a":{"job":"1","pid":-1}}}',
+        '{"leases":{"a":{"job":"1","until":1e300}}}',
+        '{"leases":{"a":{"job":"1","name":"secret"}}}',
+    ],
+)
+def test_bad_contents_are_ignored(ledger: Ledger, contents: str) -> None:
+    """With a warning that names the file."""
+    name = lease_name().replace(".lease", ".jobs")
+    with planted(ledger, name, contents.encode()), taken(ledger, "A") as held:
+        view = ledger.live()
+        assert (list(view.leases.values()), view.waiting) == ([held.lease], {})
+        assert name in view.warnings[0]
+
+
+def test_text_of_others_is_harmless(ledger: Ledger) -> None:
+    """It is short and moves no cursor."""
+    with taken(ledger, "A") as held:
+        notice = ledger.notify(Notice(leases={held.name: LeaseJob("\x1b[2J" + "9" * 1000)}))
+        (lease,) = ledger.live().leases.values()
+        assert lease.job.isprintable()
+        assert len(lease.job) < 30
+        ledger.retract(notice)
+
+
+def test_drains_of_root(ledger: Ledger) -> None:
+    """Are added and removed one by one."""
+    ledger.drain({"A": 5.0, "B": 6.0})
+    ledger.drain({"A": None})
+    assert ledger.live().drained == ({"B": 6.0} if os.geteuid() == 0 else {})
+    ledger.drain({"B": None})
+    assert not list(ledger.path.iterdir())
+
+
+@pytest.mark.parametrize("contents", ["[]", '{"A":"x"}', '{"A":1e300}', "{"])
+def test_a_bad_list_of_drains(ledger: Ledger, contents: str) -> None:
+    """Drains nothing, and is told."""
+    (ledger.path / "drained").write_text(contents)
+    view = ledger.live()
+    assert not view.drained
+    assert "drained" in view.warnings[0]
+
+
+def test_a_list_of_drains_that_is_not_of_root(ledger: Ledger) -> None:
+    """Neither a file of another user nor a link counts."""
+    path = ledger.path / "drained"
+    if os.geteuid() == 0:
+        path.write_text('{"A":1.0}')
+        os.chown(path, 12345, 12345)
+        view = ledger.live()
+        assert (view.drained, "only root drains devices" in view.warnings[0]) == ({}, True)
+        path.unlink()
+    path.symlink_to("/etc/hostname")
+    view = ledger.live()
+    assert (view.drained, "it cannot be opened" in view.warnings[0]) == ({}, True)

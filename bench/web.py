@@ -23,6 +23,7 @@ from rounds import Incomplete
 from servers import StokerServer, stoker
 from stoker.store.engine_lock import QUEUE
 from stoker.store.status_file import read_status
+from stoker.store.web_server import web_token
 from submit_jobs import NOTHING, submit_all
 
 TABLES = (
@@ -127,10 +128,10 @@ def _serving(queue: StokerServer) -> Iterator[Page]:
     ) as process:
         try:
             assert process.stdout is not None
-            address, _, token = process.stdout.readline().strip().partition("/?token=")
-            if not token:
+            address, _, code = process.stdout.readline().strip().partition("/?code=")
+            if not code:
                 raise Incomplete("stoker web printed no link")
-            page = Page(process, int(address.rpartition(":")[2]), token)
+            page = Page(process, int(address.rpartition(":")[2]), web_token(queue.paths))
             _wait_until_answers(page)
             yield page
         finally:

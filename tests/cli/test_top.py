@@ -175,6 +175,23 @@ def test_no_key_acts_on_a_list_that_did_not_follow_the_filter(queue: PastQueue) 
     assert queue.store.requests(QUEUE) == []
 
 
+def test_a_look_may_end_after_the_screen_is_gone(queue: PastQueue) -> None:
+    """A thread reads the queue while the view is left; what it brings is then drawn nowhere."""
+
+    async def run() -> None:
+        with closing(Source(queue.paths, "2x24G")) as source:
+            source.start()
+            view = Top(source, readonly=False)
+            async with view.run_test(size=(80, 24)) as pilot:
+                await wait_for_text(pilot, "resnet")
+            queue.submit("another")
+            with view._context():  # as in a worker
+                await view._look()
+                view._tick()
+
+    asyncio.run(run())
+
+
 def test_a_cancel_asks_and_names_the_job(queue: PastQueue) -> None:
     """Only y does it; the request is then in the store."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
+from stoker.store.web_server import entry_code, web_token
 from stoker.web.page import is_built
 from support.background import Background
 from support.optional import refuse, require
@@ -48,21 +49,21 @@ def chromium() -> Iterator[Browser]:
 class Server:
     """A `stoker web` of a queue, which can be killed and started again on the same port."""
 
-    def __init__(self, queue: Background, *options: str) -> None:
+    def __init__(self, queue: Background, port: int, *options: str) -> None:
         self._queue = queue
-        self._options = options
+        self._options = ("--port", str(port), *options)
         self._process: subprocess.Popen[bytes] | None = None
-        self.link = ""
+        self.root = f"http://127.0.0.1:{port}/"
 
-    @property
-    def root(self) -> str:
-        return self.link.partition("?")[0]
+    def link(self) -> str:
+        """A new link, as `stoker web` prints one beside a running server."""
+        assert self._process is not None
+        assert self._process.poll() is None, "the server has ended"
+        return f"{self.root}?code={entry_code(web_token(self._queue.paths), time.time())}"
 
     def start(self) -> None:
-        port = re.findall(r":(\d+)/", self.link)
-        self._process = self._queue.start("web", *self._options, *(["--port", port[0]] if port else []))
-        self.link = line_from(self._process.stdout).decode().strip()
-        assert "?token=" in self.link
+        self._process = self._queue.start("web", *self._options)
+        assert line_from(self._process.stdout).decode().startswith(self.root)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -123,7 +124,7 @@ def opened(
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     try:
         view = View(context.new_page(), server.root)
-        view.page.goto(server.link)
+        view.page.goto(server.link())
         view.page.wait_for_selector("header.top")
         yield view
     finally:

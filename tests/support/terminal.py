@@ -37,6 +37,14 @@ class Terminal:
         """The same with its colours, as escape sequences."""
         return self._do("capture-pane", "-p", "-e")
 
+    def modes(self) -> str:
+        """Whether the alternate screen, the mouse and the cursor are on, each as 0 or 1."""
+        return self._do("display-message", "-p", "#{alternate_on} #{mouse_any_flag} #{cursor_flag}").strip()
+
+    def process(self) -> int:
+        """The shell in which the command runs."""
+        return int(self._do("display-message", "-p", "#{pane_pid}"))
+
     def press(self, key: str) -> None:
         """Press a key, in tmux's words."""
         self._do("send-keys", key)

@@ -16,6 +16,7 @@ from stoker.web.page import FOLDER, INDEX
 from support.background import Background
 from support.browser import NARROW, Server, View, chromium, opened
 from support.cli import until
+from support.ports import reserved_port
 from support.sweeps import start_sweep, sweep_status
 
 HOSTILE = "<script>alert(1)</script>"
@@ -47,7 +48,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         queue("submit", "-J", "wide", "-G", "4", "--", "true")
         queue.wait_word("running", 1, 2, 3)
         queue.wait_over(4)
-        server = Server(queue)
+        server = Server(queue, stack.enter_context(reserved_port()))
         server.start()
         yield Site(browser, queue, server)
 
@@ -239,8 +240,8 @@ def test_an_empty_queue_and_a_stopped_engine_are_explained(
     site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Each empty view says what to type; a page that may not change anything offers no actions."""
-    with contextlib.closing(Background(tmp_path_factory.mktemp("empty"))) as queue:
-        server = Server(queue, "--readonly")
+    with contextlib.closing(Background(tmp_path_factory.mktemp("empty"))) as queue, reserved_port() as port:
+        server = Server(queue, port, "--readonly")
         server.start()
         with opened(site.browser, server) as view:
             view.wait("engine stopped")

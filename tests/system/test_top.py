@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 
+import psutil
 import pytest
 
 from support.background import Background
 from support.cli import until
-from support.terminal import open_terminal
+from support.terminal import Terminal, open_terminal
+from support.wait import PATIENCE_SECONDS
 
 STOKER = [sys.executable, "-m", "stoker"]
 
@@ -59,11 +62,55 @@ def test_colours_are_those_of_the_terminal(background: Background) -> None:
         terminal.wait_for("exit code 0")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_restores_the_terminal(background: Background, number: signal.Signals) -> None:
+    """As after `q`; the exit code tells the signal, as for a program that died of it."""
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start([*STOKER, "top"], 80, 24)
+        terminal.wait_for("q quit")
+        assert terminal.modes() == "1 1 0"
+        _top_in(terminal).send_signal(number)
+        terminal.wait_for(f"exit code {128 + number}")
+        assert terminal.modes() == "0 0 1"
+
+
+def test_it_ends_with_its_terminal(background: Background) -> None:
+    """Nothing is left running when the window is closed."""
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start([*STOKER, "top"], 80, 24)
+        terminal.wait_for("q quit")
+        top = _top_in(terminal)
+        terminal.close()
+        top.wait(PATIENCE_SECONDS)
+
+
+def test_ctrl_z_suspends_it(background: Background) -> None:
+    """The shell is there meanwhile, and `fg` brings the view back."""
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start(["bash", "--norc", "--noprofile", "-i"], 100, 24)
+        terminal.press(f"{sys.executable} -m stoker top")
+        terminal.press("Enter")
+        terminal.wait_for("q quit")
+        terminal.press("C-z")
+        terminal.wait_for("Stopped")
+        assert terminal.modes() == "0 0 1"
+        terminal.press("fg")
+        terminal.press("Enter")
+        terminal.wait_for("q quit")
+        terminal.press("q")
+        terminal.wait_for("Stopped")
+
+
 def test_it_needs_a_terminal(background: Background) -> None:
     """A program is told what to type instead."""
     told = background("top")
     assert told.code == 2
     assert "stoker status --json" in told.err
+
+
+def _top_in(terminal: Terminal) -> psutil.Process:
+    (top,) = psutil.Process(terminal.process()).children()
+    return top
 
 
 def _state(background: Background) -> dict[str, str]:

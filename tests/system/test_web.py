@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import encodings.idna  # noqa: F401, loaded before the process of another user can no longer read it
 import json
 import re
@@ -21,8 +22,10 @@ import pytest
 from msgspec import Struct
 
 from stoker.core.spec import Resources
+from stoker.store.web_server import web_token
 from support.background import Background
-from support.cli import Stoker
+from support.cli import PROGRAM, Stoker
+from support.ports import reserved_port
 from support.users import made_users, reachable_directory, run_as
 from support.wait import PATIENCE_SECONDS, line_from, wait_until
 
@@ -33,6 +36,7 @@ class Server(Struct):
     process: subprocess.Popen[bytes]
     link: str
     notes: list[str]
+    token: str
 
     @property
     def address(self) -> str:
@@ -40,23 +44,31 @@ class Server(Struct):
 
     def client(self, **options: Any) -> httpx.Client:
         """A program that knows the token."""
-        token = self.link.partition("token=")[2]
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {self.token}"}
         return httpx.Client(
             base_url=self.address, headers=headers, timeout=PATIENCE_SECONDS, trust_env=False, **options
         )
 
 
 @contextmanager
-def serving(stoker: Stoker, *options: str) -> Iterator[Server]:
-    process = stoker.start("web", *options)
+def serving(queue: Background, *options: str) -> Iterator[Server]:
+    """A server on a port of its own, unless the options name another place."""
+    with reserved_port() as port:
+        place = () if {"--port", "--socket"} & {*options} else ("--port", str(port))
+        with started(queue, *place, *options) as server:
+            yield server
+
+
+@contextmanager
+def started(queue: Background, *options: str) -> Iterator[Server]:
+    process = queue.start("web", *options)
     link = line_from(process.stdout).decode().strip()
     assert link.startswith("http://127.0.0.1:"), process.communicate(timeout=PATIENCE_SECONDS)[1].decode()
     notes: list[str] = []
     while not notes or not notes[-1].startswith("Ctrl-C"):
         notes.append(line_from(process.stderr).decode())
     try:
-        yield Server(process, link, notes)
+        yield Server(process, link, notes, web_token(queue.paths))
     finally:
         process.kill()
 
@@ -142,10 +154,10 @@ def test_all_actions(background: Background) -> None:
 
 
 def test_killed_and_started_again(background: Background) -> None:
-    """Links and open pages stay valid; while one server runs, the command prints its link, and status its address."""
-    with serving(background) as first:
+    """Open pages stay valid; while one server runs, the command prints a link to it, and status its address."""
+    with reserved_port() as port, started(background, "--port", str(port)) as first:
         with first.client() as client, events(client) as found:
-            assert background("web").out.strip() == first.link
+            assert background("web").out.startswith(f"{first.address}/?code=")
             assert f"web {first.address}" in background("status", "--table", COLUMNS="120").out
             assert json.loads(background("status", "--json").out)["web"] == first.address
             refused = background("web", "--new-token")
@@ -153,14 +165,14 @@ def test_killed_and_started_again(background: Background) -> None:
             first.process.kill()
             while found.get(timeout=PATIENCE_SECONDS)[0] != "lost":
                 pass
-        with serving(background) as second, second.client() as client:
-            assert second.link == first.link
+        with started(background) as second, second.client() as client:
+            assert (second.address, second.token) == (first.address, first.token)
             wait_until(lambda: answers(client))
             second.process.send_signal(signal.SIGTERM)
             second.process.wait(PATIENCE_SECONDS)
         assert json.loads(background("status", "--json").out)["web"] == ""
-        with serving(background, "--new-token") as third, third.client() as client:
-            assert third.link != first.link
+        with started(background, "--new-token") as third, third.client() as client:
+            assert third.token != first.token
             wait_until(lambda: answers(client))
             with first.client() as old:
                 assert old.get("/api/v1/status").status_code == 401
@@ -195,7 +207,46 @@ def test_a_socket(background: Background) -> None:
             assert client.post("/api/v1/actions", json={"action": "cancel", "jobs": ["1"]}).status_code == 403
 
 
-def test_the_browser_is_not_told_the_token(background: Background) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_leaves_no_socket(background: Background, number: signal.Signals) -> None:
+    """Its file is removed however the server is asked to end."""
+    path = background.home / "socket"
+    with serving(background, "--socket", str(path)) as server:
+        with server.client(transport=httpx.HTTPTransport(uds=str(path))) as client:
+            wait_until(lambda: answers(client))
+        server.process.send_signal(number)
+        server.process.wait(PATIENCE_SECONDS)
+        assert not path.exists()
+
+
+def test_many_half_sent_requests(background: Background) -> None:
+    """With few files, connections of strangers leave room for those who know the token, and print little."""
+    limited = ["prlimit", "--nofile=100:100"]
+    with reserved_port() as port, contextlib.ExitStack() as stack:
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*limited, PROGRAM, "web", "--port", str(port)],
+                env=background.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+        )
+        stack.callback(process.kill)
+        line_from(process.stdout)
+        server = Server(process, f"http://127.0.0.1:{port}/?", [], web_token(background.paths))
+        client = stack.enter_context(server.client())
+        wait_until(lambda: answers(client))
+        for _ in range(120):
+            stranger = stack.enter_context(closing(socket.create_connection(("127.0.0.1", port), PATIENCE_SECONDS)))
+            with contextlib.suppress(ConnectionError):
+                stranger.sendall(b"GET / HTTP/1.1\r\nX")
+        wait_until(lambda: answers(stack.enter_context(server.client())))
+        process.kill()
+        assert process.stderr is not None
+        assert len(process.stderr.read()) < 2000
+
+
+def test_the_browser_is_not_told_the_code(background: Background) -> None:
     """All users see its arguments: it gets a private file, which leads to the link."""
     program = background.write("browser", "#!/bin/sh", f'echo "$@" > {background.cwd}/told')
     program.chmod(0o755)
@@ -204,7 +255,7 @@ def test_the_browser_is_not_told_the_token(background: Background) -> None:
         background.wait_lines("told", 1)
         (told,) = background.lines("told")
         entrance = Path(told.removeprefix("file://"))
-        assert server.link.partition("token=")[2] not in told
+        assert "code=" not in told
         assert (server.link in entrance.read_text(), entrance.stat().st_mode & 0o777) == (True, 0o600)
 
 
@@ -245,7 +296,7 @@ def test_without_the_extra(stoker: Stoker) -> None:
 
 def attack(port: str, socket_path: str, state: str) -> None:
     """What another user of the machine can reach; all that it needs is imported before."""
-    requests = [("GET", path) for path in ("/", "/api/v1/status", "/api/v1/jobs/1/log", "/metrics", "/?token=guess")]
+    requests = [("GET", path) for path in ("/", "/api/v1/status", "/api/v1/jobs/1/log", "/metrics", "/?code=guess")]
     for method, path in [*requests, ("POST", "/api/v1/actions")]:
         with closing(HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE_SECONDS)) as connection:
             connection.request(

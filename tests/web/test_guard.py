@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
+import httpx
 import pytest
 
+from stoker.store.web_server import entry_code
 from stoker.web.api import Service
 from stoker.web.guard import is_loopback
 from support.past import PastQueue
@@ -43,11 +46,17 @@ def test_a_wrong_token(stranger: Browser, headers: dict[str, str]) -> None:
     assert stranger.get(API, headers={name: value.encode() for name, value in headers.items()}).status_code == 401
 
 
+def open_link(browser: Browser, made: float | None = None) -> httpx.Response:
+    """Open a link of the server, made now or at another time."""
+    return browser.get("/", params={"code": entry_code(TOKEN, time.time() if made is None else made)})
+
+
 def test_the_link(stranger: Browser) -> None:
-    """It is exchanged for a cookie that no script and no other site can use; the token is not shown again."""
-    assert stranger.get("/?token=wrong").status_code == 401
+    """It is exchanged for a cookie that no script and no other site can use; the token is nowhere in it."""
+    assert stranger.get("/?code=wrong").status_code == 401
+    assert stranger.get("/", params={"code": entry_code("another token", time.time())}).status_code == 401
     assert not stranger.cookies
-    entrance = stranger.get("/", params={"token": TOKEN})
+    entrance = open_link(stranger)
     assert entrance.status_code == 200
     assert TOKEN not in entrance.text
     cookie = entrance.headers["set-cookie"]
@@ -57,18 +66,39 @@ def test_the_link(stranger: Browser) -> None:
     assert stranger.get("/api/v1/session", params={"token": "wrong"}).status_code == 200
 
 
+def test_a_link_works_once(stranger: Browser) -> None:
+    """It stays in the history of the browser: there it opens nothing any more, unless the browser is admitted."""
+    code = entry_code(TOKEN, time.time())
+    assert stranger.get("/", params={"code": code}).status_code == 200
+    assert stranger.get("/", params={"code": code}).status_code == 200
+    stranger.cookies.clear()
+    again = stranger.get("/", params={"code": code})
+    assert (again.status_code, "stoker web" in again.text) == (401, True)
+
+
+def test_an_old_link(queue: PastQueue, stranger: Browser) -> None:
+    """It is valid for ten minutes, and not from before the server's start: that one knew which links were used."""
+    assert open_link(stranger, time.time() - 601).status_code == 401
+    assert open_link(stranger, time.time() + 60).status_code == 401
+    later = Browser(Service(queue.paths, "tester", "2x24G", started=time.time() - 60))
+    assert open_link(later, time.time() - 90).status_code == 401
+    assert open_link(later, time.time() - 30).status_code == 200
+
+
 def test_cookies_of_other_servers(stranger: Browser) -> None:
     """A browser sends them too, whatever they look like."""
-    stranger.get("/", params={"token": TOKEN})
+    open_link(stranger)
     ((name, value),) = stranger.cookies.items()
     stranger.cookies.clear()
     odd = f'_xsrf=2|ab|c; list=[1, "2"]; =; {name}=wrong; bad name=1; {name}={value}; last'
     assert stranger.get(API, headers={"Cookie": odd}).status_code == 200
 
 
-def test_the_token_opens_only_the_front_door(stranger: Browser) -> None:
-    """In other addresses it would stay in the history of the browser."""
-    assert stranger.get(API, params={"token": TOKEN}).status_code == 401
+@pytest.mark.parametrize("name", ["token", "code"])
+@pytest.mark.parametrize("path", ["/", API])
+def test_the_token_is_in_no_address(stranger: Browser, name: str, path: str) -> None:
+    """It would stay in the history of the browser."""
+    assert stranger.get(path, params={name: TOKEN}).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -116,7 +146,7 @@ def test_a_foreign_host(client: Browser) -> None:
 )
 def test_actions_of_other_origins(stranger: Browser, headers: dict[str, str], code: int) -> None:
     """A page can act only from its own origin, with the cookie."""
-    stranger.get("/", params={"token": TOKEN})
+    open_link(stranger)
     assert stranger.post("/api/v1/actions", json=ACTION, headers=headers).status_code == code
 
 

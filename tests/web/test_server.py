@@ -13,17 +13,12 @@ from stoker.core.errors import StokerError
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, running_web_server, web_token
 from stoker.web.server import listening
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+from support.ports import reserved_port
 
 
 def test_a_port(tmp_path: Path) -> None:
     """The one that was asked for, on 127.0.0.1; one that is in use is refused with a hint."""
-    port = free_port()
-    with listening(Paths(tmp_path), port, None) as (listener, address):
+    with reserved_port() as port, listening(Paths(tmp_path), port, None) as (listener, address):
         assert (listener.getsockname(), address) == (("127.0.0.1", port), f"http://127.0.0.1:{port}")
         with (
             pytest.raises(StokerError, match="another program uses it") as raised,
@@ -33,16 +28,17 @@ def test_a_port(tmp_path: Path) -> None:
         assert "--port" in raised.value.hint
 
 
-def test_links_stay_valid(tmp_path: Path) -> None:
+def test_tunnels_stay_valid(tmp_path: Path) -> None:
     """The port and the token of the last server are used again, unless the port is taken by now."""
-    paths, port = Paths(tmp_path), free_port()
-    lock = WebLock(paths)
-    lock.announce(WebServer(1, f"http://127.0.0.1:{port}"))
-    lock.close()
-    with listening(paths, None, None) as (_, address):
-        assert address == f"http://127.0.0.1:{port}"
-        with listening(paths, None, None) as (_, other):
-            assert other != address
+    paths = Paths(tmp_path)
+    with reserved_port() as port:
+        lock = WebLock(paths)
+        lock.announce(WebServer(1, f"http://127.0.0.1:{port}"))
+        lock.close()
+        with listening(paths, None, None) as (_, address):
+            assert address == f"http://127.0.0.1:{port}"
+            with listening(paths, None, None) as (_, other):
+                assert other != address
     assert web_token(paths) == web_token(paths) != web_token(paths, new=True)
     assert stat.S_IMODE(paths.web_token.stat().st_mode) == 0o600
 

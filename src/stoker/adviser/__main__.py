@@ -12,6 +12,7 @@ from pathlib import Path
 from stoker.adviser.loop import Adviser, only_adviser, say
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.adviser_job import TRY_AGAIN
+from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import Paths
 from stoker.store.trials import sweep_of_adviser
 from stoker.store.writer import open_store
@@ -35,7 +36,7 @@ def main() -> int:
     except OSError as error:  # such as a full disk
         say(str(error))
     except ImportError as error:
-        say(f"{error}; pip install 'stoker[sweep]', then stoker sweep extend")
+        say(f"{error}; {how_to_add_extra('sweep')}, then stoker sweep extend")
         return UsageError.exit_code
     except Exception:
         say(traceback.format_exc())

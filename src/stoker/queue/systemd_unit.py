@@ -55,7 +55,7 @@ ExecStart={command}
 {environment}\
 # An action may start the engine, which must survive a stop or restart of the server.
 KillMode=process
-# The link with the token is for the user alone: stoker web prints it.
+# A link is for the user alone: stoker web prints one.
 StandardOutput=null
 Restart=on-failure
 RestartSec=10

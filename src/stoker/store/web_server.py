@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
+import re
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +14,8 @@ from stoker.core.errors import StokerError
 from stoker.store.paths import UNREADABLE, Paths, replace_file, try_lock
 
 _TOKEN_BYTES = 24
+CODE_SECONDS = 600.0
+"""How long the code of a link is valid."""
 _LEAST = 20
 """Characters; a shorter token was not made here."""
 
@@ -82,3 +86,23 @@ def web_token(paths: Paths, *, new: bool = False) -> str:
     token = os.urandom(_TOKEN_BYTES).hex()
     replace_file(paths.web_token, f"{token}\n".encode())
     return token
+
+
+def entry_code(token: str, now: float) -> str:
+    """A code for a link, which is valid once and not for long; any process that knows the token can make one."""
+    told = f"{int(1000 * now):x}-{os.urandom(8).hex()}"
+    return f"{told}-{_signature(token, told)}"
+
+
+def time_of_code(token: str, code: str) -> float | None:
+    """When a code was made; None if it was not made with this token."""
+    told, _, signature = code.rpartition("-")
+    if not re.fullmatch(r"(?a)[0-9a-f]{1,16}-[0-9a-f]{16}", told):
+        return None
+    if not hmac.compare_digest(signature.encode(), _signature(token, told).encode()):
+        return None
+    return int(told.partition("-")[0], 16) / 1000
+
+
+def _signature(token: str, told: str) -> str:
+    return hmac.new(token.encode(), f"code {told}".encode(), "sha256").hexdigest()[:32]

@@ -48,6 +48,8 @@ from stoker.web.answers import answer, failure
 SESSION = "stoker.session/1"
 HOURS = 2.0
 """Hours of curves, and of the timeline, if the page does not ask for others."""
+LONGEST_TEXT = 1000
+MOST_PAGES = 10**9
 _LABEL = r"(?a)\d{1,18}(\.\d{1,18})?"
 _TASKS = r"(?a)(\d{1,18})\.\[(\d{1,18})[0-9,:…-]*\]"
 Endpoint = Callable[[Request], Response]
@@ -72,6 +74,8 @@ class Service(Struct, frozen=True):
     sim: str | None = None
     """As typed with --sim; None for real GPUs."""
     readonly: bool = False
+    started: float = 0.0
+    """Unix time; links from before are not valid."""
 
     @property
     def simulated(self) -> bool:
@@ -266,11 +270,20 @@ def _filter(request: Request, known_states: tuple[str, ...] | None = None) -> Fi
     """The filter of a request; `known_states` are those that it may name, empty for none."""
     given = request.query_params
     states = [] if known_states == () or not given.get("state") else [given["state"]]
-    chosen = parse_filter(groups=[_literal(given["group"])] if given.get("group") else [], states=states)
+    group = _text(request, "group")
+    chosen = parse_filter(groups=[_literal(group)] if group else [], states=states)
     if known_states and (other := [word for word in chosen.states if word not in known_states]):
         raise UsageError(f"no ended job is {other[0]}", f"known states: {', '.join(known_states)}")
-    text = given.get("search", "").strip()
+    text = _text(request, "search").strip()
     return chosen._replace(text=text) if text else chosen
+
+
+def _text(request: Request, name: str) -> str:
+    """A text to look for; SQLite reads it up to a NUL, and takes no endless pattern."""
+    text = request.query_params.get(name, "")
+    if len(text) > LONGEST_TEXT or "\0" in text:
+        raise UsageError(f"{name} is too long, or contains a NUL", f"give at most {LONGEST_TEXT} characters")
+    return text
 
 
 def _literal(text: str) -> str:
@@ -279,12 +292,12 @@ def _literal(text: str) -> str:
 
 
 def _page(request: Request) -> int:
-    return _number(request, "page", 1, least=1)
+    return _number(request, "page", 1, least=1, most=MOST_PAGES)
 
 
-def _number(request: Request, name: str, default: int, least: int = -(2**62)) -> int:
+def _number(request: Request, name: str, default: int, least: int = -(2**62), most: int = 2**62) -> int:
     text = request.query_params.get(name) or str(default)
-    if not re.fullmatch(r"(?a)-?\d{1,18}", text) or int(text) < least:
+    if not re.fullmatch(r"(?a)-?\d{1,18}", text) or not least <= int(text) <= most:
         raise UsageError(
             f"{name}={printable(text[:40])} is not a number that fits", f"give {name}={default}, for example"
         )

@@ -33,7 +33,9 @@ def application(service: Service, token: str, broadcast: Broadcast) -> ASGIApp:
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={HTTPException: _no_such_thing, Exception: _broken},
     )
-    return Guard(app, token, readonly=service.readonly)  # outermost: its headers are on every answer
+    return Guard(
+        app, token, readonly=service.readonly, started=service.started
+    )  # outermost: its headers are on every answer
 
 
 HEARTBEAT = ServerSentEvent(comment="still here", sep="\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
@@ -11,6 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.core.errors import StokerError
+from stoker.store.web_server import CODE_SECONDS, time_of_code
 from stoker.web.answers import failure
 
 POLICY = (
@@ -35,18 +37,23 @@ _ENTRANCE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" c
 """Leads to the page by a navigation of its own: after a redirect, a browser that came by a link of another site would
 not send a cookie with SameSite=Strict."""
 _LOCKED = """<!doctype html><meta charset="utf-8"><title>Stoker</title>
-<h1>This page needs a link with a token</h1>
-<p>Type <code>stoker web</code> on the server, and open the link that it prints.</p>
+<h1>This page needs a new link</h1>
+<p>Type <code>stoker web</code> on the server, and open the link that it prints. A link works once, for ten minutes.</p>
 """
+COOKIE_SECONDS = 30 * 86400
 
 
 class Guard:
     """Lets only those through who know the token."""
 
-    def __init__(self, app: ASGIApp, token: str, *, readonly: bool) -> None:
+    def __init__(self, app: ASGIApp, token: str, *, readonly: bool, started: float) -> None:
+        """`started` is when the server did: it does not know which earlier links were used."""
         self._app = app
         self._token = token.encode()
         self._readonly = readonly
+        self._started = started
+        self._used: dict[str, float] = {}
+        """Codes of links that were opened, and when they expire."""
         # A browser sends cookies to all ports of a host, so the name must differ between the servers of one machine.
         self._cookie = f"stoker-{hashlib.sha256(self._token).hexdigest()[:12]}"
         self._value = hmac.new(self._token, b"cookie", "sha256").hexdigest().encode()
@@ -67,21 +74,31 @@ class Guard:
         if (
             scope["path"] == "/"
             and scope["method"] == "GET"
-            and (given := QueryParams(scope["query_string"]).get("token"))
+            and (code := QueryParams(scope["query_string"]).get("code"))
         ):
-            return self._entrance(given)
+            return self._entrance(code, headers, time.time())
         if not self._bearer(headers) and not self._has_cookie(headers):
             return _locked(scope["path"])
         if self._readonly and scope["method"] not in SAFE:
             return failure(StokerError("this server is read-only", "start it without --readonly"), 403)
         return None
 
-    def _entrance(self, token: str) -> Response:
-        if not hmac.compare_digest(token.encode(), self._token):
-            return HTMLResponse(_LOCKED, 401)
+    def _entrance(self, code: str, headers: Headers, now: float) -> Response:
+        if not self._take(code, now):
+            return HTMLResponse(_ENTRANCE) if self._has_cookie(headers) else HTMLResponse(_LOCKED, 401)
         answer = HTMLResponse(_ENTRANCE)
-        answer.set_cookie(self._cookie, self._value.decode(), path="/", httponly=True, samesite="strict")
+        value = self._value.decode()
+        answer.set_cookie(self._cookie, value, COOKIE_SECONDS, path="/", httponly=True, samesite="strict")
         return answer
+
+    def _take(self, code: str, now: float) -> bool:
+        """Whether a code is valid; it is not any more afterwards."""
+        made = time_of_code(self._token.decode(), code)
+        if made is None or made < self._started or not now - CODE_SECONDS <= made <= now + 1 or code in self._used:
+            return False
+        self._used = {used: until for used, until in self._used.items() if until > now}
+        self._used[code] = made + CODE_SECONDS
+        return True
 
     def _bearer(self, headers: Headers) -> bool:
         kind, _, given = _single(headers, "authorization").partition(" ")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
+import signal
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
 from stoker.web.api import Service
 from stoker.web.app import application
+from stoker.web.connections import BoundedConnection, Complaints, most_connections
 from stoker.web.feed import Broadcast
 
 ADDRESS = "127.0.0.1"
@@ -42,12 +46,13 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
 def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
     broadcast = Broadcast(service.paths, simulated=service.simulated)
+    BoundedConnection.most = most_connections()
     config = uvicorn.Config(
         application(service, token, broadcast),
-        http="h11",
+        http=BoundedConnection,
         ws="none",
         lifespan="off",
-        log_level="warning",
+        log_level="error",  # a warning can be caused without a token, any number of times
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -55,6 +60,8 @@ def serve(service: Service, token: str, listener: socket.socket, address: str, l
     )
     lock.announce(WebServer(os.getpid(), address, service.readonly))
     AppStatus.enable_automatic_graceful_drain = False  # the server ends the streams itself
+    for number in (signal.SIGTERM, signal.SIGHUP):  # uvicorn ends at TERM, then raises it for this handler
+        signal.signal(number, lambda *_: sys.exit(0))
     _Server(config, broadcast).run(sockets=[listener])
 
 
@@ -64,6 +71,10 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, broadcast: Broadcast) -> None:
         super().__init__(config)
         self._broadcast = broadcast
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(Complaints())
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._broadcast.close()

@@ -41,5 +41,6 @@ def show_top(sim: str | None, *, readonly: bool = False, chosen: Filter = NO_FIL
 
     with contextlib.closing(Source(paths_here(bool(sim)), sim, chosen)) as source:
         source.start()
-        Top(source, readonly=readonly, chosen=chosen).run()
-    return 0
+        view = Top(source, readonly=readonly, chosen=chosen)
+        view.run()
+    return view.return_code or 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 
 import click
 
@@ -14,7 +15,7 @@ from stoker.core.text import printable
 from stoker.devices.interface import user_name
 from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import Paths, host_name, paths_here, replace_file
-from stoker.store.web_server import WebLock, WebServer, running_web_server, web_token
+from stoker.store.web_server import WebLock, WebServer, entry_code, running_web_server, web_token
 
 PORT = 7717
 """Of this machine, and of another computer that uses a tunnel to a Unix socket."""
@@ -27,16 +28,17 @@ MISSING = ("anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"
 @click.option("--socket", "path", metavar="PATH", help="Listen on a Unix socket (mode 0600) instead of a port.")
 @click.option("--readonly", is_flag=True, help="Refuse all actions: the page only shows.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in your browser.")
-@click.option("--new-token", is_flag=True, help="Make a new token; links and open pages with the old one stop working.")
+@click.option("--new-token", is_flag=True, help="Make a new token; links and open pages of the old one stop working.")
 @sim_option
 def command(
     *, port: int | None, path: str | None, readonly: bool, opens: bool, new_token: bool, sim: str | None
 ) -> int:
     """Serve a live page of the queue: GPUs, timeline, jobs, logs and history; Ctrl-C ends it.
 
-    It prints a link with a token. Only programs on this machine can connect, and nothing is served without the token.
-    From another computer, open a tunnel with the ssh command that it prints, and use the same link. The token stays the
-    same, so that links survive a restart. If a server of this queue runs already, its link is printed.
+    It prints a link that works once, within ten minutes; the browser then stays admitted for 30 days. Only programs on
+    this machine can connect, and nothing is served without such a link or the token. From another computer, open a
+    tunnel with the ssh command that it prints, and use the same link. If a server of this queue runs already, a new
+    link to it is printed.
 
     \b
       stoker web                  print the link, and serve
@@ -62,12 +64,14 @@ def command(
 
     open_store(paths).close()  # a queue that cannot be read is reported here
     with closing(WebLock(paths)) as lock, server.listening(paths, port, path) as (listener, address):
-        token = web_token(paths, new=new_token)
+        started, token = int(time.time()), web_token(paths, new=new_token)
         if not page.is_built():
             print(f"stoker: the page is missing, only the API is served; {page.BUILD}", file=sys.stderr)
         _announce(paths, WebServer(os.getpid(), address, readonly), token, opens=opens)
+        print("the link works once, within ten minutes; stoker web prints another", file=sys.stderr)
         print("Ctrl-C ends the server; jobs are not affected", file=sys.stderr, flush=True)
-        server.serve(Service(paths, user_name(os.geteuid()), sim, readonly), token, listener, address, lock)
+        service = Service(paths, user_name(os.geteuid()), sim, readonly, started)
+        server.serve(service, token, listener, address, lock)
     return 0
 
 
@@ -85,7 +89,7 @@ def _announce(paths: Paths, running: WebServer, token: str, *, opens: bool) -> N
     """Print the link, and how to reach it from another computer."""
     at_port = running.address.startswith("http://")
     port = running.address.rpartition(":")[2] if at_port else str(PORT)
-    link = f"http://127.0.0.1:{port}/?token={token}"
+    link = f"http://127.0.0.1:{port}/?code={entry_code(token, time.time())}"
     print(link, flush=True)
     end = f"127.0.0.1:{port}" if at_port else shlex.quote(running.address)
     user, host = user_name(os.geteuid()), host_name()
@@ -97,7 +101,7 @@ def _announce(paths: Paths, running: WebServer, token: str, *, opens: bool) -> N
 
 
 def _open(paths: Paths, link: str) -> None:
-    """Open the link through a private file: other users see the arguments of the browser, and with them the token."""
+    """Open the link through a private file: other users see the arguments of the browser, and could be first."""
     import webbrowser
 
     text = f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Stoker</a>\n'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,10 +12,11 @@ from textual import events, on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
+from textual.widget import Widget
 
 from stoker.cli.top import actions
 from stoker.cli.top.actions import Target, Verb
-from stoker.cli.top.bars import TABS, Footer, Tab, TabBar
+from stoker.cli.top.bars import Footer, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
 from stoker.cli.top.dialogs import Help, Question
 from stoker.cli.top.source import LINES, Freshness, Source
@@ -70,6 +72,7 @@ class Top(App[None]):
         Binding("2", "tab('timeline')", show=False),
         Binding("3", "tab('history')", show=False),
         Binding("tab", "focus_other", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
     def __init__(self, source: Source, *, readonly: bool, chosen: Filter = NO_FILTER) -> None:
@@ -90,16 +93,16 @@ class Top(App[None]):
         self._timeline = TimelineChart(source, id="timeline")
         self._past = HistoryTab(id="history")
         self._pane = DetailsPane(source, id="pane")
+        self._views: dict[Tab, Widget] = {"jobs": self._jobs, "timeline": self._timeline, "history": self._past}
+        self._body = Container(id="body")
         self._footer = Footer(readonly=readonly, id="footer")
 
     def compose(self) -> ComposeResult:
         yield self._summary
         yield self._tabs
-        with Container(id="body"):
+        with self._body:
             with Container(id="main"):
-                yield self._jobs
-                yield self._timeline
-                yield self._past
+                yield from self._views.values()
             yield self._pane
         yield self._footer
 
@@ -109,7 +112,13 @@ class Top(App[None]):
 
     # -- life -------------------------------------------------------------------------------------
 
+    def on_load(self) -> None:
+        """Leave as after `q` when a signal ends the program, so that the terminal is restored."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, lambda code=128 + number: self.exit(return_code=code))
+
     def on_mount(self) -> None:
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # after Ctrl-Z it is empty
         self._pane_open = self.size.width >= SPLIT
         self._show_tab()
         self._show_status()
@@ -118,7 +127,7 @@ class Top(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         split = event.size.width >= SPLIT
-        self.query_one("#body").set_class(split, "split")
+        self._body.set_class(split, "split")
         self._pane.ruled = not split
         self._show_all()
 
@@ -211,11 +220,11 @@ class Top(App[None]):
         ]
 
     def _show_tab(self) -> None:
-        for tab in TABS:
-            self.query_one(f"#{tab}").display = tab == self._tab
+        for tab, view in self._views.items():
+            view.display = tab == self._tab
         self._pane.display = self._pane_open and self._tab != "timeline"
         if self._tab != "timeline":
-            self.query_one(f"#{self._tab}").focus()
+            self._views[self._tab].focus()
         else:
             self.set_focus(None)
         self._show_tabs()

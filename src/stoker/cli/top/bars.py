@@ -101,12 +101,14 @@ class Footer(Container):
         self._tab: Tab = "jobs"
         self._message = ""
         self._message_until = 0.0
+        self._line = Lines(id="keys")
+        hint = "part of a name, command, group, or an id"
+        self._field = Input(id="filter", placeholder=hint, select_on_focus=False)
+        self._field.display = False
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="keys")
-        field = Input(id="filter", placeholder="part of a name, command, group, or an id", select_on_focus=False)
-        field.display = False
-        yield field
+        yield self._line
+        yield self._field
 
     # -- keys and messages ------------------------------------------------------------------------
 
@@ -117,7 +119,7 @@ class Footer(Container):
         keys = TIMELINE_KEYS if tab == "timeline" else KEYS
         known = [(key, what) for key, what in keys if not (self._readonly and key in CHANGING)]
         message: Line = (Span(f" {clip(self._message, width - 2)}", "odd"),)
-        self.query_one(Lines).show([message if self._message else keys_line(known, width)])
+        self._line.show([message if self._message else keys_line(known, width)])
 
     def say(self, text: str) -> None:
         """Show a message for some seconds."""
@@ -133,10 +135,9 @@ class Footer(Container):
 
     def ask_for_filter(self, text: str) -> None:
         """Let the user change the filter: Enter keeps it, Esc removes it."""
-        field = self.query_one(Input)
-        field.value, field.display = text, True
-        self.query_one(Lines).display = False
-        field.focus()
+        self._field.value, self._field.display = text, True
+        self._line.display = False
+        self._field.focus()
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
@@ -157,8 +158,8 @@ class Footer(Container):
             event.prevent_default()
 
     def _close(self) -> None:
-        self.query_one(Input).display = False
-        self.query_one(Lines).display = True
+        self._field.display = False
+        self._line.display = True
         self.post_message(self.Closed())
 
 

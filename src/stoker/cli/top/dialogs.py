@@ -18,7 +18,7 @@ KEYS = (
     ("o", "sort by start, id, name, state, memory, time"),
     ("Space", "tag; actions apply to all tagged jobs"),
     ("timeline: + - ← → Home", "zoom; earlier, later, now"),
-    ("q, Ctrl-C", "quit; jobs continue"),
+    ("q, Ctrl-C", "quit; jobs continue (Ctrl-Z suspends)"),
 )
 ACTIONS = (
     ("c", "cancel, or stop if it runs (asks first)"),

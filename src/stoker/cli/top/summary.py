@@ -55,11 +55,12 @@ class Summary(Container):
         self._samples: GpuSamples | None = None
         self.error = ""
         """Why the queue could not be read; drawn with the notices."""
+        self._header, self._gpus, self._notices = Lines(id="header"), Lines(id="gpus"), Lines(id="notices")
 
     def compose(self) -> ComposeResult:
-        yield Lines(id="header")
-        yield Lines(id="gpus")
-        yield Lines(id="notices")
+        yield self._header
+        yield self._gpus
+        yield self._notices
 
     def show_status(self, status: Status | None) -> None:
         """Draw all lines for another look at the queue."""
@@ -77,21 +78,21 @@ class Summary(Container):
         """Draw the first line, which has a clock."""
         clock = time.strftime("%H:%M:%S", time.localtime(time.time()))
         line = header_line(self._status, clock, self.app.size.width, readonly=self._readonly)
-        self.query_one("#header", Lines).show([line])
+        self._header.show([line])
 
     def _draw_gpus(self) -> None:
         if self._status is None:
             return
         width, height = self.app.size
         lines = gpu_lines(self._status, self._samples, time.time(), width, max(2, height // 3))
-        _fit(self.query_one("#gpus", Lines), lines)
+        _fit(self._gpus, lines)
 
     def draw_notices(self) -> None:
         """Draw the error and what the queue tells."""
         told = [] if self._status is None else notices(self._status, time.time())
         error: list[Line] = [(Span(printable(self.error), "bad"),)] if self.error else []
         lines = [(Span(" "), *clipped(line, self.app.size.width - 2)) for line in (*error, *told)]
-        _fit(self.query_one("#notices", Lines), lines)
+        _fit(self._notices, lines)
 
 
 def _fit(widget: Lines, lines: Sequence[Line]) -> None:

@@ -18,7 +18,7 @@ from typing import IO, Literal, NamedTuple
 from stoker.core.cluster import SlurmFact
 from stoker.core.slurm import parse_gres
 
-Kind = Literal["submit", "query", "cancel", "configuration", "nodes"]
+Kind = Literal["submit", "query", "cancel", "configuration", "nodes", "drained"]
 PATIENCE_SECONDS = 120.0
 """A command that takes longer is killed, and counts as unanswered."""
 IDS_AT_ONCE = 500
@@ -101,6 +101,10 @@ class SlurmCommands:
     def nodes(self, partition: str) -> None:
         """Ask what the nodes of a partition have."""
         self._start("nodes", "", ["sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%G|%m|%c"])
+
+    def drained(self) -> None:
+        """Ask for the names of the nodes that take no more jobs, or will not when those that run there are over."""
+        self._start("drained", "", ["sinfo", "-h", "-N", "-t", "drained,draining", "-o", "%N"])
 
     def finished(self) -> Done | None:
         """The command that has ended since the last call; None while it runs, or where none does."""

@@ -451,8 +451,8 @@ class TestClusters:
         """Every key is read, and listed with its origin."""
         given = (
             '[cluster.lab]\nkind = "slurm"\nshared = "/scratch/me"\npartition = "gpu"\naccount = "lab"\nqos = "high"\n'
-            'options = ["--constraint=a100"]\npilots = "never"\npilot_time = "2h"\npilots_max = 3\npoll = "5s"\n'
-            'queued_max = 10\npython = "~/venv/bin/python"\nprivate = true\nconf = "/scratch/slurm.conf"\n'
+            'options = ["--constraint=a100"]\npilots = "never"\npilot_time = "2h"\npilot_idle = "1m"\npilots_max = 3\n'
+            'poll = "5s"\nqueued_max = 10\npython = "~/venv/bin/python"\nprivate = true\nconf = "/scratch/slurm.conf"\n'
             'prefix = "/scratch/slurm"\nssh = ["ssh", "-F", "~/ssh"]\n'
         )
         files.write(files.user, given)
@@ -465,6 +465,7 @@ class TestClusters:
             options=("--constraint=a100",),
             pilots="never",
             pilot_time=7200.0,
+            pilot_idle=60.0,
             pilots_max=3,
             poll=5.0,
             queued_max=10,

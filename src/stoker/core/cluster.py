@@ -38,6 +38,8 @@ ENDED_STATES = frozenset(
 """States in which Slurm does no more for a job. One that is not known here counts as alive."""
 SUSPENDED_STATES = frozenset(("STOPPED", "SUSPENDED"))
 """States in which Slurm has stopped the processes of a job."""
+BUSY_REASONS = frozenset(("Priority", "Resources"))
+"""Reasons of Slurm for a job that waits until others release what it needs."""
 WAITING_STATES = frozenset(("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD"))
 
 
@@ -56,6 +58,11 @@ class SlurmFact(NamedTuple):
     @property
     def is_over(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it waits for GPUs that other jobs have."""
+        return self.state in WAITING_STATES and self.reason in BUSY_REASONS
 
 
 class Answers(NamedTuple):

@@ -108,6 +108,8 @@ class ClusterSettings(Struct, frozen=True):
     """Whether jobs run inside pilots: jobs that share or are short, none, or all."""
     pilot_time: float = 4 * 3600.0
     """Seconds: the time limit of a pilot."""
+    pilot_idle: float = 20.0
+    """Seconds without work after which a pilot leaves."""
     pilots_max: int = 8
     """Most pilots at once, running or pending."""
     poll: float = 30.0
@@ -305,6 +307,7 @@ CLUSTER_KEYS: Mapping[str, Key] = {
     "options": Key((), "a list of options for sbatch", ["--constraint=a100"], _words),
     "pilots": Key("auto", "auto, never or always", "never", _one_of(*PILOTS)),
     "pilot_time": Key("4h", "a duration with a unit", "4h", _duration),
+    "pilot_idle": Key("20s", "a duration with a unit", "20s", _duration),
     "pilots_max": Key(8, "a number of pilots of 1 or more", 8, _whole(1)),
     "poll": Key("30s", "a duration with a unit", "30s", _duration),
     "queued_max": Key(1000, "a number of jobs of 1 or more", 1000, _whole(1)),

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from stoker.core.cluster import Answers, SlurmFact
 from stoker.core.job import Job, Waiting
 from stoker.core.spec import Command, JobSpec, Resources
-from stoker.sites.slurm.pilot import AHEAD_SECONDS, FIRST_AHEAD, MOST_AHEAD, Handed, Pilot
+from stoker.sites.slurm.pilot import AHEAD_SECONDS, FIRST_AHEAD, HELD_UP_SECONDS, MOST_AHEAD, Handed, Pilot
 from stoker.sites.slurm.pilot_files import Ready
 
 JOB = Job(1, 1, Command(("true",)), JobSpec(), Waiting(0.0), 0.0)
@@ -69,3 +70,47 @@ def test_what_fits(tmp_path: Path) -> None:
     long = replace(JOB, spec=JobSpec(limit=900.0))
     assert [pilot.fits(job, 0.0) for job in (JOB, wide, long)] == [True, False, True]
     assert not pilot.fits(long, 60.0)
+
+
+def test_which_job_could_start_at_once(tmp_path: Path) -> None:
+    """GPUs that the pilot is going to give away are not idle."""
+    pilot = ready(tmp_path)
+    pilot.measure_room(0.0)
+    two, wide = (replace(JOB, spec=JobSpec(resources=Resources(gpus=count))) for count in (2, 4))
+    assert pilot.has_idle(wide, 0.0)
+    pilot.offered = 2
+    assert [pilot.has_idle(job, 0.0) for job in (two, wide)] == [True, False]
+    pilot.leaving = True
+    assert not pilot.has_idle(two, 0.0)
+
+
+def test_short_jobs_are_counted(tmp_path: Path) -> None:
+    """Until they are over; a job without a limit is not short."""
+    pilot = ready(tmp_path)
+    for key, limit in (("1.1", 60.0), ("2.1", None), ("3.1", 599.0)):
+        pilot.give(key, Handed(replace(JOB, spec=JobSpec(limit=limit)), 0.0))
+    assert pilot.short == 2
+    pilot.forget("1.1")
+    assert pilot.short == 1
+
+
+@pytest.mark.parametrize(
+    ("fact", "held_up"),
+    [
+        (SlurmFact("PENDING", "Resources"), True),
+        (SlurmFact("PENDING", "Priority"), True),
+        (SlurmFact("PENDING", "Dependency"), False),
+        (SlurmFact("RUNNING", "None"), False),
+        (None, False),
+    ],
+)
+def test_a_pilot_that_waits_for_gpus_of_others(tmp_path: Path, fact: SlurmFact | None, held_up: bool) -> None:
+    """It does so when Slurm has said it for a while, and not once it is ready."""
+    pilot = Pilot("pilot1", "tag", tmp_path)
+    pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
+    assert pilot.is_held_up is held_up
+    pilot.answers = Answers(fact, 1, 0.0)
+    assert not pilot.is_held_up
+    pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
+    pilot.get_ready(Ready("n1", 4))
+    assert not pilot.is_held_up

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from support.cluster import NAME
-from support.faults.clusters import TASKS, WITNESS, Heads, heads
+from support.faults.clusters import WITNESS, Heads, heads
 from support.faults.table import fault
 from support.reaper import descendants, is_alive
 from support.slurm import Slurm, running_slurm
@@ -23,6 +23,8 @@ from support.storm.background import QueueStorm
 from support.storm.jobs import Work
 from support.wait import wait_until
 
+TASKS = 2
+"""Fewer than the GPUs of a node, so that jobs which were left alive do not keep the next ones from starting."""
 FIRST_SECONDS = 20
 WORK = f"[ -e first.$STOKER_JOB_ID ] || {{ touch first.$STOKER_JOB_ID; sleep {FIRST_SECONDS}; }}"
 LONGEST_PAUSE = 1.5

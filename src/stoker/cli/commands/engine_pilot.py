@@ -37,6 +37,7 @@ from stoker.sites.slurm.pilot_files import (
     Check,
     Hand,
     Here,
+    Leave,
     Left,
     News,
     PilotFolder,
@@ -163,6 +164,8 @@ class Pilot:
         for order in orders:
             if isinstance(order, Ask):
                 self._news.append(Here())
+            elif isinstance(order, Leave):
+                self._leave()
             elif isinstance(order, Check):
                 self._check(order)
             elif not isinstance(order, Hand) and order.job in self._taken:

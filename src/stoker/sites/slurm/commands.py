@@ -18,7 +18,7 @@ from typing import IO, Literal, NamedTuple
 from stoker.core.cluster import ENDED_STATES, SlurmFact
 from stoker.core.slurm import parse_gres
 
-Kind = Literal["submit", "query", "cancel", "configuration", "nodes"]
+Kind = Literal["submit", "query", "cancel", "configuration", "nodes", "drained"]
 Answer = Literal["ok", "refused", "limit", "away"]
 """`refused` stays so, `limit` may pass when other jobs have ended, `away` may pass at any time."""
 PATIENCE_SECONDS = 120.0
@@ -120,6 +120,10 @@ class SlurmCommands:
     def nodes(self, partition: str) -> None:
         """Ask what the nodes of a partition have."""
         self._start("nodes", "", ["sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%G|%m|%c"])
+
+    def drained(self) -> None:
+        """Ask for the names of the nodes that take no more jobs, or will not when those that run there are over."""
+        self._start("drained", "", ["sinfo", "-h", "-N", "-t", "drained,draining", "-o", "%N"])
 
     def finished(self) -> Done | None:
         """The command that has ended since the last call; None while it runs, or where none does."""

@@ -66,11 +66,16 @@ class Controller:
         self.max_array: int | None = None
         self.confines = False
         """Whether no process of a task can be left when Slurm says that it is over."""
+        self.watches_nodes = False
+        """Whether it asks before each question for all jobs which nodes are drained..."""
+        self.drained: frozenset[str] = frozenset()
+        """... and what the last answer was."""
         self.nodes: NodeSize | None = None
         """What a node has; asked once."""
         self.trouble = ""
         self._commands = commands
         self._tag = tag
+        self._asked_drained = False
         self._poll = settings.poll
         self._partition = settings.partition
         self._script = script
@@ -172,6 +177,8 @@ class Controller:
         if done.kind == "configuration":
             limits = parse_config(done.out)
             self.max_array, self.confines = max(2, limits.max_array or MAX_ARRAY_SIZE), limits.confines
+        if done.kind == "drained":
+            self.drained, self._asked_drained = frozenset(done.out.split()), True
         if done.kind == "nodes":
             self.nodes = read_nodes(done.out)
         if done.kind != "query":
@@ -259,6 +266,14 @@ class Controller:
             self._submits_left -= 1
             self._commands.submit(ready.tag, ready.options, self._script(ready))
         elif self._asks(bundles) and now >= self._poll_at:
+            self._query()
+
+    def _query(self) -> None:
+        """Ask for all jobs, or before that for drained nodes."""
+        if self.watches_nodes and not self._asked_drained:
+            self._commands.drained()
+        else:
+            self._asked_drained = False
             self._commands.query()
 
     def _asks(self, bundles: Mapping[str, Bundle]) -> bool:

@@ -217,6 +217,11 @@ class Direct:
         """Attempts that have not started."""
         return (attempt for attempt in self.attempts if attempt.began is None)
 
+    @property
+    def are_held_up(self) -> bool:
+        """Whether an attempt waits for GPUs of others."""
+        return any(attempt.answers.fact is not None and attempt.answers.fact.is_blocked for attempt in self.pending)
+
     def situations(self) -> dict[str, InCluster]:
         """Why attempts have not started, by bundle."""
         limit = self._controller.limit.words

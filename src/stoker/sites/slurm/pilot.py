@@ -24,6 +24,11 @@ RATE_SECONDS = 0.2
 """Starts are counted for at least so long before the rate of a pilot is known."""
 SPARE_SECONDS = 60.0
 """A pilot gets nothing that cannot end so long before the pilot's own end."""
+HELD_UP_ANSWERS = 2
+HELD_UP_SECONDS = 5.0
+"""A pilot waits in Slurm for GPUs of others, if so many answers say so, and for so long."""
+SHORT_SECONDS = 600.0
+"""Jobs with a limit below this are short."""
 MARK = "pilot"
 """Begins the name of a pilot, so that a new engine tells it from a bundle."""
 
@@ -35,6 +40,7 @@ class Handed:
         self.job_id = job.id
         self.number = job.attempts
         self.gpus = job.spec.resources.gpus
+        self.is_short = is_short(job.spec.limit)
         self.since = since
         self.assigned = False
         """Whether the pilot may have begun with it."""
@@ -52,6 +58,8 @@ class Pilot(Bundle):
         self.handed: dict[str, Handed] = {}
         self.waiting = 0
         """How many of them have not started."""
+        self.short = 0
+        """How many of them are short."""
         self.idle_gpus = 0
         """GPUs less those that its attempts need: negative where some have to wait, or share."""
         self.answers = Answers()
@@ -64,6 +72,8 @@ class Pilot(Bundle):
         self.offered = 0
         """... and the GPUs of those that it is going to be given."""
         self.count = 0
+        self.asked_gpus = 1
+        """GPUs that Slurm was asked for."""
         self.least = 1
         """GPUs that it must have, for the largest of the jobs for which it is started."""
         self.until: float | None = None
@@ -93,10 +103,22 @@ class Pilot(Bundle):
     def is_usable(self) -> bool:
         return self.ready is not None and not self.leaving
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it waits in Slurm for GPUs of others, and has done so for a while."""
+        fact, times, seconds = self.answers
+        blocked = self.ready is None and fact is not None and fact.is_blocked
+        return blocked and times >= HELD_UP_ANSWERS and seconds >= HELD_UP_SECONDS
+
     def fits(self, job: Job, now: float) -> bool:
         """Whether it has the GPUs for a job, and lasts as long as that may run."""
         in_time = self.until is None or now + (job.spec.limit or 0.0) + SPARE_SECONDS < self.until
         return self.ready is not None and job.spec.resources.gpus <= self.ready.gpus and in_time
+
+    def has_idle(self, job: Job, now: float) -> bool:
+        """Whether a job could start in it at once, beside those that it is going to be given."""
+        free = self.idle_gpus - self.offered
+        return self.is_usable and self.room > 0 and job.spec.resources.gpus <= free and self.fits(job, now)
 
     def measure_room(self, now: float) -> None:
         """Find out how many attempts it needs to have work until the next ones arrive."""
@@ -117,6 +139,7 @@ class Pilot(Bundle):
     def give(self, key: str, handed: Handed) -> None:
         self.handed[key] = handed
         self.waiting += 1
+        self.short += handed.is_short
         self.idle_gpus -= handed.gpus
 
     def note_start(self, handed: Handed, at: float) -> None:
@@ -130,6 +153,7 @@ class Pilot(Bundle):
         """Forget an attempt that is over or came back."""
         handed = self.handed.pop(key)
         self.waiting -= handed.began is None
+        self.short -= handed.is_short
         self.idle_gpus += handed.gpus
 
     def news(self) -> list[News]:
@@ -163,6 +187,10 @@ def translated(job: Job, handed: Handed, event: Event, now: float) -> Event:
     if began is not None and not event.short:
         return Lost(handed.number, now, "its pilot gave it back")
     return Returned(handed.number, now, event.short)
+
+
+def is_short(limit: float | None) -> bool:
+    return limit is not None and limit < SHORT_SECONDS
 
 
 def is_pilot(name: str) -> bool:

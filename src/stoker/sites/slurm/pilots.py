@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from math import ceil
-from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.cluster import Answers, SlurmFact, heard, is_ghost, is_settled, is_stalled, loss_text, said
+from stoker.core.cluster import (
+    Answers,
+    SlurmFact,
+    heard,
+    is_ghost,
+    is_settled,
+    is_stalled,
+    loss_text,
+    reason_text,
+    said,
+)
 from stoker.core.job import (
     Active,
     Assigned,
@@ -24,40 +33,37 @@ from stoker.core.job import (
 from stoker.core.launch import attempt_key
 from stoker.core.planner.queue import Group
 from stoker.core.planner.reasons import InCluster
-from stoker.core.settings import ClusterSettings
 from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
 from stoker.sites.slurm.checks import NodeChecks, pilot_check
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
 from stoker.sites.slurm.pace import Pace
-from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, translated
+from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_short, translated
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
     Check,
     Here,
+    Leave,
     Left,
     News,
     Order,
     Over,
-    PilotPlan,
     Ready,
     Recall,
     Report,
     Stop,
 )
+from stoker.sites.slurm.pilot_request import pilot_gpus, pilot_plan, pilot_words
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 LOOK_SHARE = 100
 """Seconds between two looks at the news of pilots, and longer if one takes more than a part in so many of that."""
-IDLE_SECONDS = 60.0
-"""Seconds without work after which a pilot leaves."""
 SETTLED_SECONDS = 1.0
 """An attempt that waits in a pilot for longer is recalled, where another pilot has a GPU free for it."""
-SHORT_SECONDS = 600.0
 MANY = 8
-"""Jobs with a limit below this run in pilots, where more than so many of them wait."""
+"""Short jobs run in pilots where there are more than so many of them, or a pilot has idle GPUs."""
 
 
 class Pilots:
@@ -83,6 +89,8 @@ class Pilots:
         self._offered: list[tuple[Pilot, Job]] = []
         self._outgoing: dict[str, list[Order]] = {}
         self._many_short = False
+        self._most: int | None = None
+        """GPUs that a new pilot may ask for, where larger ones had to wait; None is a whole node."""
         self.checks = NodeChecks(context, self.check)
 
     # -- which jobs -------------------------------------------------------------------------------
@@ -94,7 +102,11 @@ class Pilots:
             return False
         if self._settings.pilots == "always" or self._settings.private or spec.resources.shares:
             return True
-        return self._many_short and _is_short(spec.limit)
+        return is_short(spec.limit) and (self._many_short or self._have_idle(job))
+
+    def _have_idle(self, job: Job) -> bool:
+        now = self._jobs.clock()
+        return any(pilot.has_idle(job, now) for pilot in self.all.values())
 
     def _is_able(self, job: Job) -> bool:
         """Whether a pilot can run it: in one node, in its time; Slurm itself finds models and reads its own options."""
@@ -104,9 +116,10 @@ class Pilots:
         return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 
     def survey(self, waiting: Iterable[Group], now: float) -> None:
-        """See what waits, and which pilots have room."""
-        short = [group for group in waiting if group.shape.resources.gpus and _is_short(group.shape.limit)]
-        self._many_short = sum(len(group) for group in short if group.shape.nodes == 1) > MANY
+        """See how many short jobs there are, waiting or in pilots, and which pilots have room."""
+        short = [group for group in waiting if group.shape.resources.gpus and is_short(group.shape.limit)]
+        waiting_count = sum(len(group) for group in short if group.shape.nodes == 1)
+        self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY
         for pilot in self.all.values():
             pilot.measure_room(now)
 
@@ -176,20 +189,24 @@ class Pilots:
     def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
         """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
         need += sum(handed.gpus for _, handed in self._backlog(now))
-        for _ in range(self._wanted(need, nodes)):
+        if not need:
+            self._most = None
+        gpus = pilot_gpus(nodes, need, least, self._most)
+        each = gpus if self._most is not None else nodes.gpus or 1
+        for _ in range(self._wanted(need, each)):
             self._count += 1
             pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
-            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, need, least)]
-            pilot.since, pilot.least = now, least
+            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, gpus, least)]
+            pilot.since, pilot.least, pilot.asked_gpus = now, least, gpus
             self._new.append(pilot)
 
-    def _wanted(self, need: int, nodes: NodeSize) -> int:
+    def _wanted(self, need: int, gpus: int) -> int:
         """How many more pilots to start."""
         if not need:
             return 0
         pending = sum(pilot.ready is None for pilot in self.all.values())
         alive = sum(not pilot.leaving for pilot in self.all.values())
-        useful = max(1, ceil(need / (nodes.gpus or 1))) - pending
+        useful = max(1, ceil(need / gpus)) - pending
         return max(0, min(useful, self._settings.pilots_max - alive))
 
     def _add(self, name: str) -> Pilot:
@@ -215,11 +232,49 @@ class Pilots:
         """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
         if any(pilot.waiting for pilot in self.all.values()):
             return []
-        pending = [pilot for pilot in self.all.values() if pilot.ready is None and not pilot.handed and pilot.made]
+        return self._give_back(pilot for pilot in self.all.values() if not pilot.handed)
+
+    def too_large(self) -> list[Pilot]:
+        """Pilots that wait in Slurm for more GPUs of a node than are free; the next ones ask for half as many."""
+        if self._settings.private:  # they take whole nodes, and the ledger shares these
+            return []
+        large = [pilot for pilot in self.all.values() if pilot.asked_gpus > pilot.least and pilot.is_held_up]
+        given_up = self._give_back(large)
+        if given_up:
+            self._most = max(1, min(pilot.asked_gpus for pilot in given_up) // 2)
+            self._jobs.plan_due = True
+        return given_up
+
+    def _give_back(self, pilots: Iterable[Pilot]) -> list[Pilot]:
+        """Give up those of the pilots that have not begun."""
+        pending = [pilot for pilot in pilots if pilot.ready is None and pilot.made]
         given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
         for pilot in given_up:
             self._leave(pilot)
         return given_up
+
+    @property
+    def are_held_up(self) -> bool:
+        """Whether a pilot waits for GPUs of others."""
+        return any(pilot.is_held_up for pilot in self.all.values())
+
+    def release_idle(self) -> None:
+        """Let pilots leave that have nothing to do: other jobs of this user wait in Slurm for GPUs."""
+        for pilot in self.all.values():
+            if not pilot.handed:
+                self._release(pilot)
+
+    def release_nodes(self, drained: Collection[str]) -> None:
+        """Let pilots leave whose nodes are drained; what runs there comes to its end."""
+        for pilot in self.all.values():
+            if pilot.ready is not None and pilot.ready.node in drained:
+                self._release(pilot)
+
+    def _release(self, pilot: Pilot) -> None:
+        if pilot.is_usable:
+            self._order(pilot, Leave())
+            pilot.leaving = True
+            self._jobs.plan_due = True
 
     def _leave(self, pilot: Pilot) -> None:
         del self.all[pilot.name]
@@ -377,49 +432,18 @@ class Pilots:
         note = f"its pilot ended (Slurm: {fact.state})" if fact is not None else loss_text(pilot.answers)
         self._jobs.apply(job, Lost(handed.number, now, note, preempted=taken_away))
 
+    def reason(self) -> InCluster:
+        """Why a job waits that no pilot has taken: what Slurm says of the first pilot that has not begun."""
+        facts = (pilot.answers.fact for pilot in self.all.values() if pilot.ready is None)
+        fact = next((fact for fact in facts if fact is not None and not fact.is_over), None)
+        if fact is None:
+            return InCluster(None, "waits for a pilot with room for it")
+        return InCluster(None, f"waits for a pilot, and that in Slurm: {reason_text(fact.reason)}", fact.start)
+
     def situations(self) -> dict[str, InCluster]:
         """Why attempts have not started, by pilot."""
         return {name: InCluster(None, f"waits in a pilot{_node_text(pilot)}") for name, pilot in self.all.items()}
 
 
-def _is_short(limit: float | None) -> bool:
-    return limit is not None and limit < SHORT_SECONDS
-
-
 def _node_text(pilot: Pilot) -> str:
     return f" on {pilot.ready.node}" if pilot.ready is not None else ""
-
-
-def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
-    """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
-    return PilotPlan(
-        cluster,
-        str(reports),
-        IDLE_SECONDS,
-        own.get("STOKER_SIM", ""),
-        own.get("STOKER_LEDGER", ""),
-        whole_node=settings.private,
-        gpus=gpus,
-    )
-
-
-def pilot_words(settings: ClusterSettings, nodes: NodeSize, need: int, least: int) -> Iterator[str]:
-    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot.
-
-    `need` are the GPUs of all jobs that wait, `least` those of the largest.
-    """
-    for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
-        if value:
-            yield f"--{name}={value}"
-    gpus = min(nodes.gpus, max(1, need)) if nodes.gpus else 1
-    yield "--nodes=1"
-    if settings.private:  # the ledger of the node shares its GPUs with other users
-        yield "--exclusive"
-        yield f"--gres=gpu:{least}"
-    else:
-        yield f"--gres=gpu:{gpus}"
-        yield f"--mem={nodes.memory * gpus // max(1, nodes.gpus) * 9 // 10}"
-        yield f"--cpus-per-task={max(1, nodes.cpus * gpus // max(1, nodes.gpus))}"
-    yield f"--time={ceil(settings.pilot_time / 60)}"
-    yield "--signal=B:USR1@60"
-    yield from settings.options

@@ -110,6 +110,7 @@ class SlurmSite:
     def poll(self) -> None:
         now = self._jobs.clock()
         self._judgement.resume(now)
+        self._controller.watches_nodes = any(pilot.is_usable for pilot in self._pilots.all.values())
         answered = self._controller.step(self._all)
         for name, why in self._controller.take_refused():
             self._refuse(name, why)
@@ -130,8 +131,17 @@ class SlurmSite:
             self._direct.look(answered=answered)
         if answered:  # all that nodes wrote before has been read
             self._pilots.judge(self._controller.facts, self._controller.asked_at, self._controller.answer_interval)
+            self._release_pilots()
             self._pilots.checks.judge(self._controller.facts, self._controller.asked_at)
             self._controller.cancel_ghosts(self._is_over)
+
+    def _release_pilots(self) -> None:
+        """Let pilots go that keep GPUs from other jobs, cannot get those that they wait for, or lose their node."""
+        if self._direct.are_held_up or self._pilots.are_held_up:
+            self._pilots.release_idle()
+        self._pilots.release_nodes(self._controller.drained)
+        for pilot in self._pilots.too_large():
+            self._controller.forget(pilot.tag, 0)
 
     @property
     def _all(self) -> dict[str, Bundle]:
@@ -318,7 +328,7 @@ class SlurmSite:
         if self._controller.limit_room(self._all) == 0:
             return InCluster(None, self._controller.limit.words)
         if self._pilots.takes(job):
-            return InCluster(None, "waits for a pilot with room for it")
+            return self._pilots.reason()
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
 
     @property

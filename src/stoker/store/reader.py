@@ -42,6 +42,11 @@ class Reader:
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database.rows(query, *values)
 
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written, because the file system is read-only."""
+        return self._database.read_only
+
     def reading(self) -> contextlib.AbstractContextManager[None]:
         """One read transaction: all queries within see the same state."""
         return self._database.reading()

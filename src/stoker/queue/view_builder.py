@@ -437,5 +437,7 @@ def _notes(statuses: EngineStatuses, knowledge: Knowledge) -> list[str]:
     notes = [status.note for status in statuses.current]
     troubles = [status.trouble for status in statuses.current if statuses.lives or status.engine != QUEUE]
     return list(
-        dict.fromkeys(filter(None, [knowledge.store.read_only and READ_ONLY, _silence(statuses), *notes, *troubles]))
+        dict.fromkeys(
+            filter(None, [READ_ONLY if knowledge.store.read_only else "", _silence(statuses), *notes, *troubles])
+        )
     )

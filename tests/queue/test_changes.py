@@ -107,6 +107,18 @@ def test_without_an_engine_the_devices_are_read(feed: Feed, queue: PastQueue, mo
     assert time.time() - feed.status.engine.seen.timestamp() < 60
 
 
+def test_the_queue_is_removed(feed: Feed, queue: PastQueue) -> None:
+    """The feed says so, and makes no new one: a viewer writes nothing."""
+    queue.submit("old")
+    assert labels(seen(feed)) == ["1"]
+    queue.close()
+    for file in queue.paths.state.glob("queue.db*"):
+        file.unlink()
+    with pytest.raises(StokerError, match="the queue is gone"):
+        feed.changes()
+    assert not queue.paths.database.exists()
+
+
 def test_the_state_directory_is_removed(feed: Feed, queue: PastQueue) -> None:
     """The feed says so, and goes on with the next queue at the same place."""
     queue.submit("old")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import sqlite3
 import stat
+import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -115,6 +117,22 @@ class TestFile:
             Store(path)
         assert "away together" in caught.value.hint
         assert path.read_bytes() == before
+
+    @pytest.mark.parametrize("with_log", [False, True])
+    def test_read_only_file_system(self, store: Store, path: Path, tmp_path: Path, with_log: bool) -> None:
+        """What was written before can be read, from the log too; a write is refused with the reason."""
+        added(store)
+        with small_disk(tmp_path / "disk", "size=30m") as disk:
+            if not with_log:
+                store.close()
+            for file in path.parent.glob(f"{path.name}*"):
+                shutil.copy(file, disk)
+            assert (disk / f"{path.name}-wal").exists() == with_log
+            subprocess.run(["mount", "-o", "remount,ro", disk], check=True, timeout=PATIENCE_SECONDS)
+            with closing(Store(disk / path.name)) as shown:
+                assert (shown.read_only, shown.last_job()) == (True, 1)
+                with pytest.raises(StokerError, match="is read-only"), shown.writing():
+                    pass
 
     def test_directory_in_its_place(self, path: Path) -> None:
         """A file that cannot be opened gives a readable error, and nothing stays open."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from support.background import Background
 from support.cli import PROGRAM, Stoker, until
 from support.gpu_tasks import script
 from support.nvml import GIB, FakeGpu, FakeMachine, compiled
@@ -189,3 +190,18 @@ def test_killed_together(stoker: Stoker) -> None:
     assert stoker.finish(process).code == 0
     assert (stoker.cwd / "again").exists()
     assert not (stoker.cwd / "twice").exists()
+
+
+def test_a_lost_job_ends_its_inner_runs(background: Background) -> None:
+    """The next attempt starts them anew; what they left is cancelled, and is never the last job of the user."""
+    inner = shlex.join([PROGRAM, "run", "list.txt"])
+    background.write("list.txt", *[f"echo inner >> ran; {until('gate')}"] * 3)
+    outer = f"[ -e again ] && exit 7; touch again; echo $PPID > worker; exec {inner}"
+    assert background("submit", "--parsable", "--on", "0", "--", "sh", "-c", outer).out == "1\n"
+    wait_until(lambda: background.lines("ran"))
+    os.kill(int((background.cwd / "worker").read_text()), signal.SIGKILL)
+    assert background("wait", "last").code == 7, "the job that was submitted, and none of its own"
+    background.wait_over(2, 3, 4)
+    assert {background.ended(job).result for job in (2, 3, 4)} == {"cancelled"}
+    assert background.lines("ran") == ["inner"]
+    assert "interrupted" not in background("status").out

@@ -18,7 +18,7 @@ import pytest
 from stoker.core.job import Ended
 from stoker.core.spec import Dependency, Resources
 from support.background import Background
-from support.cli import PROGRAM
+from support.cli import PROGRAM, Stoker
 from support.disk import small_disk
 from support.local import end, holders
 from support.sweeps import wait_sweep
@@ -125,6 +125,23 @@ def test_a_trial_that_had_no_room_for_its_log_keeps_its_value(background: Backgr
             assert len(store.runs(trial["job"])) == 1
     assert (trial["state"], trial["values"]) == ("done", {"loss": 0.25})
     assert [row["attempts"] for row in json.loads(background("history", "--json").out)["jobs"]] == [1, 1]
+
+
+def test_a_read_only_disk_shows_how_things_were(stoker: Stoker) -> None:
+    """Viewers show the last state and say so; what would write is refused, with the reason."""
+    with small_disk(stoker.cwd / "disk", "size=30m") as disk:
+        stoker.environment |= {"STOKER_STATE": str(disk), "STOKER_SIM": "2x24G"}
+        assert stoker("submit", "--hold", "--parsable", "--", "echo", "later").out == "1\n"
+        assert stoker("engine", "stop").code == 0
+        read_only = ["mount", "-o", "remount,ro", str(disk)]
+        wait_until(lambda: subprocess.run(read_only, check=False, timeout=PATIENCE_SECONDS).returncode == 0)
+        shown = stoker("status", "--plain")
+        assert (shown.code, "echo later" in shown.out) == (0, True), shown
+        assert "is read-only: this is how things were last" in shown.err
+        assert stoker("history").code == 0
+        for words in (["submit", "true"], ["cancel", "1"], ["resume", "1"]):
+            refused = stoker(*words)
+            assert (refused.code, "queue.db is read-only" in refused.err) == (125, True), refused
 
 
 def kill_worker_of(pid: int) -> None:

@@ -131,8 +131,9 @@ class Batch:
         devices: Devices,
         paths: Paths,
         *,
-        nested: bool = False,
+        parent: str = "",
     ) -> None:
+        """`parent` is the worker of the job that this process runs in."""
         self.request = request
         self.label = label
         self.items = items
@@ -140,7 +141,7 @@ class Batch:
         self.policy = _policy(request)
         self.logs = ""
         # Inside a job that is a client of MPS, its children are clients of the same server.
-        self.environment = dict(os.environ) if nested else without_given(os.environ)
+        self.environment = dict(os.environ) if parent else without_given(os.environ)
         self.files = paths.share(request.cluster, Path(request.on_cluster.shared)) if request.on_cluster else paths
         """Where files of jobs go that their nodes have to see."""
         snapshot = devices.snapshot(time.time())
@@ -156,6 +157,7 @@ class Batch:
             slurm=request.script is not None and request.script.directives.from_slurm,
             place_of_model=request.script.place_of_model if request.script else no_place,
             terminal=request.relay.terminal if request.relay else "",
+            parent=parent,
         )
         command = request.script.copied(self.files) if request.script else None
         self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
@@ -324,7 +326,7 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
     devices = _find_devices(request, items, paths, parent)
     with contextlib.closing(devices):
-        batch = Batch(request, label, items, devices, paths, nested=parent is not None)
+        batch = Batch(request, label, items, devices, paths, parent=parent.worker if parent else "")
         batch.check()
         if request.dry_run:
             return _show_plan(batch, paths, devices)

@@ -136,6 +136,8 @@ class JobSpec(Struct, frozen=True):
     """Nodes of the cluster that it runs on at once."""
     slurm: tuple[tuple[str, str], ...] = ()
     """More options for sbatch: long names and values, which are empty for those that take none."""
+    parent: str = ""
+    """Worker of the job in which its run was started; empty where that was outside of all jobs."""
 
 
 LIMIT_FIELDS = ("limit", "grace", "signal")

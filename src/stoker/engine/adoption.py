@@ -12,7 +12,7 @@ from stoker.core.run_result import Tally
 from stoker.core.spec import NewJob, content_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
-from stoker.store.engine_lock import Orphan, held_orphans, orphans
+from stoker.store.engine_lock import Orphan, held_orphans, nested_orphans, orphans
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
 from stoker.store.writer import Store
@@ -39,6 +39,18 @@ def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str =
     for job in jobs:
         engine.adopt(job, adopted=True)
     return jobs
+
+
+def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
+    """Cancel what dead runs inside jobs left waiting, where the worker of the job is dead.
+
+    The next attempt of that job starts such a run again; continued by hand, it would have no GPUs of its own.
+    """
+    left = [orphan for orphan in nested_orphans(paths, store) if engine.site.is_gone(orphan.job)]
+    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
+    for job in (orphan.job for orphan in left if orphan.job.id in won):
+        engine.adopt(job, adopted=False)
+        engine.cancel(job.id, None, "the job in which it was to run has ended")
 
 
 class Supply:

@@ -14,7 +14,7 @@ from typing import Literal
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, JobEvent, Lost
 from stoker.core.units import count_text
-from stoker.engine.adoption import adopt_gone
+from stoker.engine.adoption import adopt_gone, end_nested
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
 from stoker.engine.resources import EngineConfig, EngineRuntime
@@ -186,6 +186,8 @@ class Service:
         self._busy_at = time.monotonic()
         self._pruner = Pruner(config.paths, self._runtime.store, self._runtime.engine_lock.name, config.keep)
         self._rounds_at = 0.0
+        self._lost = True
+        """Whether jobs may have been lost in which runs had jobs of their own."""
         self._trouble = ""
         try:
             self._start()
@@ -276,6 +278,9 @@ class Service:
         self._reread()
         if self._runtime.in_place:
             adopt_gone(self.config.paths, self._runtime.store, self._engine, self._runtime.engine_lock.name)
+            if self._lost and self.config.owner == QUEUE:
+                self._lost = False
+                end_nested(self.config.paths, self._runtime.store, self._engine)
         else:  # no front end reads what is written there, and the next engine does not know of this one
             self._leave(
                 "now", f"{self.config.paths.state} was removed or replaced: engine stopped; jobs continue if possible"
@@ -303,6 +308,7 @@ class Service:
 
     def _happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Lost):
+            self._lost = True
             self._say(f"job {job_event.job.id} was lost: {job_event.event.note or 'its worker died'}")
         self._hooks_due = self._hooks_due or isinstance(job_event.job.state, Ended)
 

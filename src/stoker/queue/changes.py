@@ -22,7 +22,7 @@ from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Load
 from stoker.store.recent import Cursor, cursor_now, jobs_changed_since
-from stoker.store.writer import Store, open_store
+from stoker.store.writer import Store, open_existing, open_store
 
 SCHEMA = "stoker.changes/1"
 LINES = 100
@@ -190,7 +190,7 @@ class Feed:
                 f"the state directory is gone: {self._paths.state}",
                 "the queue was removed; stoker submit creates a new one",
             )
-        self._store = open_store(self._paths)
+        self._store = open_store(self._paths) if self._file is None else open_existing(self._paths)
         self._file, self._cursor, self._seen, self._loads = _identity(self._paths), None, None, None
         return self._store
 

@@ -146,6 +146,8 @@ class Surroundings(Struct, frozen=True):
     """The terminal of an interactive session, which is never run twice."""
     fill: bool = False
     """Whether placeholders in commands are filled."""
+    parent: str = ""
+    """The worker of the job that this process runs in, for a run that uses the GPUs of that job."""
     shared_out: Callable[[str], tuple[str, str]] = lambda _: ("", "")
     """`default_out` and `array_out` for a cluster, whose nodes do not see the others; empty for the same."""
     slurm: bool = False
@@ -204,6 +206,7 @@ def spec_of(options: JobOptions, around: Surroundings) -> JobSpec:
         array_tasks=(len(array.indices), min(array.indices), max(array.indices)) if array else None,
         slurm_submit_dir=around.cwd if around.slurm else "",
         terminal=around.terminal,
+        parent=around.parent,
     )
 
 

@@ -363,7 +363,7 @@ def status_of(
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
-        notes=[text_for_json(note) for note in _notes(statuses)],
+        notes=[text_for_json(note) for note in _notes(statuses, knowledge)],
         interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
         failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
@@ -448,7 +448,14 @@ def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:
     return Counts(counts.active - active, max(0, counts.waiting - waiting), max(0, counts.held - held))
 
 
-def _notes(statuses: EngineStatuses) -> list[str]:
+READ_ONLY = "the file system of the queue is read-only: this is how things were last; the disk may be failing"
+
+
+def _notes(statuses: EngineStatuses, knowledge: Knowledge) -> list[str]:
     notes = [status.note for status in statuses.current]
     troubles = [status.trouble for status in statuses.current if statuses.lives or status.engine != QUEUE]
-    return list(dict.fromkeys(filter(None, [_silence(statuses), *notes, *troubles])))
+    return list(
+        dict.fromkeys(
+            filter(None, [READ_ONLY if knowledge.store.read_only else "", _silence(statuses), *notes, *troubles])
+        )
+    )

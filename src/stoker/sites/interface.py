@@ -135,7 +135,10 @@ class Site(SiteView, Protocol):
         """Return an active job that has not started, where that is possible at once."""
 
     def is_gone(self, job: Job) -> bool:
-        """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended."""
+        """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended.
+
+        Of a waiting one, whether nothing runs the job any more in which it was to run.
+        """
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""

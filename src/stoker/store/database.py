@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -67,10 +68,13 @@ class Database:
         with contextlib.suppress(FileExistsError):  # private: SQLite gives its side files the same mode
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         with contextlib.ExitStack() as closing:
-            lock = WriteLock(path.with_suffix(".lock"), patience)
-            self._write_lock = closing.enter_context(contextlib.closing(lock))
+            self._write_lock = closing.enter_context(contextlib.closing(_write_lock(path, patience)))
+            self.read_only = isinstance(self._write_lock, NoWriteLock)
             with self._explained("open"):
-                self._connection = sqlite3.connect(path, isolation_level=None, timeout=patience, cached_statements=64)
+                uri = f"{path.absolute().as_uri()}{_read_only_query(path) if self.read_only else ''}"
+                self._connection = sqlite3.connect(
+                    uri, uri=True, isolation_level=None, timeout=patience, cached_statements=64
+                )
             closing.callback(self._close_connection)
             with self._explained("open"):
                 self._prepare()
@@ -148,7 +152,7 @@ class Database:
             self._preserve()
             newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
             raise StokerError(newer, NEWER_HINT)
-        if self.rows("PRAGMA journal_mode") != [("wal",)]:
+        if not self.read_only and self.rows("PRAGMA journal_mode") != [("wal",)]:
             with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -305,6 +309,39 @@ class WriteLock:
             return StokerError(message, "end the Stoker that holds it; nothing was written")
         hint = f"continue it (kill -CONT {holder}) or kill it (kill -KILL {holder}); nothing was written"
         return StokerError(f"{message} by process {holder}", hint)
+
+
+class NoWriteLock:
+    """Takes the place of the lock on a read-only file system, where nobody can write."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        raise StokerError(
+            f"the file system of {self._path} is read-only",
+            "nothing was written; the disk may be failing (see dmesg): mount it read-write again",
+        )
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was taken."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _write_lock(path: Path, patience: float) -> WriteLock | NoWriteLock:
+    try:
+        return WriteLock(path.with_suffix(".lock"), patience)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        return NoWriteLock(path)
+
+
+def _read_only_query(path: Path) -> str:
+    """How SQLite opens a file that cannot change; without a log it would need one that it cannot make."""
+    return "?mode=ro" if _size(path.with_name(f"{path.name}-wal")) else "?mode=ro&immutable=1"
 
 
 def _opened(path: Path, closing: contextlib.ExitStack) -> int:

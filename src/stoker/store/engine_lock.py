@@ -315,6 +315,11 @@ def held_orphans(paths: Paths, store: Reader) -> list[Orphan]:
     return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
+def nested_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+    """Waiting jobs of dead runs inside jobs."""
+    return [Orphan(job, engine) for engine, job in store.nested_jobs() if not is_served(paths, engine)]
+
+
 def sweep_locks(paths: Paths, store: Reader) -> None:
     """Remove the locks of dead engines that own no open job, and unfinished files."""
     owners = {QUEUE, *store.engines_with_open_jobs()}

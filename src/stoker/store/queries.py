@@ -10,7 +10,7 @@ import msgspec
 
 from stoker.core.job import Job
 from stoker.core.settings import Policy
-from stoker.store.filters import NO_FILTER, NOT_ON_FINISH, SCOPES, Filter, Scope, condition, sql_pattern
+from stoker.store.filters import NO_FILTER, NOT_NESTED, NOT_ON_FINISH, SCOPES, Filter, Scope, condition, sql_pattern
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,
@@ -336,8 +336,8 @@ def range_of_tasks(reader: Reader, array: int) -> tuple[int, int] | None:
 
 
 def newest(reader: Reader) -> tuple[int, int] | None:
-    """Id and array of the job submitted last."""
-    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {NOT_ON_FINISH} ORDER BY id DESC LIMIT 1")
+    """Id and array of the job submitted last; one of a run inside a job was submitted by that job, not by the user."""
+    rows = reader.rows(f"SELECT id, array FROM jobs WHERE {NOT_ON_FINISH} AND {NOT_NESTED} ORDER BY id DESC LIMIT 1")
     return (rows[0][0], rows[0][1]) if rows else None
 
 

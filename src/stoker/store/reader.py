@@ -42,6 +42,11 @@ class Reader:
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database.rows(query, *values)
 
+    @property
+    def read_only(self) -> bool:
+        """Whether nothing can be written, because the file system is read-only."""
+        return self._database.read_only
+
     def reading(self) -> contextlib.AbstractContextManager[None]:
         """One read transaction: all queries within see the same state."""
         return self._database.reading()
@@ -70,6 +75,13 @@ class Reader:
 
     def engines_with_open_jobs(self) -> list[str]:
         return [engine for (engine,) in self.rows("SELECT DISTINCT engine FROM jobs WHERE " + OPEN)]
+
+    def nested_jobs(self) -> list[tuple[str, Job]]:
+        """Open jobs of runs inside jobs that no worker holds, each with its engine."""
+        nested = "spec IN (SELECT id FROM specs WHERE coalesce(json_extract(body, '$.parent'), '') != '')"
+        waiting = self.rows(f"SELECT engine, id FROM jobs WHERE {OPEN} AND NOT {ACTIVE} AND {nested} ORDER BY id")
+        found = [(engine, self.job(job_id)) for engine, job_id in waiting]
+        return [(engine, job) for engine, job in found if job is not None]
 
     def active_jobs(self, engine: str) -> list[Job]:
         """The engine's jobs that workers hold, by id."""

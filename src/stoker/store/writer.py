@@ -261,6 +261,14 @@ def open_store(paths: Paths, *, durable: bool = True) -> Store:
         ) from error
 
 
+def open_existing(paths: Paths) -> Store:
+    """The queue, for a viewer that has seen it: one that was removed is not made again."""
+    if not paths.database.exists():
+        what = f"the queue is gone: {paths.database}"
+        raise StokerError(what, "it was removed; stoker submit creates a new one")
+    return open_store(paths)
+
+
 class Position(NamedTuple):
     """Up to which ended job the search has come."""
 

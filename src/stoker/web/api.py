@@ -40,7 +40,7 @@ from stoker.store.filters import Filter, Scope
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
 from stoker.store.reader import Reader
-from stoker.store.writer import Store, open_store
+from stoker.store.writer import Store, open_existing
 from stoker.web.actions import LARGEST as LARGEST_BODY
 from stoker.web.actions import carry_out, parse_action
 from stoker.web.answers import answer, failure
@@ -202,7 +202,7 @@ class Api:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Store]:
-        with contextlib.closing(open_store(self._paths)) as store:
+        with contextlib.closing(open_existing(self._paths)) as store:
             yield store
 
 

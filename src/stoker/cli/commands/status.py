@@ -21,7 +21,7 @@ from stoker.core.units import count_text
 from stoker.queue.engine_status import revive
 from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
 from stoker.queue.select import OPEN_STATES, refuse_states
-from stoker.queue.view_builder import status_of
+from stoker.queue.view_builder import READ_ONLY, status_of
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
@@ -155,6 +155,8 @@ def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
     write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
         print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
+    if READ_ONLY in status.notes:
+        print(f"stoker: {READ_ONLY}", file=sys.stderr)
     if status.engine.silence:
         print(f"stoker: {status.engine.silence}", file=sys.stderr)
 

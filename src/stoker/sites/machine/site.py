@@ -331,7 +331,8 @@ class MachineSite:
         """What is starting here runs within a moment, or waits behind a job that does."""
 
     def is_gone(self, job: Job) -> bool:
-        return isinstance(job.state, Active) and self._runner.is_dead(slot_of(job.state.ref))
+        worker = slot_of(job.state.ref) if isinstance(job.state, Active) else job.spec.parent
+        return bool(worker) and self._runner.is_dead(worker)
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
         assert isinstance(job.state, Active)

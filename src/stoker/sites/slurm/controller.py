@@ -105,8 +105,7 @@ class Controller:
         if self._asks(bundles):
             moments.append(max(self._retry_at, self._poll_at))
         if any(_is_ready(bundle) for bundle in bundles.values()):
-            limit_at = 0.0 if self._next_ready(bundles, now) else self.limit.retry_at
-            moments.append(max(self._retry_at, self._next_submit(now), limit_at))
+            moments.append(max(self._retry_at, self._next_submit(now), self._limit_ends(bundles, now)))
         return max(0.0, min(moments) - now) if moments else None
 
     def step(self, bundles: Mapping[str, Bundle]) -> bool:
@@ -294,6 +293,12 @@ class Controller:
             base = _base(number)
             found.setdefault(base if unwanted[base] == alive[base] else number, []).append(key)
         return dict(islice(found.items(), IDS_AT_ONCE))
+
+    def _limit_ends(self, bundles: Mapping[str, Bundle], now: float) -> float:
+        """When a submit limit may leave room for the next bundle: after its pause, else when more is known."""
+        if self._next_ready(bundles, now) is not None:
+            return now
+        return self.limit.retry_at if self.limit.retry_at > now else self._poll_at
 
     def _next_ready(self, bundles: Mapping[str, Bundle], now: float) -> Bundle | None:
         """The bundle to submit next, if a submit limit leaves room for it."""

@@ -325,9 +325,11 @@ class SlurmSite:
             return Short(trouble)
         if (full := caps.full(job)) is not None:
             return full
-        if self._controller.limit_room(self._all) == 0:
+        in_pilot = self._pilots.takes(job)
+        unsubmitted = not in_pilot or any(pilot.submitted_at is None for pilot in self._pilots.all.values())
+        if unsubmitted and self._controller.limit_room(self._all) == 0:
             return InCluster(None, self._controller.limit.words)
-        if self._pilots.takes(job):
+        if in_pilot:
             return self._pilots.reason()
         return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
 

@@ -69,6 +69,16 @@ def test_what_the_user_chose_stays(tmp_path: Path) -> None:
     assert in_folder(tmp_path, "run.json") == {"id": "a1", "folders": [str(tmp_path / "runs"), str(tmp_path)]}
 
 
+def test_nested_parameters_are_tables(tmp_path: Path) -> None:
+    """In `wandb.config` only, and only those that the file nests: names with dots are also Hydra's."""
+    params = {"opt.sgd.lr": 0.1, "opt.name": "sgd", "model.width": 3}
+    ended = started(tmp_path, "--nested=opt", "true", STOKER_PARAMS=json.dumps(params))
+    assert ended.returncode == 0
+    config = in_folder(tmp_path, "config.yaml")
+    assert config["opt"] == {"value": {"sgd": {"lr": 0.1}, "name": "sgd"}}
+    assert config["model.width"] == {"value": 3}
+
+
 def test_macros_that_depend_on_values(tmp_path: Path) -> None:
     """JSON, flags without false ones, and variables; a variable that is not set leaves its name, as with wandb."""
     words, _ = run(tmp_path, "${args_json}", "${args_no_boolean_flags}", "${envvar:A}/${envvar:NONE}", A="b c")

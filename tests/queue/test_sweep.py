@@ -113,6 +113,7 @@ class TestFiles:
         )
         assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss=wandb",), "min")
         assert asked.pruners == ("hyperband:min=3,eta=2",)
+        assert prepare(asked, JobOptions()).sweep.starter[-1] == "--nested=opt"
         assert asked.command == Command(("/usr/bin/env", "python", "train.py", "${args}"))
 
     @pytest.mark.parametrize(
@@ -200,6 +201,9 @@ class TestFiles:
             ({"parameters": {"lr": [[1]]}}, "cannot be a value"),
             ({"parameters": {"a b": [1]}}, "cannot be the name"),
             ({"parameters": [1]}, "parameters is not a table"),
+            ({"parameters": [1], "program": "x"}, "parameters is not a table"),
+            ({"program": "x"}, "no parameters"),
+            ({"parameters": {"a": {"parameters": 1}}, "program": "x"}, "a is not a table"),
             ({"parameters": {"lr": [1]}, "run_cap": "x"}, "run_cap is 'x'"),
             ({"parameters": {"lr": [1]}, "metric": {"goal": "minimize"}}, "metric has no name"),
             ({"parameters": {"lr": [1]}, "early_terminate": {"type": "x"}}, "early_terminate"),

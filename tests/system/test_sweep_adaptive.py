@@ -155,6 +155,22 @@ def test_a_sweep_is_stopped_and_extended(background: Background) -> None:
     assert "the study had lost" in background("logs", str(sweep)).out
 
 
+def test_the_retry_of_an_adaptive_sweep_leaves_good_trials_alone(background: Background) -> None:
+    """Its id means the adviser and what failed; `wait` and others know the sweep by its name."""
+    (background.cwd / "t.sh").write_text("echo $1 >> ran; test $1 = 1 || test -e fixed || exit 3; echo loss=0.25")
+    words = ["x=1,2", "--method", "tpe", "-N", "6", "-G", "0", "--name", "toy", "--objective", LOSS]
+    sweep = int(background("sweep", "--parsable", *words, "--", "sh", "t.sh", "{x}").out)
+    wait_until(lambda: is_over(background, sweep))
+    states = [state for _, state, _ in stored_trials(background, sweep)]
+    assert set(states) == {"done", "failed"}
+    (background.cwd / "fixed").touch()
+    assert background("retry", str(sweep)).code == 0
+    assert background("wait", "toy").code == 0
+    assert {state for _, state, _ in stored_trials(background, sweep)} == {"done"}
+    assert len((background.cwd / "ran").read_text().splitlines()) == 6 + states.count("failed")
+    assert background("wait", "tyo").code == 4
+
+
 def test_an_optuna_that_is_too_old_is_refused_at_submit(background: Background, tmp_path: Path) -> None:
     """As hydra-optuna-sweeper installs it; the adviser could not import it."""
     information = tmp_path / "packages" / "optuna-2.10.1.dist-info" / "METADATA"

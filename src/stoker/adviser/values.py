@@ -202,7 +202,7 @@ class WandbRuns:
 
 
 class _Run(msgspec.Struct):
-    """What the starter of a trial says of its run."""
+    """The run of a trial, as its starter describes it."""
 
     id: str
     folders: list[str]

@@ -1,7 +1,8 @@
 """`python -m stoker.python.wandb_trial WORD...`: run the command of a trial as the agent of Weights & Biases does.
 
-The script finds its parameters in `wandb.config`, and `wandb.log` writes where the sweep reads, without a network.
-A variable that the user has set stays. This imports nothing of Stoker, since it precedes each trial.
+Words `--nested=NAME` may precede it. The script finds its parameters in `wandb.config`, and `wandb.log` writes where
+the sweep reads, without a network. A variable that the user has set stays. This imports nothing of Stoker, since it
+precedes each trial.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 FLUSH_SECONDS = "1"
 """How often wandb writes what was logged to its file."""
+NESTED = "--nested="
+"""Before the name of a parameter that has parameters."""
 RUN_FILE = "run.json"
 """Says the reader of values which run is that of the trial, and below which directories it may be."""
 _VARIABLE = re.compile(r"\$\{envvar:(\w+)\}")
@@ -22,12 +25,16 @@ _VARIABLE = re.compile(r"\$\{envvar:(\w+)\}")
 
 def main(words: list[str]) -> int:
     """Write the parameters for wandb, set its variables, and become the command."""
+    nested = [word.removeprefix(NESTED) for word in words if word.startswith(NESTED)]
+    words = words[len(nested) :]
     params = {name: _value(value) for name, value in json.loads(os.environ.get("STOKER_PARAMS", "{}")).items()}
     folder = os.path.abspath(os.path.join("wandb", f"job-{os.environ['STOKER_JOB_ID']}"))
     os.makedirs(folder, exist_ok=True)
     environment = {**_defaults(folder), **os.environ}
     environment["WANDB_SWEEP_PARAM_PATH"] = _write(
-        folder, "config.yaml", {"wandb_version": 1, **{name: {"value": value} for name, value in params.items()}}
+        folder,
+        "config.yaml",
+        {"wandb_version": 1, **{name: {"value": value} for name, value in _tree(params, nested).items()}},
     )
     _write(
         folder,
@@ -40,6 +47,18 @@ def main(words: list[str]) -> int:
     except OSError as error:
         print(f"stoker: {command[0]}: {error.strerror}", file=sys.stderr)
         return 127 if isinstance(error, FileNotFoundError) else 126
+
+
+def _tree(params: dict[str, Any], nested: list[str]) -> dict[str, Any]:
+    """The parameters as `wandb.config` has them: those whose first word is nested are in a table of that name."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        *path, last = name.split(".") if name.partition(".")[0] in nested else [name]
+        table = found
+        for word in path:
+            table = table.setdefault(word, {})
+        table[last] = value
+    return found
 
 
 def _defaults(folder: str) -> dict[str, str]:

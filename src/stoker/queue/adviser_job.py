@@ -75,14 +75,19 @@ def _check_file(sweep: Sweep, objective: Objective) -> None:
     )
 
 
-def wandb_starter(objectives: Sequence[Objective], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The command that runs a script of Weights & Biases; refuses values that wandb would not write."""
+def wandb_starter(
+    objectives: Sequence[Objective], nested: Sequence[str], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The command that runs a script of Weights & Biases; refuses values that wandb would not write.
+
+    `nested` are the parameters that are tables of others.
+    """
     logged = [one.name for one in objectives if one.source == "wandb"]
     if logged and environment.get("WANDB_MODE") == "disabled":
         raise UsageError(
             f"with WANDB_MODE=disabled wandb writes no {logged[0]}", "unset it, or let the script call stoker.report()"
         )
-    return sys.executable, "-P", "-m", "stoker.python.wandb_trial"
+    return sys.executable, "-P", "-m", "stoker.python.wandb_trial", *(f"--nested={name}" for name in nested)
 
 
 OLDEST_OPTUNA = 5

@@ -18,6 +18,7 @@ from stoker.queue.action_results import ChangeResult, result
 from stoker.queue.control import Control, Unanswered, abandoned, ask, carry_out, skipped_because, spec_in_queue
 from stoker.queue.edit import Changes, Rewriter, changed_resources, last_attempt
 from stoker.queue.select import jobs_in_order
+from stoker.store.queries import is_adviser
 from stoker.store.sweeps import find_sweep
 from stoker.store.writer import Store
 
@@ -36,6 +37,20 @@ def refuse_unfinished(jobs: Sequence[Job]) -> None:
         shown = id_text(job)
         hint = f"cancel it first: stoker cancel {shown}; or use --failed to retry only the jobs that did not succeed"
         raise UsageError(f"{shown} has not finished", hint)
+
+
+def without_good_trials(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Leave out trials that succeeded or were stopped early, if they were named by the id of an adaptive sweep.
+
+    That id is also the one of its adviser.
+    """
+    sweeps = {job.trial.sweep for job in jobs if job.trial is not None} & {job.id for job in jobs}
+    advised = {sweep_id for sweep_id in sweeps if is_adviser(store, sweep_id)}
+    return [job for job in jobs if not (job.trial and job.trial.sweep in advised and _went_well(job))]
+
+
+def _went_well(job: Job) -> bool:
+    return isinstance(job.state, Ended) and job.state.result in ("done", "stopped")
 
 
 def planned_retries(

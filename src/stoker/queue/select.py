@@ -16,6 +16,7 @@ from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
+from stoker.store.sweeps import all_sweeps
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -27,7 +28,8 @@ def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filt
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
     The first id of an array means all its tasks, the id of a sweep its trials and its adviser. A name means all open
-    jobs of that name, or the newest where none is open; `all` may mean none. Without words, a filter chooses among all.
+    jobs of that name, or the newest where none is open, else the sweep of that name; `all` may mean none. Without
+    words, a filter chooses among all.
     """
     picks = parse_selection(words)
     found = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
@@ -132,7 +134,8 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Task(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
-            return _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _no_name(store, pick)
+            found = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
+            return found or _no_name(store, pick)
 
 
 def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
@@ -156,6 +159,12 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
     arrays = arrays_of(store, _find_name(store, Named(name), scope))
     tasks = [Task(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
     return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
+
+
+def _find_sweep(store: Store, pick: Named) -> list[int]:
+    """The jobs of the newest sweep of this name; no job of it has the name alone."""
+    named = next((one.id for one in all_sweeps(store) if one.sweep.name == pick.pattern), None)
+    return [] if named is None else jobs_of_sweep(store, named)
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:

@@ -67,6 +67,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     pruners: tuple[str, ...] = ()
     wandb: bool | None = None
     """Whether the command is one for the agent of Weights & Biases, with its macros."""
+    nested: tuple[str, ...] = ()
+    """Parameters of such a file that are tables of others."""
     notes: tuple[str, ...] = ()
     """Of the file, for the user."""
 
@@ -167,7 +169,9 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
     )
     objectives, _ = check_advice(sweep)
     if asked.wandb or any(one.source == "wandb" for one in objectives):
-        sweep = msgspec.structs.replace(sweep, starter=wandb_starter(objectives, {**os.environ, **options.env}))
+        sweep = msgspec.structs.replace(
+            sweep, starter=wandb_starter(objectives, asked.nested, {**os.environ, **options.env})
+        )
     rest = {name: value for name, value in options.env.items() if name not in env}
     unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
     return Prepared(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))

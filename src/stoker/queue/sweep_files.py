@@ -100,6 +100,7 @@ def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
         space=_space({**table, "parameters": _wandb_parameters(table.get("parameters", {}))} if wandb else table),
         command=_command(table, shell),
         wandb=True if wandb else None,
+        nested=tuple(name for name, given in table.get("parameters", {}).items() if _is_nested(given)) if wandb else (),
         notes=tuple(f"{key} of the file is not used" for key in unknown),
         method=_METHODS.get(str(method), str(method)) if method is not None else None,
         count=_whole(table, "count", _whole(table, "run_cap", None)),
@@ -150,6 +151,10 @@ def _space(table: Mapping[str, Any]) -> Space:
     return check_space(Space(tuple(Product(tuple(_parameters(product, ""))) for product in products)))
 
 
+def _is_nested(given: Any) -> bool:
+    return isinstance(given, dict) and "parameters" in given
+
+
 def _wandb_parameters(table: Any) -> Any:
     """Parameters whose values have the texts that W&B's agent gives them on a command line: those of Python."""
     return {name: _wandb_parameter(given) for name, given in table.items()} if isinstance(table, dict) else table
@@ -158,7 +163,7 @@ def _wandb_parameters(table: Any) -> Any:
 def _wandb_parameter(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
-    if "parameters" in given:
+    if _is_nested(given):
         return {**given, "parameters": _wandb_parameters(given["parameters"])}
     values = [given["value"]] if "value" in given else given.get("values")
     if not isinstance(values, list) or not values:
@@ -192,7 +197,7 @@ def _parameters(table: Mapping[str, Any], prefix: str) -> list[Parameter]:
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not re.fullmatch(NAME, name):
             raise UsageError(f"{name!r} cannot be the name of a parameter", "use letters, digits and . _ - / @")
-        if isinstance(value, dict) and "parameters" in value:
+        if _is_nested(value):
             found += _parameters(_table(value["parameters"], name), f"{name}.")
             continue
         try:

@@ -30,7 +30,33 @@ TYPED = {
     "val/loss=tensorboard:runs": Objective("val/loss", "min", "tensorboard", "runs"),
 }
 
+NAMES = {
+    r"epoch (?P<step>\d+).*acc=(?P<value>\S+)": "acc",
+    r"step (?P<step>\d+): train loss [0-9.]+, val loss (?P<value>[0-9.]+)": "val_loss",
+    r"Test set: Average loss: ([0-9.]+)": "Average_loss",
+    r"Test set:.*Accuracy: \d+/\d+ \((\d+)%\)": "Accuracy",
+    r"val\s+loss[=: ]+([-+0-9.eE]+)": "val_loss",
+    r"(?i)\bval\.loss\b = (\S+)": "val.loss",
+    r"(?:train|val)_loss=(\S+)": "loss",
+    r"([0-9.]+)% accuracy": "accuracy",
+    r"eval/top-1: (?P<v>[0-9.]+)": "eval/top-1",
+    r"[(]x[)] err (\d+)": "err",
+    r"loss=[0-9.]+": "loss",
+    r"([0-9.]+)": "objective",
+}
+
+
+@pytest.mark.parametrize("pattern", NAMES)
+def test_the_name_of_a_pattern(pattern: str) -> None:
+    """Is that of the words before its value, never that of a step."""
+    assert parse_objective(f"regex:{pattern}:min").name == NAMES[pattern]
+
+
 REFUSED = {
+    r"regex:epoch (?P<step>\d+).*acc=(?P<value>\S+)": "whether a larger acc is better",
+    r"regex:test set: .* Accuracy: (\d+)": "whether a larger Accuracy is better",
+    r"regex:Epoch (\d+) acc ([0-9.]+)": "takes the Epoch for the value",
+    r"regex:([0-9.]+) top1 accuracy": "whether a larger top1_accuracy is better",
     "": "is not understood",
     "loss value": "is not understood",
     "regexp:x": "did you mean regex",

@@ -40,6 +40,7 @@ def test_a_log_may_arrive_in_any_pieces(cuts: list[int]) -> None:
     [
         (r"loss=(\S+)", "loss=3 loss=2", [(2.0, None)]),
         (r"step (?P<step>\d+).*loss=(?P<value>\S+)", "step 40 loss=-inf", [(-inf, 40.0)]),
+        (r"step (?P<step>\d+) .*loss=(\S+)", "step 40 loss=2", [(2.0, 40.0)]),
         (r"[0-9.]+$", "loss 0.25", [(0.25, None)]),
         (r"loss=(\S+)", "loss=oops", []),
         (r"loss=(\S+)?", "loss=", []),

@@ -19,7 +19,7 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title
 from stoker.core.units import count_text, parse_since
 from stoker.queue.control import Control, opened, warn
-from stoker.queue.retry import planned_retries, refuse_unfinished, retry
+from stoker.queue.retry import planned_retries, refuse_unfinished, retry, without_good_trials
 from stoker.queue.select import find, jobs_in_order
 from stoker.queue.view_text import LocalZone
 from stoker.store import queries
@@ -77,7 +77,7 @@ def command(
     Jobs of a foreground run that has ended become jobs of the queue. `all` means all finished jobs.
 
     \b
-      stoker retry 12                job 12, or all tasks of array 12
+      stoker retry 12                job 12, all tasks of array 12, or what failed of the adaptive sweep 12
       stoker retry --failed          all that failed in the last 24 hours
       stoker retry --tag sweep=3 --state oom
       stoker retry 12 --vram +20%    with more GPU memory than the last time
@@ -106,7 +106,7 @@ def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: boo
     named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
     refuse_unfinished(jobs)
-    return jobs
+    return without_good_trials(control.store, jobs)
 
 
 def _recently_failed(control: Control, since: str | None, chosen: Filter) -> list[Job]:

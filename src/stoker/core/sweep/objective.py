@@ -33,6 +33,14 @@ _RISING = (
     r"(?i)(?<![a-z])(acc|accuracy|auc|auroc|bleu|dice|f1|iou|map|precision|psnr|r2|recall|reward|rouge|score|ssim)"
 )
 """Names of values that users want to be large: for these a default of min would be a trap."""
+_FALLING = r"(?i)loss|err|perplexity|ppl|mse|mae|nll"
+_STEPS = ("step", "global_step", "epoch", "iter", "iteration")
+_GROUP = re.compile(r"\\.|\[\^?\]?[^\]]*\]|(?P<group>\(\?P<\w+>|\((?!\?))")
+"""A group whose content counts; escaped signs and sets of signs are passed over."""
+_BLANK = r"\\s[*+?]?|\[ \]"
+_CONSTRUCT = r"\[\^?\]?[^\]]*\]|\\[A-Za-z]|\\(?=\W)|\(\?P<\w+>|\(\?[a-zA-Z-]*[:)=!]|[()|^$*+?{}]|(?<!\\)\."
+"""Parts of a pattern that are no text."""
+_WORD = r"[A-Za-z](?:[\w/.-]*\w)?"
 
 
 class Objective(Struct, frozen=True):
@@ -72,7 +80,8 @@ def parse_objective(text: str, goal: str | None = None) -> Objective:
     name, source, where = _source_of(rest, text)
     own = next((word for word in suffixes if word in get_args(Goal)), None)
     take: Take = "best" if "best" in suffixes else "last"
-    return Objective(name, _goal_of(name, own or goal, text), source, where, take)
+    said = f"{name} {where}" if source == "regex" and not re.search(_FALLING, name) else name
+    return Objective(name, _goal_of(name, own or goal, text, said), source, where, take)
 
 
 def _without_suffixes(text: str) -> tuple[str, list[str]]:
@@ -92,7 +101,8 @@ def _source_of(text: str, given: str) -> tuple[str, Source, str]:
         return _reported(text, given)
     name, source, where = match.groups()
     if source == "regex":
-        return name or _name_in(where), "regex", _checked_pattern(where)
+        pattern = _checked_pattern(where)
+        return name or _checked_name(_name_in(where), given), "regex", pattern
     if not name:
         raise UsageError(f"--objective {given!r} does not name the value", f"write it as val_loss={text}")
     return name, _FILES[source], where
@@ -106,9 +116,31 @@ def _reported(text: str, given: str) -> tuple[str, Source, str]:
 
 
 def _name_in(pattern: str) -> str:
-    """The word at the beginning of a pattern, such as val_loss."""
-    word = re.match(r"[\^\\b(?:]*([A-Za-z][\w/.-]*?\w)\b(?![*+?{])", pattern)
-    return word[1] if word else "objective"
+    """The words before the value in a pattern, such as val_loss, else those after it."""
+    group = next((match for match in _GROUP.finditer(pattern) if match["group"] in _value_group(pattern)), None)
+    parts = (pattern[: group.start()], pattern[group.end() :]) if group else (pattern, "")
+    before, after = (re.sub(_CONSTRUCT, _gap, re.sub(_BLANK, " ", part)) for part in parts)
+    words = re.search(rf"({_WORD}(?: {_WORD}){{0,2}})\W*$", before) or re.search(rf"({_WORD}(?: {_WORD})?)", after)
+    return words[1].replace(" ", "_") if words else "objective"
+
+
+def _gap(construct: re.Match[str]) -> str:
+    """Leave a gap where a part of a pattern is no text; the sign that escapes the next one leaves none."""
+    return "" if construct[0] == "\\" else "\0"
+
+
+def _checked_name(name: str, given: str) -> str:
+    if name.lower() in _STEPS:
+        raise UsageError(
+            f"--objective {given!r} takes the {name} for the value",
+            "mark both: 'regex:epoch (?P<step>\\d+).*loss=(?P<value>\\S+)', or give the value a name: x=regex:...",
+        )
+    return name
+
+
+def _value_group(pattern: str) -> tuple[str, ...]:
+    """How the group of the value begins."""
+    return ("(?P<value>",) if "(?P<value>" in pattern else ("(", *re.findall(r"\(\?P<(?!step>)\w+>", pattern))
 
 
 def _checked_pattern(pattern: str) -> str:
@@ -121,10 +153,11 @@ def _checked_pattern(pattern: str) -> str:
     return pattern
 
 
-def _goal_of(name: str, goal: str | None, text: str) -> Goal:
+def _goal_of(name: str, goal: str | None, text: str, said: str) -> Goal:
+    """The goal; one has to be given where a word of what was said is the name of a value that should be large."""
     if goal in ("minimize", "maximize"):  # W&B's and Optuna's words
         return "min" if goal == "minimize" else "max"
-    if goal is None and re.search(_RISING, name):
+    if goal is None and re.search(_RISING, said):
         raise UsageError(
             f"--objective {text!r} does not say whether a larger {name} is better", f"write {name}:max or {name}:min"
         )

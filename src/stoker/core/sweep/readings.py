@@ -64,13 +64,14 @@ def reader_for(objective: Objective) -> LineReader:
 
 
 class PatternReader:
-    """A regular expression: the group `value`, else the first group, else the match; the group `step` is optional."""
+    """A regular expression: the group `value`, else the first but `step`, else the match; `step` is optional."""
 
     def __init__(self, pattern: str) -> None:
         self.notice = ""
         self._pattern = re.compile(pattern)
         names = self._pattern.groupindex
-        self._value: int | str = "value" if "value" in names else min(1, self._pattern.groups)
+        others = [number for number in range(1, self._pattern.groups + 1) if number != names.get("step")]
+        self._value: int | str = "value" if "value" in names else (others or [0])[0]
         self._has_step = "step" in names
 
     def read(self, line: str) -> Reading | None:

@@ -32,7 +32,7 @@ from stoker.core.spec import Command
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.objective import Objective
 from stoker.core.sweep.points import visited
-from stoker.core.sweep.pruning import Asha, Pruner, TrialCurve, stop_reason
+from stoker.core.sweep.pruning import Asha, Auto, Pruner, TrialCurve, stop_reason
 from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.space import Params
 
@@ -89,7 +89,8 @@ class Running:
 
     @property
     def curve(self) -> TrialCurve:
-        return TrialCurve(self.number, tuple((epoch, value) for epoch, value in enumerate(self.seen, 1)))
+        value = self.seen[-1] if len(self.seen) == EPOCHS and math.isfinite(self.seen[-1]) else None
+        return TrialCurve(self.number, tuple(enumerate(self.seen, 1)), value)
 
 
 @dataclass
@@ -153,16 +154,15 @@ def _epoch(trial: Running, running: dict[int, Running], search: Search) -> float
 def with_adviser(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
     """The study and the rules of the adviser."""
     sweep = Sweep(space=SPACE, command=Command(("true",)), method=method, seed=seed)
-    study = Study(folder / f"{method}{len(rules)}{per_gpu}{seed}", "bench", sweep, [LOSS])
+    name = _name(method, rules, per_gpu)
+    study = Study(folder / f"{name}{seed}", "bench", sweep, [LOSS])
 
     def tell(trial: Running, stopped: bool) -> None:
         usable = math.isfinite(trial.seen[-1])
         values = (trial.seen[-1],) if usable else ()
         study.tell(Told(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
 
-    return Search(
-        _name(method, rules, per_gpu), study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // AHEAD_SHARE
-    )
+    return Search(name, study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // AHEAD_SHARE)
 
 
 def at_random(rules: list[Pruner], per_gpu: int, seed: int) -> Search:
@@ -179,7 +179,8 @@ def _judge(rules: list[Pruner]) -> Callable[[Running, list[TrialCurve]], bool]:
 
 
 def _name(method: str, rules: list[Pruner], per_gpu: int) -> str:
-    return f"{method}{' + asha' if rules else ''}{', two per GPU' if per_gpu > 1 else ''}"
+    parts = [method, *(type(rule).__name__.lower() for rule in rules)]
+    return " + ".join(parts) + (", two per GPU" if per_gpu > 1 else "")
 
 
 # -- Optuna by hand -----------------------------------------------------------------------------------
@@ -224,11 +225,12 @@ def by_hand(*, halving: bool, seed: int) -> Search:
 
 def searches(seed: int, folder: Path) -> list[Search]:
     asha: list[Pruner] = [Asha(3, 3)]
+    auto: list[Pruner] = [Auto()]
     return [
         by_hand(halving=False, seed=seed),
         by_hand(halving=True, seed=seed),
-        *(at_random(rules, per_gpu, seed) for per_gpu in (1, 2) for rules in ([], asha)),
-        *(with_adviser("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha)),
+        *(at_random(rules, per_gpu, seed) for per_gpu in (1, 2) for rules in ([], asha, auto)),
+        *(with_adviser("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha, auto)),
     ]
 
 

@@ -219,6 +219,26 @@ def test_bad_trials_are_stopped_once(queue: Queue) -> None:
     assert requests == [Cancel(queue.trials()[1].job, note=note, result="stopped")]
 
 
+def test_ended_trials_show_where_to_stop_others(queue: Queue) -> None:
+    """`auto` learns from trials that ran to their end, and stops nothing before it has enough of them."""
+    adviser = queue.start(count=6, max_parallel=6, pruners=("auto:startup=4",))
+    adviser.turn()
+    for number in range(4):
+        queue.run(number, "".join(f"loss={number + 1 / step}\n" for step in range(1, 5)))
+    queue.run(4, "loss=9\n")
+    adviser.turn()
+    assert not queue.store.requests(QUEUE), "nothing has ended"
+    for number in range(4):
+        queue.end(number)
+    adviser.turn()
+    queue.run(5, "loss=9\n" * 4)
+    adviser.turn()
+    (cancel,) = [request for _, request in queue.store.requests(QUEUE)]
+    assert isinstance(cancel, Cancel)
+    assert cancel.job == queue.trials()[5].job
+    assert "ranks agree with the end from step 1 on" in cancel.note
+
+
 def test_repeats_of_a_point_are_one_trial_of_the_study(queue: Queue) -> None:
     """Its value is their mean; parameters are the same."""
     adviser = queue.start(repeat=2, count=1)

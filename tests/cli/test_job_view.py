@@ -94,7 +94,9 @@ def test_everything_is_told() -> None:
     assert "12.0G to be reserved" in shown
     assert "8.0/10G   87%  1.0G" in shown
     assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
-    assert "1:00:00 run time, 8 tasks of its array at once, 2 retries (on oom, 3), not requeued after a crash" in shown
+    assert "1:00:00 run time, 8 of its executor at once, 2 retries (on oom, 3), not requeued after a crash" in shown
+    task = "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, label="12.3"), NOW, 200)))
+    assert "8 tasks of its array at once" in task
     assert "5 (ok), array 6 (any)" in shown
     assert "start now" in shown or "start at " in shown or "start tomorrow " in shown
     assert "3f2a1c*" in shown

@@ -245,6 +245,52 @@ class TestContract:
         assert record.command.words[-2:] == ("rate=0.2", "seed=2")
         assert record.spec.at_once == 1
 
+    def test_max_workers_limits_the_jobs_of_an_executor(self, queue: Programs) -> None:
+        """Single calls and arrays share the limit; jobs of other executors do not count."""
+        pool = stoker.Executor(2, gpus=1, vram="1G")
+        jobs = [
+            pool.submit(wait_for(gate(queue, "pool"))),
+            *pool.map_array(lambda _: wait_for(gate(queue, "pool"))(), [1, 2]),
+        ]
+        other = stoker.Executor(1, gpus=1, vram="1G").submit(pow, 2, 3)
+        assert other.result(60) == 8
+
+        def reasons() -> list[str]:
+            ours = [job.shown_id for job in jobs]
+            return [row["why"] for row in stoker.status() if row["label"] in ours and row["state"] == "queued"]
+
+        wait_until(lambda: [job.state for job in jobs].count("running") == 2 and bool(reasons()) and all(reasons()))
+        (why,) = reasons()
+        assert "executor" in why
+        assert "2" in why
+        queue.open_gate("pool")
+        assert len([job.result(60) for job in jobs]) == 3
+
+    def test_an_initializer_runs_before_each_call(self, queue: Programs) -> None:
+        """In the process of the call; names and arguments are those of the function, and its errors are raised."""
+
+        def prepare(name: str, value: str) -> None:
+            os.environ[name] = value
+
+        def look(name: str) -> str:
+            return os.environ[name]
+
+        executor = stoker.Executor(gpus=1, vram="1G", initializer=prepare, initargs=("PREPARED", "yes"))
+        job = executor.submit(look, "PREPARED")
+        assert (job.result(60), job.name) == ("yes", "look")
+        assert queue.job(job.id).command.words[-1] == "name=PREPARED"
+        assert list(executor.map(look, ["PREPARED"] * 3, chunksize=2)) == ["yes"] * 3
+        failing = stoker.Executor(gpus=1, vram="1G", initializer=divmod, initargs=(1, 0)).submit(pow, 2, 3)
+        with pytest.raises(ZeroDivisionError):
+            failing.result(60)
+
+    def test_names_of_submitit(self, executor: stoker.Executor) -> None:
+        """What its jobs have and needs no other idea here: the id as text, and the results of all tasks."""
+        single, *tasks = [executor.submit(pow, 2, 3), *executor.map_array(pow, [2, 3], [2, 2])]
+        assert single.job_id == str(single.id)
+        assert [job.job_id for job in tasks] == [f"{tasks[0].id}.0", f"{tasks[0].id}.1"]
+        assert [job.results() for job in tasks] == [[4], [9]]
+
     def test_functions_of_the_standard_library(self, queue: Programs, executor: stoker.Executor) -> None:
         """as_completed, wait, callbacks and asyncio treat the jobs as any futures."""
         slow = executor.submit(wait_for(gate(queue, "slow")))
@@ -279,9 +325,9 @@ class TestContract:
                     if not waiter.done():
                         queue.open_gate("unfinished")
                 assert (done.done, done.not_done) == ({failing}, {slow})
-                assert isinstance(failing.exception(), error)
+                assert isinstance(failing.exception(60), error)
                 with pytest.raises(error):
-                    failing.result()
+                    failing.result(60)
         queue.open_gate("unfinished")
         assert slow.result(60) == gate(queue, "unfinished")
 
@@ -586,6 +632,7 @@ class TestBadInput:
         ("options", "told"),
         [
             ({"gpu": 1}, "unknown key 'gpu'"),
+            ({"max_workers": 2, "cluster": "big"}, "max_workers does not work on a cluster"),
             ({"vram": "much"}, "much"),
             ({"gpus": "two"}, "gpus"),
             ({"array": "0-3"}, "takes no array option"),

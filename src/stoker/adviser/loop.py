@@ -259,7 +259,9 @@ class Adviser:
         ended = [number for number, result in self._results.items() if result.over][-KEPT_CURVES:]
         for number in ended:
             if number not in self._ended_curves:
-                self._ended_curves[number] = TrialCurve(number, self._results[number].curve(name))
+                result = self._results[number]
+                value = result.values.get(name) if result.is_usable else None
+                self._ended_curves[number] = TrialCurve(number, result.curve(name), value)
         found = {number: self._ended_curves[number] for number in ended}
         running = {number: TrialCurve(number, trial.values.curves[name]) for number, trial in self._running.items()}
         return {**found, **running}

@@ -110,7 +110,9 @@ class JobSpec(Struct, frozen=True):
     retry_on: tuple[str, ...] = ()
     """Results and exit codes that are retried; empty is any failure."""
     at_once: int | None = None
-    """How many tasks of its array may run at once."""
+    """How many tasks of its array, or jobs of its pool, may run at once."""
+    pool: str = ""
+    """Name of the Python executor whose jobs share `at_once`; empty for an array's own limit."""
     tags: tuple[tuple[str, str], ...] = ()
     commit: str = ""
     """The commit of its directory at submit, with a `*` where files differed from it."""

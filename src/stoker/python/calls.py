@@ -46,12 +46,17 @@ def command_of(paths: Paths, function: Callable[..., Any], call: Call) -> Comman
 
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a function or of another callable."""
-    inner = getattr(function, "func", function)  # of a partial
+    inner = _inner(function)
     return str(getattr(inner, "__name__", type(inner).__name__))
 
 
+def _inner(function: Callable[..., Any]) -> Any:
+    """The function of a partial, or of one with an initializer."""
+    return getattr(function, "func", function)
+
+
 def _full_name(function: Callable[..., Any]) -> str:
-    inner = getattr(function, "func", function)
+    inner = _inner(function)
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     return f"{inner.__module__}.{name}" if getattr(inner, "__module__", None) else str(name)
 
@@ -114,7 +119,7 @@ def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
     """The lines of notebook cells that define the function and the functions it uses; tracebacks quote them."""
     import linecache
 
-    used = [function, *(value for _, value in _reached(function))]
+    used = [_inner(function), *(value for _, value in _reached(function))]
     files = {each.__code__.co_filename for each in used if hasattr(each, "__code__")}
     return {file: linecache.getlines(file) for file in files if not os.path.exists(file)}
 
@@ -151,6 +156,7 @@ def _blame(
 
 def _reached(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
     """Variables that are pickled with a function: of its closure, and globals of a module that is not importable."""
+    function = _inner(function)
     code = getattr(function, "__code__", None)
     if code is None:
         return

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import concurrent.futures
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +19,7 @@ from stoker.core.units import count_text
 from stoker.python import submitting
 from stoker.python.calls import Call
 from stoker.python.connection import find_link
-from stoker.python.function_child import run_chunk
+from stoker.python.function_child import Prepared, run_chunk
 from stoker.python.job import Job, cancel_all, handles_of
 from stoker.python.keywords import read_keywords, takes_job_options
 
@@ -36,9 +38,21 @@ class Executor(concurrent.futures.Executor):
     """
 
     @takes_job_options
-    def __init__(self, **options: Unpack[Keywords]) -> None:
-        """Nothing is submitted yet."""
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        *,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        **options: Unpack[Keywords],
+    ) -> None:
+        """Nothing is submitted yet. `max_workers` is how many of its jobs may run at a time.
+
+        Each job calls the `initializer` first, since it has a process of its own.
+        """
         self._options = read_keywords(options)
+        self._pool = _pool(max_workers, self._options.cluster)
+        self._prepared = partial(Prepared, initializer=initializer, initargs=initargs) if initializer else None
         if self._options.array is not None:
             raise UsageError("an Executor takes no array option", "use map_array()")
         self._link = find_link()
@@ -106,7 +120,9 @@ class Executor(concurrent.futures.Executor):
     def _submit(self, fn: Callable[..., Any], calls: Sequence[Call], array: str | None) -> list[Job]:
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        jobs = handles_of(self._link, submitting.submit_calls(self._link, fn, calls, self._options, array))
+        function = self._prepared(fn) if self._prepared else fn
+        ids = submitting.submit_calls(self._link, function, calls, self._options, array, pool=self._pool)
+        jobs = handles_of(self._link, ids)
         with self._lock:
             self._open.update(jobs)
         for job in jobs:
@@ -117,6 +133,16 @@ class Executor(concurrent.futures.Executor):
         assert isinstance(job, Job)
         with self._lock:
             self._open.discard(job)
+
+
+def _pool(max_workers: int | None, cluster: str | None) -> submitting.Pool | None:
+    if max_workers is None:
+        return None
+    if max_workers < 1:
+        raise ValueError("max_workers must be greater than 0")
+    if cluster:
+        raise UsageError("max_workers does not work on a cluster", "limit an array there: map_array(..., at_once=4)")
+    return submitting.Pool(f"{os.getpid()}-{os.urandom(2).hex()}", max_workers)
 
 
 def _chunks(calls: Iterable[tuple[Any, ...]], size: int) -> Iterator[tuple[tuple[Any, ...], ...]]:

@@ -114,6 +114,21 @@ def run_chunk(function: Callable[..., Any], calls: Iterable[tuple[Any, ...]]) ->
     return [function(*arguments) for arguments in calls]
 
 
+class Prepared:
+    """A function with an initializer, which is called before it in the same process."""
+
+    def __init__(
+        self, func: Callable[..., Any], initializer: Callable[..., object], initargs: tuple[Any, ...] = ()
+    ) -> None:
+        self.func = self.__wrapped__ = func
+        self._initializer = initializer
+        self._initargs = initargs
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._initializer(*self._initargs)
+        return self.func(*args, **kwargs)
+
+
 def _prepare_output() -> None:
     """Flush output line by line, and print a traceback when C code crashes."""
     import faulthandler

@@ -61,6 +61,11 @@ class Job(Future[Any]):
         return id_text(self._record)
 
     @property
+    def job_id(self) -> str:
+        """The same as shown_id, as submitit calls it."""
+        return self.shown_id
+
+    @property
     def name(self) -> str:
         return self._record.name
 
@@ -153,6 +158,10 @@ class Job(Future[Any]):
         if outcome.error is not None:
             raise outcome.error
         return outcome.value
+
+    def results(self) -> list[Any]:
+        """The result in a list, as submitit has it: a job is one task."""
+        return [self.result()]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What result() would raise; a CancelledError is raised here, too."""

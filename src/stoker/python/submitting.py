@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -37,8 +37,21 @@ def submit_command(link: Link, words: Sequence[str] | str, options: JobOptions) 
     return _submit(link, options, command_of(words))[0].ids
 
 
+class Pool(NamedTuple):
+    """A limit that jobs of several submits share."""
+
+    name: str
+    at_once: int
+
+
 def submit_calls(
-    link: Link, function: Callable[..., Any], given: Sequence[Call], options: JobOptions, array: str | None = None
+    link: Link,
+    function: Callable[..., Any],
+    given: Sequence[Call],
+    options: JobOptions,
+    array: str | None = None,
+    *,
+    pool: Pool | None = None,
 ) -> range:
     """Submit a job for each call; several are the tasks of an array."""
     named = msgspec.structs.replace(_named(options, function), array=array)
@@ -50,7 +63,7 @@ def submit_calls(
             place = calls.settle(folder, files, ids[0])
             return lambda: place.rename(folder)
 
-        entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands), settle)
+        entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands, pool=pool), settle)
     make_durable(files.functions)
     return entered[0].ids
 
@@ -60,9 +73,11 @@ def files_of(link: Link, options: JobOptions) -> Paths:
     return _submission(link, options).files
 
 
-def _with_commands(part: Part, commands: Sequence[Command]) -> Part:
-    """The tasks of an array with a command each, without placeholders."""
+def _with_commands(part: Part, commands: Sequence[Command], pool: Pool | None) -> Part:
+    """The tasks of an array with a command each. An array's own limit replaces that of the pool."""
     spec = msgspec.structs.replace(part.jobs[0].spec, fill=False)
+    if pool is not None and spec.at_once is None:
+        spec = msgspec.structs.replace(spec, pool=pool.name, at_once=pool.at_once)
     jobs = [
         msgspec.structs.replace(job, command=command, spec=spec)
         for job, command in zip(part.jobs, commands, strict=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tracemalloc
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.job import Job
-from stoker.core.planner.queue import SLACK, WaitingJobs, shape_of
+from stoker.core.planner.queue import SLACK, Cap, WaitingJobs, caps_of, shape_of
 from stoker.core.spec import JobSpec
 from support.build import a_job, a_need, a_queue
 
@@ -24,6 +25,15 @@ def test_resources_and_priority_make_a_group() -> None:
     """Resources and priority make a group."""
     waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5))
     assert ids_by_shape(waiting) == {(1, 0): [1, 3], (4, 0): [2], (1, 5): [4]}
+
+
+def test_jobs_of_an_executor_share_a_limit() -> None:
+    """Single jobs and tasks of its arrays count together; another array has its own limit."""
+    pooled = JobSpec(a_need(1), at_once=2, pool="7-ab")
+    single, task = a_job(1, spec=pooled), msgspec.structs.replace(a_job(2, spec=pooled), array=2, task=0)
+    assert caps_of(single) == caps_of(task) == (Cap("executor 7-ab", 2),)
+    alone = msgspec.structs.replace(task, spec=JobSpec(a_need(1), at_once=2))
+    assert caps_of(alone) == (Cap("array 2", 2),)
 
 
 def test_a_job_that_comes_back_takes_its_old_place() -> None:

@@ -160,12 +160,16 @@ def _reserved(details: JobDetails) -> str:
 def _limits(details: JobDetails) -> str:
     parts = [f"{watch_text(details.limit_seconds)} run time"] if details.limit_seconds is not None else []
     parts += [f"signal {details.early_signal} before it"] if details.early_signal and parts else []
-    parts += [f"{count_text(details.at_once, 'task')} of its array at once"] if details.at_once is not None else []
+    parts += [_at_once(details.at_once, is_task="." in details.label)] if details.at_once is not None else []
     if details.retries:
         when = f" (on {', '.join(details.retry_on)})" if details.retry_on else ""
         parts.append(count_text(details.retries, "retry", "retries") + when)
     parts += [] if details.requeue else ["not requeued after a crash"]
     return ", ".join(parts)
+
+
+def _at_once(limit: int, *, is_task: bool) -> str:
+    return f"{count_text(limit, 'task')} of its array at once" if is_task else f"{limit} of its executor at once"
 
 
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:

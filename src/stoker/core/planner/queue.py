@@ -22,7 +22,7 @@ class Cap(NamedTuple):
     """A limit on how many jobs of some kind run at once."""
 
     name: str
-    """As shown to users: `group vision`, `array 12`, `CPU jobs`."""
+    """As shown to users: `group vision`, `array 12`, `executor 4711-3f`, `CPU jobs`."""
     limit: int | None = None
     """None where the policy sets it."""
 
@@ -81,7 +81,7 @@ def caps_of(job: Job) -> tuple[Cap, ...]:
     spec = job.spec
     caps = [Cap(f"group {spec.group}")] if spec.group else []
     if spec.at_once is not None:
-        caps.append(Cap(f"array {job.array}", spec.at_once))
+        caps.append(Cap(f"executor {spec.pool}" if spec.pool else f"array {job.array}", spec.at_once))
     if not spec.resources.gpus:
         caps.append(ON_FINISH_JOBS if spec.role == "hook" else CPU_JOBS)
     return tuple(caps)

@@ -21,14 +21,14 @@ def importance_of(points: Sequence[tuple[Params, float]]) -> dict[str, float]:
     usable = [(params, value) for params, value in points if isfinite(value)]
     if len(usable) < LEAST:
         return {}
-    ranks = _ranks([value for _, value in usable])
+    ranks = ranks_of([value for _, value in usable])
     names = dict.fromkeys(name for params, _ in usable for name in params)
     columns = {name: [params.get(name) for params, _ in usable] for name in names}
     found = {name: _explained(_groups(column), ranks) for name, column in columns.items() if len(set(column)) > 1}
     return dict(sorted(found.items(), key=lambda one: -one[1]))
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
+def ranks_of(values: Sequence[float]) -> list[float]:
     """Positions from 0; equal values share their mean position."""
     places: dict[float, list[int]] = {}
     for place, value in enumerate(sorted(values)):
@@ -41,7 +41,7 @@ def _groups(column: Sequence[Scalar]) -> list[object]:
     numbers = [value for value in column if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(column) or len(set(numbers)) <= BINS:
         return list(column)
-    places = _ranks([float(number) for number in numbers])
+    places = ranks_of([float(number) for number in numbers])
     return [int(place * BINS / len(places)) for place in places]
 
 

@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from math import ceil, floor, inf, isfinite, log
-from statistics import median
+from statistics import StatisticsError, correlation, median
 from typing import Any, get_args
 
 from msgspec import Struct
 
 from stoker.core.errors import UsageError, did_you_mean
+from stoker.core.sweep.importance import ranks_of
 from stoker.core.sweep.objective import Curve, Goal, score
+
+AGREEMENT = 0.7
+"""Least rank correlation between the values at a step and those at the end at which `auto` trusts the step."""
+THROUGH = 16
+"""`auto` lets one of so many trials run to its end whatever its values are, to check its first step again."""
+LEAST_STARTUP = 4
+"""Trials below which ranks say nothing."""
+STEP_RATIO = 1.25
+"""Ratio between the steps of which `auto` chooses the first."""
 
 
 class TrialCurve(Struct, frozen=True):
@@ -23,6 +34,16 @@ class TrialCurve(Struct, frozen=True):
 
     number: int
     curve: Curve
+    value: float | None = None
+    """Its value at its end; None while it runs, and if it failed or was stopped."""
+
+
+class Auto(Struct, frozen=True, tag="auto"):
+    """Successive halving that begins where the ranks of trials begin to agree with those at their end."""
+
+    startup: int = 8
+    """Trials that run to their end before any is stopped."""
+    eta: float = 3
 
 
 class Median(Struct, frozen=True, tag="median"):
@@ -65,7 +86,7 @@ class Threshold(Struct, frozen=True, tag="threshold"):
     warmup: float = 0
 
 
-Pruner = Median | Asha | Hyperband | Patience | Threshold
+Pruner = Auto | Median | Asha | Hyperband | Patience | Threshold
 
 
 def stop_reason(
@@ -82,6 +103,8 @@ def stop_reason(
 
 def _reason(rule: Pruner, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float) -> str:
     match rule:
+        case Auto():
+            return _behind_where_ranks_agree(rule, goal, own, others, judged)
         case Median():
             return _behind_median(rule, goal, own, others)
         case Asha():
@@ -113,25 +136,91 @@ def _behind_median(rule: Median, goal: Goal, own: TrialCurve, others: Sequence[T
 
 
 def _behind_at_rung(rule: Asha, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float) -> str:
-    rung = _newest_rung(rule, judged, own.curve[-1][0])
-    mine = None if rung is None else best_until(goal, own.curve, rung)
-    if rung is None or mine is None:
+    rungs = _new_rungs(rule, judged, own.curve[-1][0])
+    if not rungs:
         return ""
-    found = [best for one in others if (best := best_until(goal, one.curve, rung)) is not None]
-    better, total = sum(best < mine for best in found), len(found) + 1
+    found = {
+        rung: [best for one in others if (best := best_until(goal, one.curve, rung)) is not None] for rung in rungs
+    }
+    # A trial that was read late has passed several: the last with enough others to compare with counts.
+    rung = next((rung for rung in reversed(rungs) if len(found[rung]) + 1 >= rule.eta), rungs[0])
+    mine = best_until(goal, own.curve, rung)
+    better, total = sum(mine is not None and best < mine for best in found[rung]), len(found[rung]) + 1
     if better < max(1, int(total / rule.eta)):
         return ""
     return f"not among the best 1/{rule.eta:g} of {total} trials at step {rung:g}"
 
 
-def _newest_rung(rule: Asha, judged: float, last: float) -> float | None:
-    """The largest rung that the trial reached with its new steps; None where it reached none."""
-    if last < rule.min:
-        return None
-    rung = rule.min
-    while rung * rule.eta <= last:
+def _new_rungs(rule: Asha, judged: float, last: float) -> list[float]:
+    """The rungs that the trial reached with its new steps."""
+    rungs, rung = [], rule.min
+    while rung <= last:
+        rungs.append(rung)
         rung *= rule.eta
-    return rung if rung > judged else None
+    return [rung for rung in rungs if rung > judged]
+
+
+def _behind_where_ranks_agree(
+    rule: Auto, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float
+) -> str:
+    first = None if runs_through(own.number) else first_rung(rule, goal, others)
+    if first is None:
+        return ""
+    reason = _behind_at_rung(Asha(first, rule.eta), goal, own, others, judged)
+    return f"{reason} (ranks agree with the end from step {first:g} on)" if reason else ""
+
+
+def runs_through(number: int) -> bool:
+    """Whether `auto` never stops a trial, by its number alone; scattered, since the points of a grid repeat."""
+    return (number * 2654435761 >> 16) % THROUGH == THROUGH - 1
+
+
+def first_rung(rule: Auto, goal: Goal, trials: Sequence[TrialCurve]) -> float | None:
+    """The step from which on the ranks of trials agree with those at the end.
+
+    None where too few trials have ended by themselves, or where the ranks change until the end. Trials that were
+    judged and went on are no fair sample: only the first ones count, and those that were never judged.
+    """
+    ended = sorted((one for one in trials if one.value is not None and one.curve), key=lambda one: one.number)
+    if len(ended) < rule.startup:
+        return None
+    sample = ended[: rule.startup] + [one for one in ended[rule.startup :] if runs_through(one.number)]
+    final = ranks_of([score(goal, one.value) for one in sample if one.value is not None])
+    bests = [_Bests(goal, one.curve) for one in sample]
+    first = None
+    for step in _steps_back(sample):
+        if _agreement([best.until(step) for best in bests], final) < AGREEMENT:
+            break
+        first = step
+    return first
+
+
+class _Bests:
+    """The best score of a trial up to each step; that of its end for later steps."""
+
+    def __init__(self, goal: Goal, curve: Curve) -> None:
+        self._steps = [step for step, _ in curve]
+        self._scores = list(accumulate((score(goal, value) for _, value in curve), min))
+
+    def until(self, step: float) -> float:
+        return self._scores[max(0, bisect_right(self._steps, step) - 1)]
+
+
+def _steps_back(trials: Sequence[TrialCurve]) -> Iterator[float]:
+    """Steps of a trial of usual length, from its end to its beginning."""
+    usual = sorted(trials, key=lambda one: one.curve[-1][0])[len(trials) // 2]
+    steps = [step for step, _ in usual.curve if step > 0]
+    while steps:
+        del steps[bisect_right(steps, steps[-1] / STEP_RATIO) :]
+        yield from steps[-1:]
+
+
+def _agreement(values: Sequence[float], final: Sequence[float]) -> float:
+    """The rank correlation; 0 where all values are equal."""
+    try:
+        return correlation(ranks_of(values), final)
+    except StatisticsError:
+        return 0.0
 
 
 def brackets_of(rule: Hyperband) -> list[tuple[Asha, int]]:
@@ -184,7 +273,7 @@ _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
 
 def parse_pruner(text: str) -> Pruner:
-    """`median:startup=5,warmup=10`, `asha:min=1,eta=3`, `hyperband:max=81`, `patience:10`, `threshold:upper=9`."""
+    """`auto`, `median:startup=5,warmup=10`, `asha:min=1`, `hyperband:max=81`, `patience:10`, `threshold:upper=9`."""
     word, colon, rest = text.strip().partition(":")
     name = _ALIASES.get(word.lower(), word.lower())
     if name not in _KINDS:
@@ -222,4 +311,6 @@ def _checked(rule: Pruner, text: str) -> Pruner:
             raise refuse("lower is above upper")
         case Median(startup=startup) if startup < 1:
             raise refuse("startup must be 1 or more")
+        case Auto(startup, eta) if not (startup >= LEAST_STARTUP and eta > 1):
+            raise refuse(f"startup must be {LEAST_STARTUP} or more, and eta more than 1")
     return rule

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 import pytest
 
-from stoker.cli.advice import misplaced_option, usage_error
+from stoker.cli.advice import meant_command, misplaced_option, other_queue, usage_error
 from stoker.cli.main import stoker
+from stoker.core.errors import NoSuchJob
 from stoker.queue.options import JobOptions
 from stoker.queue.script import Line
 
@@ -50,7 +53,47 @@ def test_errors_have_one_form() -> None:
     """A sentence without a capital or a full stop, and where to look."""
     assert said("edit") == "missing argument 'ID...' / see: stoker edit --help"
     assert said("submit", "-G") == "option '-G' requires an argument / see: stoker submit --help"
-    assert said("engine", "stop", "--foo") == "no such option: --foo / did you mean --force?"
+    assert said("engine", "stop", "--forse") == "no such option: --forse / did you mean --force?"
+    assert said("engine", "stop", "--foo") == "no such option: --foo / see: stoker engine stop --help"
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["12"], "type: stoker status 12"),
+        (["12.3"], "type: stoker status 12.3"),
+        (["12.[3-5]"], "type: stoker status '12.[3-5]'"),
+        (["jobs.txt"], "type: stoker run jobs.txt"),
+        (["train.py", "--lr", "1"], "type: stoker submit -- python3 train.py --lr 1"),
+        (["job.sh", "a b"], "type: stoker submit job.sh 'a b'"),
+        (["sh", "-c", "true"], "type: stoker submit -- sh -c true"),
+        (["ps"], "type: stoker, or stoker status ID"),
+        (["stop"], "type: stoker cancel ID; the engine: stoker engine stop"),
+        (["restart"], "type: stoker retry ID; the engine: stoker engine restart"),
+        (["doctor"], "type: stoker engine check"),
+        (["config"], "type: stoker engine config"),
+        (["tail"], "type: stoker logs -f ID"),
+        (["users"], "type: stoker status --by-user"),
+        (["sbatch", "job.sh"], "type: stoker submit SCRIPT"),
+        (["statsu"], ""),
+        (["missing.py"], ""),
+        (["sh"], ""),
+    ],
+)
+def test_words_that_are_no_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], hint: str
+) -> None:
+    """An id, a file, a program, or a command of another tool: the hint is the line that was meant."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("jobs.txt", "train.py", "job.sh"):
+        (tmp_path / name).touch()
+    assert meant_command(words) == hint
+
+
+def test_an_option_of_edit_without_dashes() -> None:
+    """It is read as the name of a job."""
+    error = other_queue(NoSuchJob("no job is named 'priority=5'", "", "priority=5"), ["edit", "last", "priority=5"])
+    assert error.hint == "options begin with dashes: --priority 5"
 
 
 @pytest.mark.parametrize(
@@ -60,6 +103,7 @@ def test_errors_have_one_form() -> None:
         (("python", "train.py", "-t", "1h", "x"), "stoker submit -J a -t 1h -- python train.py x"),
         (("python", "train.py", "--vram=6G"), "stoker submit -J a --vram 6G -- python train.py"),
         (("python", "train.py", "--array", "0-9"), "stoker submit -J a --array 0-9 -- python train.py"),
+        (("a", "-t", "1h", "b", "--gpus=2", "c"), "stoker submit -J a -t 1h --gpus 2 -- a b c"),
     ],
 )
 def test_an_option_after_the_command_is_noticed(words: tuple[str, ...], typed: str) -> None:

@@ -304,3 +304,31 @@ def test_a_missing_directory_for_the_output(tmp_path: Path) -> None:
     ]
     assert noted(tmp_path, "python", out=out, after=(Dependency(1),)) == []
     assert noted(tmp_path, "python", out=f"{tmp_path}/%x/%j.log", err=f"{tmp_path}/e") == []
+
+
+def test_one_missing_directory_is_named_once(tmp_path: Path) -> None:
+    """Also if both outputs are in it."""
+    assert len(noted(tmp_path, "python", out=f"{tmp_path}/logs/o", err=f"{tmp_path}/logs/e")) == 1
+
+
+def test_an_output_that_cannot_be_a_file(tmp_path: Path) -> None:
+    """A directory, or a place of the kernel."""
+    (note,) = noted(tmp_path, "python", out=str(tmp_path))
+    assert note.endswith(f"is a directory, so the job would fail; name a file: -o {tmp_path}/%j.log")
+    assert "no file can be created in /proc" in noted(tmp_path, "python", out="/proc/x")[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["""python 'a" b'""", "true # don't", "cat <<END\ndon't\nEND", """echo "it's" """, r"echo \'", "echo 'a'"]
+)
+def test_quotes_that_are_closed(tmp_path: Path, line: str) -> None:
+    """Comments and here documents may have a single one."""
+    assert [note for note in noted(tmp_path, line, shell="/bin/sh") if "quote" in note] == []
+
+
+@pytest.mark.parametrize("line", ["python 'a b", 'python "a', "python train.py; echo 'done"])
+def test_a_quote_that_is_not_closed(tmp_path: Path, line: str) -> None:
+    """The job would fail at once."""
+    assert noted(tmp_path, line, shell="/bin/sh") == [
+        "warning: /bin/sh cannot read the line, so the job would fail: a quote is not closed"
+    ]

@@ -51,6 +51,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_path(folder / "bin", install(folder))
 
 
+@pytest.mark.timeout(600)  # it installs Stoker first
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_run_as_printed(page: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Each block ends with success; the page has one queue, as for a user who types it from top to bottom."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from collections.abc import Sequence
 
 import click
 
 from stoker.cli.sim_option import SIM, sim_words
-from stoker.core.errors import NoSuchJob, StokerError, UsageError
+from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.spec import parse_array
 from stoker.queue.options import BY_NAME, JobOptions, Option
 from stoker.queue.script import Line
@@ -29,6 +30,51 @@ _FOREIGN = {
     "--hold": "stoker run starts jobs at once; type: stoker submit --hold",
 }
 """What to type in place of options of other tools."""
+_COMMANDS = {
+    "sbatch": "stoker submit SCRIPT",
+    "srun": "stoker run -- COMMAND",
+    "squeue": "stoker",
+    "scancel": "stoker cancel ID",
+    "sacct": "stoker history",
+    "sinfo": "stoker gpus",
+    "scontrol": "stoker status ID, stoker edit ID, stoker pause ID or stoker resume ID",
+    **dict.fromkeys(("ps", "list", "jobs", "info"), "stoker, or stoker status ID"),
+    **dict.fromkeys(("tail", "attach", "output", "cat"), "stoker logs -f ID"),
+    **dict.fromkeys(("delete", "remove", "del"), "stoker cancel ID"),
+    **dict.fromkeys(("clear", "clean", "prune"), "nothing: ended jobs leave the list by themselves (setting keep)"),
+    **dict.fromkeys(("doctor", "check", "health"), "stoker engine check"),
+    **dict.fromkeys(("config", "settings"), "stoker engine config"),
+    **dict.fromkeys(("nvidia-smi", "smi", "nodes"), "stoker gpus"),
+    "start": "stoker submit -- COMMAND; the engine: stoker engine start",
+    "stop": "stoker cancel ID; the engine: stoker engine stop",
+    "restart": "stoker retry ID; the engine: stoker engine restart",
+    "users": "stoker status --by-user",
+    "install": "stoker engine install",
+    "completion": "stoker engine completion",
+    "version": "stoker --version",
+}
+"""What to type in place of commands of other tools."""
+_AS_LIST = (".txt", ".csv", ".jsonl", ".toml", ".list")
+_A_JOB = re.compile(r"\d+([._][\d,\[\]-]+)?")
+
+
+def meant_command(words: Sequence[str]) -> str:
+    """A hint for words that begin with no command: one of another tool, an id, a file or a program; else empty."""
+    from shutil import which
+
+    word = words[0]
+    if advice := _COMMANDS.get(word):
+        return f"type: {advice}"
+    if _A_JOB.fullmatch(word):
+        return f"type: {shlex.join(['stoker', 'status', *words])}"
+    if os.path.isfile(word) and word.endswith(_AS_LIST):
+        return f"type: {shlex.join(['stoker', 'run', *words])}"
+    if os.path.isfile(word):
+        python = ["--", "python3"] if word.endswith(".py") else []
+        return f"type: {shlex.join(['stoker', 'submit', *python, *words])}"
+    if len(words) > 1 and which(word):
+        return f"type: {shlex.join(['stoker', 'submit', '--', *words])}"
+    return ""
 
 
 def usage_error(error: click.ClickException, words: Sequence[str]) -> StokerError:
@@ -37,11 +83,18 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> StokerErro
     hint = f"see: {context.command_path if context else f'stoker {words[0]}'} --help"
     if isinstance(error, click.NoSuchOption):
         command = context.command.name if context else ""
-        near = f"did you mean {error.possibilities[0]}?" if error.possibilities else hint
+        near = _near_option(error.option_name, error.possibilities or ()) or hint
         advice = _foreign(error.option_name) if command in _OF_JOBS else ""
         return UsageError(f"no such option: {error.option_name}", advice or near)
     text = error.format_message().rstrip(".").replace("\n", " ")
     return UsageError(text[:1].lower() + text[1:], hint)
+
+
+def _near_option(flag: str, possible: Sequence[str]) -> str:
+    """A hint at the nearest of click's suggestions, which counts the dashes as common letters."""
+    names = {option.lstrip("-"): option for option in possible}
+    near = did_you_mean(flag.lstrip("-"), names, "")
+    return f"did you mean {names[near.split()[-1].rstrip('?')]}?" if near else ""
 
 
 def _foreign(flag: str) -> str:
@@ -69,20 +122,31 @@ _SHORT = ("-G", "-t")
 
 def misplaced_option(line: Line, options: JobOptions) -> str:
     """A note where a word after the command looks like an option for Stoker that was not given before it."""
-    words = line.words
-    for place, word in enumerate(words[1:], 1):
-        flag, equals, value = word.partition("=")
-        following = words[place + 1 : place + 2]
-        option = next((BY_NAME[name] for name in _MISPLACED if flag in (BY_NAME[name].flag, BY_NAME[name].short)), None)
-        if option is None or (flag == option.short and flag not in _SHORT):
-            continue
-        value = value if equals else "".join(following)
-        if getattr(options, option.name) is None and _is_value(option, value):
-            rest = [*words[:place], *words[place + (1 if equals else 2) :]]
-            before = [given for given in line.options if given != "--"]
-            typed = shlex.join(["stoker", line.verb, *before, flag, value, "--", *rest])
-            return f"note: {flag} {value} goes to {words[0]}; if it is meant for stoker, type: {typed}"
-    return ""
+    misplaced: list[str] = []
+    rest = list(line.words[:1])
+    following = list(line.words[1:])
+    while following:
+        given = _option_for_us(following, options)
+        misplaced += given
+        taken = len(given) if given and "=" not in following[0] else 1
+        rest += [] if given else following[:1]
+        following = following[taken:]
+    if not misplaced:
+        return ""
+    before = [given for given in line.options if given != "--"]
+    typed = shlex.join(["stoker", line.verb, *before, *misplaced, "--", *rest])
+    verb, what = ("goes", "it is") if len(misplaced) == 2 else ("go", "they are")
+    return f"note: {shlex.join(misplaced)} {verb} to {rest[0]}; if {what} meant for stoker, type: {typed}"
+
+
+def _option_for_us(words: Sequence[str], options: JobOptions) -> list[str]:
+    """The option and its value, where the words begin with one that can be meant for Stoker and was not given to it."""
+    flag, equals, value = words[0].partition("=")
+    option = next((BY_NAME[name] for name in _MISPLACED if flag in (BY_NAME[name].flag, BY_NAME[name].short)), None)
+    if option is None or (flag == option.short and flag not in _SHORT):
+        return []
+    value = value if equals else "".join(words[1:2])
+    return [flag, value] if getattr(options, option.name) is None and _is_value(option, value) else []
 
 
 def _is_value(option: Option, value: str) -> bool:
@@ -100,6 +164,9 @@ def _is_value(option: Option, value: str) -> bool:
 
 def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:
     """The error with the right command, where the job is in the queue of the other GPUs, simulated or real."""
+    name, equals, value = error.word.partition("=")
+    if words[0] == "edit" and equals and name in BY_NAME:
+        return NoSuchJob(error.message, f"options begin with dashes: {BY_NAME[name].flag} {shlex.quote(value)}")
     from stoker.queue.select import is_there
     from stoker.store.paths import paths_here
     from stoker.store.writer import open_store

@@ -106,7 +106,7 @@ def check_shared(settings: ClusterSettings) -> Iterator[Verdict]:
         yield problem(f"{path} cannot be made or written", "set shared to a directory that all nodes see")
     elif (kind := file_system_of(existing)) not in NETWORK_FILE_SYSTEMS:
         yield note(
-            f"{path} is on {kind}, which other machines usually do not see", "the finding below about the node counts"
+            f"{path} is on {kind}, which other machines usually do not see", "the check on a node, below, decides"
         )
     else:
         yield ok(f"{path} is on {kind}")

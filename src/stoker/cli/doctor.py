@@ -291,7 +291,7 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
 
 # -- configuration -------------------------------------------------------------------------------
 
-_PROGRAM_VARIABLES = frozenset({"STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "STOKER_OUTPUT"})
+_PROGRAM_VARIABLES = frozenset({"STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "STOKER_SIM_DIR", "STOKER_OUTPUT"})
 _JOB_VARIABLES = OF_THE_JOB_WE_ARE_IN | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_KEEPER"}
 
 

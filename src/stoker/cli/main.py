@@ -59,9 +59,12 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Add a suggestion to click's error."""
         if not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            from stoker.cli.advice import meant_command
+
+            meant = meant_command(args) if ctx.parent is None else ""
             known = [*self.sentences, *self.aliases]
-            hint = did_you_mean(args[0], known, f"commands: {', '.join(self.sentences)}")
-            raise UsageError(f"no such command: {args[0]!r}", FOREIGN.get(args[0], hint))
+            hint = meant or did_you_mean(args[0], known, f"commands: {', '.join(self.sentences)}")
+            raise UsageError(f"no such command: {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -114,16 +117,6 @@ ALIASES = {
     "release": "resume",
 }
 """Words of other tools; `follow` also means -f."""
-FOREIGN = {
-    "sbatch": "type: stoker submit SCRIPT",
-    "srun": "type: stoker run -- COMMAND",
-    "squeue": "type: stoker",
-    "scancel": "type: stoker cancel ID",
-    "sacct": "type: stoker history",
-    "sinfo": "type: stoker gpus",
-    "scontrol": "type: stoker status ID, stoker edit ID, stoker pause ID or stoker resume ID",
-}
-"""Commands of Slurm, and what to type instead."""
 _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
 
 
@@ -186,6 +179,9 @@ def _run_command(arguments: list[str]) -> int:
         outcome = _report(other_queue(error, words), as_json=as_json)
     except StokerError as error:
         outcome = _report(error, as_json=as_json)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        outcome = UsageError.exit_code
     except click.ClickException as error:
         from stoker.cli.advice import usage_error
 

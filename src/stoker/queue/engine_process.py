@@ -236,6 +236,8 @@ class Background:
         status = None if self._started or self._cluster or self.failure else read_status(self._paths.status_file(QUEUE))
         if status is None or not engine_lives(self._paths, QUEUE):
             return ""
+        if other := _other_ledger(self._paths):
+            return other
         named = status.settings.devices if status.settings else ""
         sizes = [device.memory or 0 for device in status.devices]
         if self._sim and not named and sorted(device_sizes(self._sim)) != sorted(sizes):
@@ -280,6 +282,19 @@ class Background:
         deadline = time.monotonic() + LEAVING_SECONDS
         while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:
             time.sleep(0.01)
+
+
+def _other_ledger(paths: Paths) -> str:
+    """A note where STOKER_LEDGER names another shared directory than that of the running engine."""
+    wanted = os.environ.get("STOKER_LEDGER", "")
+    record = read_restart(paths) if wanted else None
+    has = record.environment.get("STOKER_LEDGER", "") if record else wanted
+    if has == wanted:
+        return ""
+    return printable(
+        f"the running engine uses {f'the ledger {has}' if has else 'the default ledger'}, not STOKER_LEDGER={wanted}; "
+        "to change that: stoker engine restart (running jobs continue)"
+    )
 
 
 def _other_devices(has: str, wanted: str, fix: str) -> str:

@@ -306,6 +306,10 @@ _SHELL_WORDS = frozenset(
 )
 """Words at the beginning of a line that a shell knows itself."""
 _MOST_NOTES = 5
+_MOST_LINES = 100
+"""Lines with an odd number of quotes that are looked at more closely."""
+_NO_FILES = ("/proc/", "/sys/")
+"""Where the kernel lets nobody create files."""
 
 
 def start_notes(
@@ -317,6 +321,8 @@ def start_notes(
         program, path = _first_program(command), dict(spec.extra_env).get("PATH", environment.get("PATH", os.defpath))
         if program and (program, path, spec.cwd) not in seen:
             seen[program, path, spec.cwd] = _program_note(program, {**environment, "PATH": path}, spec.cwd)
+        if command.shell and _has_odd_quotes(command.words[0]) and len(seen) < _MOST_LINES:
+            seen[command.words[0], "", ""] = _quote_note(command)
         for pattern in {spec.out, spec.err}.difference(own) if not spec.after else ():
             if (pattern, "", spec.cwd) not in seen:
                 seen[pattern, "", spec.cwd] = _output_note(pattern)
@@ -353,9 +359,41 @@ def _programs(letter: str, path: str) -> set[str]:
     return found
 
 
+def _has_odd_quotes(line: str) -> bool:
+    return line.count("'") % 2 == 1 or line.count('"') % 2 == 1
+
+
+def _quote_note(command: Command) -> str:
+    """A warning if the shell cannot read the line; it is asked only if quotes are left open at a first look."""
+    import subprocess
+
+    line = command.words[0]
+    with contextlib.suppress(ValueError):
+        shlex.split(line, comments=True)
+        return ""
+    try:
+        done = subprocess.run(
+            [command.shell, "-n", "-c", line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INTERPRETER_TIMEOUT,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return ""
+    if done.returncode == 0:
+        return ""
+    return f"warning: {command.shell} cannot read the line, so the job would fail: a quote is not closed"
+
+
 def _output_note(pattern: str) -> str:
     """A directory with a placeholder is not known before the start."""
+    if os.path.isdir(pattern):
+        better = shlex.quote(os.path.join(pattern, "%j.log"))
+        return f"warning: the output {pattern} is a directory, so the job would fail; name a file: -o {better}"
     folder = os.path.dirname(pattern)
+    if pattern.startswith(_NO_FILES) or (os.path.isdir(folder) and not os.access(folder, os.W_OK | os.X_OK)):
+        return f"warning: no file can be created in {folder}, so the job would fail; name another place with -o"
     if not folder.startswith("/") or "%" in folder.replace("%%", "") or os.path.isdir(folder.replace("%%", "%")):
         return ""
     return f"warning: the output directory does not exist; type: mkdir -p {shlex.quote(folder)}"

@@ -30,6 +30,8 @@ COMMANDS = {
     "completion": "Set up shell completion of commands, options, ids and names.",
 }
 SHELLS = ("bash", "zsh", "fish")
+SYSTEMD = "/run/systemd/system"
+"""Exists while systemd is the first process of the machine."""
 STOP_SECONDS = 10.0
 """How long an engine may take to leave."""
 
@@ -380,6 +382,8 @@ def _install(units: Mapping[str, str]) -> None:
         write_unit(path, text)
         print(f"wrote {printable(str(path))}", file=sys.stderr)
     lines = ["now type:"]
+    if not os.path.isdir(SYSTEMD):
+        lines = ["systemd does not run here, so nothing will start this; on a machine where it runs, type:"]
     if process_of(paths_for(simulated=False), QUEUE) is not None:
         lines.append("  stoker engine stop                        # the running engine; jobs continue")
     lines.append("  systemctl --user daemon-reload")

@@ -116,6 +116,8 @@ def _recently_failed(control: Control, since: str | None, chosen: Filter) -> lis
     failed = ids_matching(control.store, chosen, "ended", queries.failed_since(control.store, QUEUE, begin))
     if failed:
         warn(f"{count_text(len(failed), 'failed job')} {when}")
+    elif chosen != NO_FILTER:
+        warn(f"no failed job {when} matches; use --since 7d to look further back")
     else:
         warn(f"no failed jobs {when}; use --since 7d to look further back")
     return jobs_in_order(control.store, failed)

@@ -148,3 +148,13 @@ def test_ended_jobs_have_columns_of_their_own() -> None:
     assert "7.5" in lines[2]
     assert lines[4].split() == ["ID", "STATE", "EXIT", "GPU", "PEAK", "RAN", "ENDED", "NAME", "/", "NOTE"]
     assert lines[5].split()[:6] == ["7.0", "done", "0", "2", "4.0/12G", "0:01:01"]
+
+
+def test_the_end_of_the_log() -> None:
+    """The last lines of the output follow the command that shows all of it."""
+    details = msgspec.structs.replace(DETAILS, output=("epoch 1/3", "loss \x1b[31mnan"))
+    assert texts(render_details(details, NOW, 80))[-3:] == [
+        " its output: stoker logs 1",
+        "   epoch 1/3",
+        "   loss \\x1b[31mnan",
+    ]

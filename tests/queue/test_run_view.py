@@ -24,15 +24,14 @@ from stoker.core.job import (
 )
 from stoker.core.run_result import Tally
 from stoker.core.spec import Command
+from stoker.core.text import common_lead, without_lead
 from stoker.queue.run_view import (
     KEPT_NOTICES,
     SETTLING_SECONDS,
     Recent,
-    common_lead,
     run_counts,
     saved_seconds,
     time_left,
-    without_lead,
 )
 from stoker.store.status_file import EngineStatus
 from support.build import GIB, a_job, declared, simulated

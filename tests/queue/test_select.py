@@ -133,6 +133,7 @@ def test_the_last_array(store: Store) -> None:
     """Last is the whole array where it is one."""
     store.add_jobs(1, "queue", [job(task=0), job(task=1)], 1.0, array=True)
     assert find(store, ["last"]) == [8, 9]
+    assert find(store, ["last.1"]) == [9]
 
 
 def test_an_empty_queue(tmp_path: Path) -> None:

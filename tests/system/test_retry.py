@@ -69,6 +69,16 @@ def test_what_failed_of_some(background: Background) -> None:
     assert again == f"requeued 3 jobs {array}.[0,2],{other} (last result: exit 1)\n"
 
 
+def test_a_dry_run_shows_the_command_of_each_task(background: Background) -> None:
+    """With the values of the task in place of the placeholders."""
+    background("submit", "-G", "0", "-a", "1-2", "--", "sh", "-c", "exit {i}")
+    background("wait", "last")
+    assert background("retry", "last", "--dry-run").out.splitlines() == [
+        "would requeue 1.1 (last result: exit 1): sh -c 'exit 1'",
+        "would requeue 1.2 (last result: exit 2): sh -c 'exit 2'",
+    ]
+
+
 def test_nothing_failed(background: Background) -> None:
     """Nothing to do is no error."""
     (job,) = background.submit("true")

@@ -59,7 +59,7 @@ def test_toml_holds_whole_scripts(stoker: Stoker) -> None:
         ("jobs.jsonl", '{"command": ""}', 2, "jobs.jsonl line 1: the command is empty"),
         ("jobs.jsonl", '{"command": "a\\u0000b"}', 2, "contains a NUL byte"),
         ("jobs.jsonl", '{"command": "true", "gpu": 1}', 2, "unknown key 'gpu'"),
-        ("jobs.jsonl", '{"command": "true", "gpus": "one"}', 2, "jobs.jsonl line 1: Expected `int"),
+        ("jobs.jsonl", '{"command": "true", "gpus": "one"}', 2, "jobs.jsonl line 1: gpus is text, not a whole number"),
         ("jobs.jsonl", '{"command": "true", "gpus": 3}', 5, "jobs.jsonl line 1: needs 3 GPUs; this machine has 2"),
         ("jobs.jsonl", '{"command": "true", "time": "soon"}', 2, "jobs.jsonl line 1: 'soon' is not a duration"),
         ("jobs.jsonl", '{"command": "true", "env": {"A=B": "1"}}', 2, "'A=B' cannot be the name of a variable"),

@@ -37,7 +37,7 @@ class TestTerminal:
     def test_a_whole_session(self, stoker: Stoker) -> None:
         """A shell has the GPU, job control and the size of the window; keys are its own, and so is the exit code."""
         with typing(stoker, "shell", *SIM, "-G", "1") as typist:
-            typist.wait_for("stoker: job 1 on GPU 0; it ends with its command, or: stoker cancel 1")
+            typist.wait_for("stoker: job 1 on GPU 0 (stoker cancel 1 ends it)")
             typist.wait_for("ready> ")
             typist.type("stty size; echo gpu=$CUDA_VISIBLE_DEVICES; printf '\\033[31mred\\033[0m\\n'\r")
             typist.wait_for("24 80")
@@ -172,11 +172,12 @@ class TestWaiting:
         assert {job["state"] for job in sessions(stoker)} == {"cancelled", "done"}
 
     def test_it_starts_when_the_gpu_is_free(self, stoker: Stoker) -> None:
-        """The line about waiting names the own job that has the GPU, and makes room for the session."""
-        busy = stoker.start("run", *SIM, "--", "sh", "-c", f"touch began; {until('gate')}")
+        """The line about waiting names the own job that has the GPU and its end, and makes room for the session."""
+        busy = stoker.start("run", *SIM, "-t", "1h", "--", "sh", "-c", f"touch began; {until('gate')}")
         wait_until((stoker.cwd / "began").exists)
         with typing(stoker, "shell", *SIM) as typist:
-            typist.wait_for("stoker: waiting (Ctrl-C to stop waiting): for your job 1 ")
+            typist.wait_for("stoker: waiting until about ")
+            typist.wait_for(" (Ctrl-C to stop waiting): for your job 1 ")
             (stoker.cwd / "gate").touch()
             typist.wait_for("ready> ")
             typist.type("exit\r")

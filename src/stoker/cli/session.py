@@ -66,13 +66,13 @@ class SessionView:
         self._run = run
 
     def _banner(self, job: Job) -> str:
-        """`job 12 on GPU 0,1, until 16:05; exit ends it`."""
+        """`job 12 on GPU 0,1, until 16:05 (stoker cancel 12 ends it)`."""
         known = {} if self._run is None else {device.id: device.label for device in self._run.engine.snapshot.devices}
         devices = job.state.devices if isinstance(job.state, Active) else ()
         place = f"GPU {','.join(known.get(device, device) for device in devices)}" if devices else "no GPU"
         now, limit = time.time(), job.spec.limit
-        until = "" if limit is None else f", until {clock_text((started_at(job) or now) + limit, now)} (time limit)"
-        return f"job {job.id} on {place}{until}; it ends with its command, or: stoker cancel {job.id}"
+        until = "" if limit is None else f", until {clock_text((started_at(job) or now) + limit, now)}"
+        return f"job {job.id} on {place}{until} (stoker cancel {job.id} ends it)"
 
     def happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Started):
@@ -169,11 +169,18 @@ def _jobs_on_gpus(run: Foreground) -> list[Job]:
 
 
 def _expected_room(run: Foreground, job: Job, own: Sequence[Job]) -> float | None:
-    """When enough jobs of the background engine will have ended; its leases do not tell that. None where unknown."""
+    """When enough of the user's jobs will have ended; leases of other engines do not tell that. None where unknown."""
     status = read_status(run.setup.paths.status_file(QUEUE))
-    ends = sorted(end for other in own if status and (end := status.ends.get(other.id)))
+    forecast = status.ends if status else {}
+    known = (forecast.get(other.id) or _end_by_limit(other) for other in own)
+    ends = sorted(end for end in known if end is not None and end > time.time())
     wanted = job.spec.resources.gpus
     return ends[wanted - 1] if 0 < wanted <= len(ends) else None
+
+
+def _end_by_limit(job: Job) -> float | None:
+    began, limit = started_at(job), job.spec.limit
+    return None if began is None or limit is None else began + limit
 
 
 class Use(NamedTuple):

@@ -1,15 +1,18 @@
-"""Why a job failed, in one line."""
+"""What the log of a job tells at its end: why it failed in one line, or its last lines."""
 
 from __future__ import annotations
 
 from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT
+from stoker.core.logs.text import without_colours
 from stoker.core.text import printable, shortened
-from stoker.store.logs import last_line
+from stoker.store.logs import last_line, read_tail
 from stoker.store.reader import Reader
 
 LONGEST = 200
 """Characters of a log line that are shown."""
+LONGEST_LINE = 400
+LOG_BYTES = 16 * 1024
 NOT_FAILED = ("done", "cancelled", "stopped", "skipped")
 
 
@@ -32,3 +35,14 @@ def newest_log(store: Reader, job_id: int) -> str:
     """Path of the job's last log; empty if it wrote to a terminal or never ran."""
     log = next((one.errors or one.log for one in store.attempts(job_id)[-1:]), "")
     return "" if log == INHERIT else log
+
+
+def last_lines(log: str | None, most: int) -> list[str]:
+    """The end of a log for people: no colours, no overwritten progress bars, no control characters."""
+    if not log or log == INHERIT:
+        return []
+    lines = [
+        line.rstrip("\r").rpartition("\r")[2]
+        for line in without_colours(read_tail(log, LOG_BYTES)).rstrip().split("\n")
+    ]
+    return [printable(line.replace("\t", "    "))[:LONGEST_LINE] for line in lines[-most:] if line.strip()]

@@ -41,13 +41,13 @@ from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
-from stoker.queue.failure import failure_text
+from stoker.queue.failure import failure_text, last_lines, newest_log
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.select import find
 from stoker.queue.signals import early_signal_text
 from stoker.queue.targets import shown_target
 from stoker.queue.view_builder import job_line
-from stoker.queue.view_model import JobLine, amount_now, exactly, moment, resources_of_attempts
+from stoker.queue.view_model import FEW, JobLine, amount_now, exactly, moment, resources_of_attempts
 from stoker.queue.view_text import oom_advice, place_text, sparing_text
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter
@@ -203,6 +203,7 @@ def _end(event: Exited, after: Job | None) -> str:
 
 
 SCHEMA = "stoker.jobs/1"
+LAST_LINES = 3
 
 
 class JobDetails(JobLine, frozen=True, kw_only=True):
@@ -251,6 +252,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its number there, from 0."""
     params: dict[str, bool | int | float | str | None] | None = None
     """Its parameters."""
+    output: tuple[str, ...] = ()
+    """The last lines of its log, if no more than a few jobs are shown."""
 
 
 class SelectedJobs(Struct, frozen=True):
@@ -272,9 +275,15 @@ def read_jobs(
         assert isinstance(store, Store)
         jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
         details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
+        if len(jobs) <= FEW:
+            details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
         now = knowledge.now
     reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _output(store: Store, job: Job) -> tuple[str, ...]:
+    return tuple(text_for_json(line) for line in last_lines(newest_log(store, job.id), LAST_LINES))
 
 
 def _reported(paths: Paths, job: Job) -> Latest | None:

@@ -10,9 +10,8 @@ from msgspec import Struct
 
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job
-from stoker.core.launch import INHERIT
-from stoker.core.logs.text import without_colours
-from stoker.core.text import printable, text_for_json
+from stoker.core.text import text_for_json
+from stoker.queue.failure import last_lines
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.timeline import Timeline, timeline_of
@@ -20,7 +19,6 @@ from stoker.queue.usage import busy_seconds
 from stoker.queue.view_model import exactly
 from stoker.queue.view_text import DAY
 from stoker.store import queries
-from stoker.store.logs import read_tail
 from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Past, Period
@@ -31,8 +29,6 @@ MOST_JOBS = 10_000
 SLOWEST = 10
 MOST_FAILURES = 30
 LAST_LINES = 20
-LONGEST_LINE = 400
-LOG_BYTES = 16 * 1024
 NOT_FAILED = ("done", "cancelled", "stopped")
 
 
@@ -130,7 +126,7 @@ def _report(knowledge: Knowledge, jobs: Sequence[Job], title: str, period: Perio
         saved_gpu_hours=round(max(0.0, hours - busy), 4),
         jobs=ended,
         slowest=sorted(ended, key=lambda line: -(line.run_seconds or 0.0))[:SLOWEST],
-        failures=[Failure(line, last_lines(line.log)) for line in failed[:MOST_FAILURES]],
+        failures=[Failure(line, last_lines(line.log, LAST_LINES)) for line in failed[:MOST_FAILURES]],
         more_failures=max(0, len(failed) - MOST_FAILURES),
         timeline=timeline,
     )
@@ -145,14 +141,3 @@ def _since(knowledge: Knowledge, jobs: Sequence[Job], period: Period | None) -> 
         return period.since
     starts = [one.started for one in attempts_of_jobs(knowledge.store, [job.id for job in jobs])]
     return min([*starts, *(job.submitted for job in jobs)], default=knowledge.now - DAY)
-
-
-def last_lines(log: str | None, most: int = LAST_LINES) -> list[str]:
-    """The end of a log for people: no colours, no overwritten progress bars, no control characters."""
-    if not log or log == INHERIT:
-        return []
-    lines = [
-        line.rstrip("\r").rpartition("\r")[2]
-        for line in without_colours(read_tail(log, LOG_BYTES)).rstrip().split("\n")
-    ]
-    return [printable(line.replace("\t", "    "))[:LONGEST_LINE] for line in lines[-most:] if line.strip()]

@@ -151,12 +151,12 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
 
 
 def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
-    """Tasks of the arrays of a name: `arr.3`, `arr.[3-5]`."""
+    """Tasks of the arrays of a name: `arr.3`, `arr.[3-5]`; also of the last one: `last.3`."""
     parsed = parse_tasks(pick.pattern)
     if parsed is None:
         return []
     name, wanted = parsed
-    arrays = arrays_of(store, _find_name(store, Named(name), scope))
+    arrays = arrays_of(store, find_last(store) if name == "last" else _find_name(store, Named(name), scope))
     tasks = [Task(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
     return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
 

@@ -14,6 +14,8 @@ from stoker.core.planner.placement import suits
 from stoker.core.spec import Resources, amount_on
 from stoker.core.units import in_calendar
 
+FEW = 4
+"""How many jobs a terminal shows in full."""
 VramMode = Literal["none", "all", "auto", "size"]
 
 

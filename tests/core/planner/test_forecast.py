@@ -85,6 +85,13 @@ def test_no_forecast_behind_jobs_of_unknown_length() -> None:
     assert expected == Forecast()
 
 
+def test_no_end_of_the_queue_behind_a_lease_of_others() -> None:
+    """A job that waits for the lease of another engine may start at any time, so the queue has no expected end."""
+    now = Now(a_queue(a_job(3, limit=5.0)), [slot(1, "1", until=30.0)], TWO, [a_lease("0")], Policy(), 10.0)
+    wide = Now(a_queue(a_job(3, a_need(2), limit=5.0)), now.slots, TWO, now.leases, Policy(), 10.0)
+    assert (forecast(now, limit_of).empty, forecast(wide, limit_of).empty) == (35.0, None)
+
+
 def test_a_start_is_forecast_where_only_the_end_is_unknown() -> None:
     """A job without a limit starts when it is its turn."""
     expected = forecast_of(a_job(3), slots=[slot(1, "0", until=30.0), slot(2, "1")])

@@ -26,6 +26,7 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import count_text, size_text
+from stoker.queue.view_model import FEW
 from stoker.queue.view_text import ago_text, clock_text, span_text, stamp, start_text, vram_text, watch_text
 from stoker.store.reports import latest_text
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from stoker.queue.history_view import History, PastLine
     from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
 
-FEW = 4
-"""How many jobs a terminal shows in full."""
 LABEL = 11
 PROGRESS = 20
 """Columns of the progress bar."""
@@ -64,6 +63,7 @@ def render_details(
         lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
     if any(attempt.log for attempt in details.attempts):
         lines += [EMPTY, (Span(f" its output: stoker logs{sim} {details.label}", "faint"),)]
+        lines += [(Span(f"   {printable(line)}"),) for line in details.output]
     return lines
 
 

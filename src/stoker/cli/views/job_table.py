@@ -17,7 +17,7 @@ from stoker.cli.views.text import (
     short_size,
     table_lines,
 )
-from stoker.core.text import printable
+from stoker.core.text import printable, without_common_leads
 from stoker.core.units import count_text
 from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, JobWord, Status
 from stoker.queue.view_text import ago_text, clock_text, left_text, start_text, watch_text
@@ -218,10 +218,13 @@ def _run_lines(run: InterruptedRun, now: float, sim: str) -> list[Line]:
 
 def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> list[Line]:
     most = max(12, width // 4)
+    titles = [one_line(job.title) for job in failures]
+    short = without_common_leads(titles)
+    names = [title if cells(title) <= most else clip_middle(short[title], most) for title in titles]
     columns = [
         Column("", [Span(f"✗ {job.label}", "bad") for job in failures], 9, most=20),
         Column("", [Span(job.how) for job in failures], 8),
         Column("", [Span(ago_text(job.ended.timestamp(), now), "faint") for job in failures], 2),
-        Column("", [Span(clip_middle(one_line(job.title), most), "faint") for job in failures], 5, most=most),
+        Column("", [Span(name, "faint") for name in names], 5, most=most),
     ]
     return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, LEAST_WHY)

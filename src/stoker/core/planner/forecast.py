@@ -81,6 +81,11 @@ class _Ahead:
         self._slots = [replace(slot, room=0, until=self._until(slot)) for slot in now.slots]
         self.played = [_Played(len(slot.devices), now.moment, slot.until) for slot in self._slots]
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a job waits for something whose end is unknown, such as a lease of another engine."""
+        return len(self.waiting) > 0 and len(self.starts) < self._horizon
+
     def seconds(self, job: Job) -> float | None:
         """How long a job runs, where known or assumed."""
         expected = self._expects(job)
@@ -172,7 +177,7 @@ def _empty(ahead: _Ahead) -> float | None:
     now, running = ahead.now, len(ahead.now.slots)
     if len(ahead.starts) == len(now.waiting) and all(one.end is not None for one in ahead.played[running:]):
         return max((one.end for one in ahead.played if one.end is not None), default=None)
-    if any(one.end is None for one in ahead.played):
+    if ahead.is_stuck or any(one.end is None for one in ahead.played):
         return None
     work = sum(one.work(inf) for one in ahead.played[:running])
     for lane in ahead.lanes:

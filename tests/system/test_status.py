@@ -7,12 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from stoker.core.lease import Claim
 from stoker.core.spec import Dependency, Resources
+from stoker.ledger import Ledger, prepare_ledger
 from stoker.queue.job_view import SelectedJobs
 from stoker.queue.view_model import Status
 from stoker.store.engine_lock import QUEUE
@@ -147,11 +151,15 @@ def test_what_is_left_out_is_told_beside_the_lines(background: Background) -> No
 
 
 def test_without_an_engine(background: Background) -> None:
-    """Jobs wait for one, and nothing is made up about devices."""
+    """Jobs wait for one; devices and who holds them are asked from driver and ledger."""
     background.submit("true", start=False)
+    held = Ledger(prepare_ledger(Path(background.environment["STOKER_LEDGER"])))
+    lease = held.claim((Claim("sim:1"),), "another queue", time.time())
+    assert lease
     seen = status(background)
     assert not seen.engine.running
-    assert seen.devices == []
+    assert [[one.what for one in device.leases] for device in seen.devices] == [[], ["another queue"]]
+    held.release(lease)
     assert seen.jobs[0].why == "engine not running (stoker engine start)"
 
 
@@ -353,7 +361,7 @@ def test_json_and_plain_are_two_forms(background: Background) -> None:
 
 def test_the_table_without_a_terminal(background: Background) -> None:
     """`--table` and `--color always` print it, in COLUMNS and LINES; NO_COLOR and the default stay as they are."""
-    background.environment |= {"COLUMNS": "60", "LINES": "10"}
+    background.environment |= {"COLUMNS": "60", "LINES": "14"}
     background.submit("true", names=["x" * 90], held="held by you", start=False)
     table, coloured = background("status", "--table"), background("status", "--color", "always")
     assert "STATE" in table.out

@@ -221,18 +221,21 @@ class Ledger:
 
         A file that cannot be removed ends with the last of these processes.
         """
-        self._removed.end(Path(lease).name)
+        self._removed.end(_name_in(lease))
         with suppress(OSError):
-            os.unlink(self.path / Path(lease).name)
+            os.unlink(self._file(lease))
 
     def is_gone(self, lease: str) -> bool:
         """Whether the file of a lease of this user was removed, so that other engines ignore it."""
-        return not os.path.lexists(self.path / Path(lease).name)
+        return not os.path.lexists(self._file(lease))
 
     def freshen(self, lease: str) -> None:
         """Set the file time of a lease to now, against cleaners that remove files by age."""
         with suppress(OSError):
-            os.utime(self.path / Path(lease).name, follow_symlinks=False)
+            os.utime(self._file(lease), follow_symlinks=False)
+
+    def _file(self, lease: str) -> str:
+        return f"{self.path}/{_name_in(lease)}"
 
     def demand(self, demand: Demand, before: HeldDemand | None = None) -> HeldDemand:
         """Publish what this engine waits for, in place of `before`. The user is always that of this process."""
@@ -276,6 +279,11 @@ class Ledger:
             return drains.read(directory), ()
         except InvalidFile as error:
             return {}, (printable(f"ignored {self.path / drains.NAME}: {error}"),)
+
+
+def _name_in(lease: str) -> str:
+    """The file name of a lease that is given by path or name."""
+    return lease.rpartition("/")[2]
 
 
 @contextmanager

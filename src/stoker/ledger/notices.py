@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from stoker.core.lease import Lease
 from stoker.ledger.files import LARGEST, InvalidFile, Moment, Process, owner_name, printable, within_limit
-from stoker.ledger.reader import OWNER_FILES
 
 KIND = "jobs"
 JOB_LIMIT = 24
+MOST_LEASES = 400
+"""Leases that one notice tells of: more would not fit into the size that readers accept."""
 
 
 class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -36,7 +37,7 @@ class Notice(Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1] = 1
     waiting: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     """How many jobs wait for their turn, whether they could start now or not."""
-    leases: Annotated[dict[str, LeaseJob], Meta(max_length=OWNER_FILES)] = {}
+    leases: Annotated[dict[str, LeaseJob], Meta(max_length=MOST_LEASES)] = {}
     """By the names of its leases."""
 
 
@@ -66,7 +67,7 @@ def decoded(contents: bytes, uid: int) -> tuple[int, Notice]:
 def explained(leases: Mapping[str, Lease], notices: Iterable[tuple[int, Notice]]) -> dict[str, Lease]:
     """The leases with what their engines tell of them."""
     known = {name: job for uid, notice in notices for name, job in notice.leases.items() if name.startswith(f"{uid}.")}
-    return {name: _explained(lease, known.get(name)) for name, lease in leases.items()}
+    return {name: _explained(lease, known.get(name)) for name, lease in leases.items()} if known else dict(leases)
 
 
 def waiting_jobs(notices: Iterable[tuple[int, Notice]]) -> Counter[str]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.ledger import HeldNotice, Ledger, LedgerUnusable, Notice
-from stoker.ledger.notices import LeaseJob
+from stoker.ledger.notices import MOST_LEASES, LeaseJob
 from stoker.runner.interface import ProcessIds
 from stoker.sites.machine.allocations import Allocation
 
@@ -28,7 +28,7 @@ class Notices:
 
     def publish(self, allocations: Iterable[Allocation], waiting: int, now: float) -> None:
         """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails."""
-        leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs]
+        leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs][:MOST_LEASES]
         told = ((allocation, self._job_of(allocation.jobs[0])) for allocation in leased)
         leases = {
             allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job)
@@ -36,11 +36,11 @@ class Notices:
             if job
         }
         notice = Notice(waiting=waiting, leases=leases)
-        known = self._published is not None and now - self._published_at < REPEAT_SECONDS
-        if known and self._published is not None and self._published.notice == notice:
+        before = self._published
+        if before is not None and before.notice == notice and now - self._published_at < REPEAT_SECONDS:
             return
         with suppress(LedgerUnusable):
-            self._published = self._ledger.notify(notice, self._published)
+            self._published = self._ledger.notify(notice, before)
             self._published_at = now
 
     def withdraw(self) -> None:

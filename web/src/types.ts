@@ -164,6 +164,7 @@ export interface JobsPage {
   page: number;
   pages: number;
   total: number;
+  counts: Record<string, number>;
 }
 
 export interface Attempt {
@@ -247,6 +248,21 @@ export interface Changes {
 }
 
 export type ActionName = "cancel" | "retry" | "hold" | "release" | "priority";
+
+/** All jobs of a list, as many as the user saw. */
+export interface Matching {
+  count: number;
+  state: string;
+  group: string;
+  search: string;
+  array: string;
+}
+
+export interface LogSearch {
+  offsets: number[];
+  start: number;
+  size: number;
+}
 
 export interface ActionResult {
   shown: string;

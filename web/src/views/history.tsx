@@ -33,9 +33,9 @@ export function History(): JSX.Element {
     usage.again();
     past.again();
   });
-  const change = (next: { since?: string; search?: string; page?: number }): void => {
+  const change = (next: { since?: string; search?: string; page?: number }, isStep = false): void => {
     const { page: turned = 1, ...rest } = next;
-    adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" });
+    adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" }, isStep);
   };
   const data = usage.data;
   return (
@@ -48,7 +48,7 @@ export function History(): JSX.Element {
               type="button"
               class="chip"
               aria-pressed={period === since}
-              onClick={() => change({ since: period })}
+              onClick={() => change({ since: period }, true)}
             >
               {period}
             </button>
@@ -71,7 +71,7 @@ function Totals({ usage }: { usage: Usage }): JSX.Element {
         <b>{hours(usage.gpu_hours)}</b> GPU-hours
       </span>
       <span>
-        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing
+        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing, at most
       </span>
     </p>
   );
@@ -201,7 +201,9 @@ function Groups({ usage }: { usage: Usage }): JSX.Element {
             <tr>
               <th>Group</th>
               <th class="right">GPU-hours</th>
-              <th class="bar" />
+              <th class="bar">
+                <span class="unseen">share</span>
+              </th>
               <th>Waited</th>
               <th>Ran</th>
             </tr>
@@ -271,7 +273,7 @@ function Users({ users }: { users: UserLine[] }): JSX.Element | null {
 interface PastProps {
   past: { jobs: PastJob[]; page: number; pages: number; total: number } | null;
   search: string;
-  change: (next: { search?: string; page?: number }) => void;
+  change: (next: { search?: string; page?: number }, isStep?: boolean) => void;
 }
 
 function Past({ past, search, change }: PastProps): JSX.Element {
@@ -303,7 +305,7 @@ function Past({ past, search, change }: PastProps): JSX.Element {
       )}
       {past && past.pages > 1 ? (
         <nav class="pages" aria-label="pages">
-          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 })}>
+          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 }, true)}>
             Newer
           </button>
           <span>
@@ -312,7 +314,7 @@ function Past({ past, search, change }: PastProps): JSX.Element {
           <button
             type="button"
             disabled={past.page >= past.pages}
-            onClick={() => change({ search, page: past.page + 1 })}
+            onClick={() => change({ search, page: past.page + 1 }, true)}
           >
             Older
           </button>
@@ -345,6 +347,7 @@ function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
               <StateMark state={job.state} />
             </td>
             <td class="title">
+              <span class="narrow id">{job.label}</span>
               <a href={jobHash(job.label)} title={job.title || job.name || job.command}>
                 {job.title || job.name || job.command}
               </a>
@@ -353,10 +356,15 @@ function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
                 {job.note || job.command}
               </span>
             </td>
-            <td class="gpu">{job.devices.join(",") || <span class="faint">–</span>}</td>
+            <td class="gpu" title={job.devices.join(", ")}>{job.devices.join(",") || <span class="faint">–</span>}</td>
             <td class="memory">{job.peak_vram_bytes === null ? "–" : size(job.peak_vram_bytes)}</td>
             <td class="hours">{hours(job.gpu_hours)}</td>
-            <td class="time">{job.run_seconds === null ? "–" : duration(job.run_seconds)}</td>
+            <td class="time">
+              {job.devices.length ? (
+                <span class="narrow faint">{`GPU ${job.devices.join(",")} · ${size(job.peak_vram_bytes)} · `}</span>
+              ) : null}
+              {job.run_seconds === null ? "–" : duration(job.run_seconds)}
+            </td>
             <td class="when">{ago(moment(job.ended), now.value)}</td>
           </tr>
         ))}

@@ -41,7 +41,7 @@ export function TimelineView(): JSX.Element {
   shown.current = timeline;
   const choose = (period: string): void => {
     zoomed.current = null;
-    adjust({ since: period });
+    adjust({ since: period }, true);
   };
   const zoom = (factor: number, shift: number): void => {
     const whole = shown.current;
@@ -93,6 +93,7 @@ export function TimelineView(): JSX.Element {
             −
           </button>
         </div>
+        {timeline ? <Known timeline={timeline} /> : null}
         <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
       </div>
       {loaded.error ? <Problem error={loaded.error} /> : null}
@@ -106,6 +107,7 @@ export function TimelineView(): JSX.Element {
       ) : null}
       {timeline?.lanes.length ? (
         <section class="card timeline">
+          <Legend timeline={timeline} keyOf={keyOf} colours={colours} />
           <Chart
             label={`timeline of ${count(timeline.lanes.length, "GPU")} with ${count(bars, "bar")}`}
             height={timelineHeight(timeline.lanes.length, innerHeight)}
@@ -121,12 +123,18 @@ export function TimelineView(): JSX.Element {
               })
             }
           />
-          <Legend timeline={timeline} keyOf={keyOf} colours={colours} />
         </section>
       ) : null}
       {timeline ? <Rows timeline={timeline} /> : null}
     </>
   );
+}
+
+/** Says that the axis begins later than the chosen period, where nothing is known before. */
+function Known({ timeline }: { timeline: Timeline }): JSX.Element | null {
+  const { from } = edgesOf(timeline);
+  if (from - moment(timeline.since) < 60_000) return null;
+  return <span class="faint">nothing is known before {clock(from, now.value)}</span>;
 }
 
 const MOST_KEYS = 12;

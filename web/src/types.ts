@@ -335,6 +335,8 @@ export interface Timeline {
   lanes: Lane[];
   left_out: number;
   without_gpu: number;
+  /** Numbers of the colours of groups; of titles, if no bar has a group. */
+  colours: Record<string, number>;
 }
 
 export interface JobUsage {
@@ -387,6 +389,8 @@ export interface Usage {
   jobs: JobUsage[];
   hidden: number;
   users: UserLine[];
+  /** Numbers of the colours of groups. */
+  colours: Record<string, number>;
 }
 
 export interface PastJob {

@@ -125,6 +125,13 @@ def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCou
     return [GroupCounts(*row) for row in rows]
 
 
+def groups_in_order(reader: Reader) -> list[str]:
+    """All groups of the user's, in the order of their first use."""
+    group = "json_extract(body, '$.group')"
+    rows = reader.rows(f"SELECT {group} AS name FROM specs WHERE name != '' GROUP BY name ORDER BY min(id)")
+    return [name for (name,) in rows]
+
+
 _TEXT = (
     "(jobs.name LIKE ? ESCAPE '!' OR instr(jobs.words, ?) OR instr(jobs.words, ?) OR jobs.id = ? OR jobs.array = ?"
     " OR jobs.spec IN (SELECT id FROM specs WHERE json_extract(body, '$.group') LIKE ? ESCAPE '!'))"

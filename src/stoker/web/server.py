@@ -16,8 +16,8 @@ from pathlib import Path
 import uvicorn
 from sse_starlette.sse import AppStatus
 
-from stoker.core.decoders import prepare_decoders
 from stoker.core.errors import StokerError
+from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
 from stoker.web.api import Service

@@ -6,7 +6,7 @@ import { useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
-import { groupColours } from "../charts/palette";
+import { swatchOf } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
 import { Chart } from "../parts/chart";
@@ -84,11 +84,6 @@ function openJob(chart: EChartsType): void {
   });
 }
 
-function swatchOf(group: string): string {
-  if (group === OTHERS) return "rest";
-  return group ? `series-${groupColours.place(group) % 8}` : "others";
-}
-
 function Charts({ usage }: { usage: Usage }): JSX.Element {
   const measured = usage.jobs.some((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
   const ran = usage.jobs.some((job) => job.run_seconds !== null);
@@ -102,12 +97,12 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
               label="GPU-hours per day and group"
               height={CHART_HEIGHT}
               version={usage}
-              build={(palette) => daysOption(usage, groupColours, palette)}
+              build={(palette) => daysOption(usage, palette)}
             />
             <div class="legend">
               {daysTable(usage).groups.map((group) => (
                 <span key={group} class="entry">
-                  <i class={`swatch ${swatchOf(group)}`} />
+                  <i class={`swatch ${group === OTHERS ? "rest" : swatchOf(usage.colours[group])}`} />
                   {group === OTHERS ? OTHERS : groupName(group)}
                 </span>
               ))}

@@ -12,7 +12,7 @@ PROGRAM = """
 import json, sys, threading
 import msgspec
 import structs
-from stoker.core.decoders import prepare_decoders
+from stoker.store.decoders import prepare_decoders
 
 prepare_decoders()
 sys.setswitchinterval(1e-6)

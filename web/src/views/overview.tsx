@@ -10,7 +10,7 @@ import { useLoaded } from "../load";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
-import { titleOf, whenText } from "../parts/job_table";
+import { hashOfLine, titleOf, whenText } from "../parts/job_table";
 import { hashOf, jobHash } from "../router";
 import { now, status } from "../state";
 import type { Device, Job, Samples, Status } from "../types";
@@ -289,7 +289,7 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
         <ul class="lines two">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}>
+              <a href={hashOfLine(job)} title={titleOf(job)}>
                 <span class="id">{job.label}</span> {titleOf(job)}
               </a>
               <span class="right">{whenText(job, now.value) || job.state}</span>

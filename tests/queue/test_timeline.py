@@ -163,6 +163,6 @@ def test_colours_stay(tmp_path: Path) -> None:
         before = read_timeline(queue.paths, period, simulated=True).colours
         queue.ran("b", "0", -600, -550, group="language")
         after = read_timeline(queue.paths, period, simulated=True).colours
-        assert (before.keys(), after.keys()) == ({"vision"}, {"vision", "language"})
+        assert (set(before), set(after)) == ({"vision"}, {"vision", "language"})
         assert after["vision"] == before["vision"] != after["language"]
         assert read_usage(queue.paths, period, simulated=True).colours == after

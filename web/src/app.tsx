@@ -70,12 +70,15 @@ function globalKeys(): Keys {
     "?": () => {
       helpShown.value = true;
     },
-    Escape: () => {
-      const { view, argument } = route.value;
-      if (view === "job") back(hashOf("jobs"));
-      if (view === "sweeps" && argument) back(hashOf("sweeps"));
-    },
+    ...leavingKeys(),
   };
+}
+
+/** Esc leaves a page that was opened from a list; in a list it is left to the list. */
+function leavingKeys(): Keys {
+  const { view, argument } = route.value;
+  if (view === "job") return { Escape: () => back(hashOf("jobs")) };
+  return view === "sweeps" && argument ? { Escape: () => back(hashOf("sweeps")) } : {};
 }
 
 /** The tab of the browser tells how many jobs run and wait. */

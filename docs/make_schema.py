@@ -27,6 +27,7 @@ TYPES = {
     "jobs-1": "stoker.queue.job_view:SelectedJobs",
     "jobs-page-1": "stoker.queue.jobs_page:JobsPage",
     "log-1": "stoker.cli.views.logs:LogLine",
+    "log-search-1": "stoker.queue.job_log:LogSearch",
     "log-part-1": "stoker.queue.job_log:LogText",
     "report-1": "stoker.queue.report:Report",
     "run-1": "stoker.queue.run_view:RunResult",

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.charts.plots import Axes, Point, outcomes_svg, scatter_svg
-from stoker.charts.svg import Clock, Drawing, escape, fitted
+from stoker.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
+from stoker.charts.svg import PALETTE, RED, Clock, Drawing, contrast, escape, fitted, ink_on, tinted
+from stoker.core.colours import COLOURS
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
@@ -62,3 +65,24 @@ def test_long_words_are_cut() -> None:
     assert fitted("a job with a long name", 60) == "a job wi…"
     assert fitted("short", 1000) == "short"
     assert not fitted("short", 10)
+
+
+def test_the_page_has_the_same_colours() -> None:
+    """A group looks the same there and in a picture."""
+    style = (Path(__file__).parents[2] / "web/src/style.css").read_text()
+    light = [re.search(rf"--series-{place}: (#[0-9a-f]{{6}});", style) for place in range(len(PALETTE))]
+    assert tuple(found[1] for found in light if found) == PALETTE
+    assert len(PALETTE) == COLOURS
+
+
+@pytest.mark.parametrize("colour", [*PALETTE, RED, *RESULT_COLOURS.values()])
+def test_words_on_a_colour_can_be_read(colour: str) -> None:
+    """Dark or white words, whichever are clearer."""
+    assert contrast(ink_on(colour), colour) >= 3.9
+
+
+@pytest.mark.parametrize("colour", [*PALETTE, RED])
+def test_words_on_a_bar_can_be_read(colour: str) -> None:
+    """On the part that was used, and on the one that was only reserved."""
+    for part in (0.35, 0.7):
+        assert contrast(ink_on(tinted(colour, 0.7)), tinted(colour, part)) >= 4.5

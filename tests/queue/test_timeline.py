@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.learning import Live
-from stoker.queue.timeline import Bar, Span, Timeline, stack, timeline_of
+from stoker.queue.timeline import Bar, Span, Timeline, read_timeline, stack, timeline_of
+from stoker.queue.usage import read_usage
 from stoker.queue.view_model import exactly
 from stoker.store.queries import Period
 from stoker.store.samples import Sample
@@ -147,3 +150,19 @@ def test_jobs_without_a_gpu_are_counted(queue: PastQueue) -> None:
     queue.ran("gpu", "0", -10, None)
     timeline = timeline_of(queue.knowledge(), TODAY)
     assert (timeline.without_gpu, [len(lane.bars) for lane in timeline.lanes]) == (1, [1, 0])
+
+
+def test_colours_stay(tmp_path: Path) -> None:
+    """A new group does not change those of the others; without groups, titles have colours."""
+    with closing(PastQueue(tmp_path, time.time())) as queue:
+        queue.write_status()
+        queue.ran("alone", "0", -500, -400)
+        period = Period(queue.now - 1000)
+        assert read_timeline(queue.paths, period, simulated=True).colours.keys() == {"alone"}
+        queue.ran("a", "0", -300, -200, group="vision")
+        before = read_timeline(queue.paths, period, simulated=True).colours
+        queue.ran("b", "0", -600, -550, group="language")
+        after = read_timeline(queue.paths, period, simulated=True).colours
+        assert (set(before), set(after)) == ({"vision"}, {"vision", "language"})
+        assert after["vision"] == before["vision"] != after["language"]
+        assert read_usage(queue.paths, period, simulated=True).colours == after

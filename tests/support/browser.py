@@ -58,7 +58,9 @@ class Server:
     def link(self) -> str:
         """A new link, as `stoker web` prints one beside a running server."""
         assert self._process is not None
-        assert self._process.poll() is None, "the server has ended"
+        if (code := self._process.poll()) is not None:
+            _, said = self._process.communicate(timeout=PATIENCE_SECONDS)
+            pytest.fail(f"the server ended with {code}: {said.decode()}")
         return f"{self.root}?code={entry_code(web_token(self._queue.paths), time.time())}"
 
     def start(self) -> None:

@@ -153,6 +153,126 @@ def test_an_action_asks_first(site: Site, view: View) -> None:
     assert site.queue.word(first) == site.queue.word(second) == "cancelled"
 
 
+def test_a_job_that_ended_by_itself_is_not_cancelled(site: Site, view: View) -> None:
+    """The dialog follows its state, and the notice tells what became of it."""
+    (job,) = site.queue.submit(until("enough"), names=["quick"], resources=NO_GPU)
+    site.queue.wait_word("running", job)
+    view.open(f"job/{job}")
+    view.page.get_by_role("button", name="Cancel").click()
+    dialog = view.page.locator("dialog")
+    dialog.get_by_text("running", exact=True).wait_for()
+    site.queue.open_gate("enough")
+    dialog.get_by_text("done", exact=True).wait_for()
+    dialog.get_by_role("button", name="Cancel 1 job").click()
+    view.wait(f"already finished: {job} (done)")
+
+
+def test_a_priority_is_never_guessed(site: Site, view: View) -> None:
+    """An empty field is not sent; for jobs with different priorities the field begins empty."""
+    with site.queue.open_store():
+        high = site.queue.submit("true", names=["high"], held="test", priority=7, resources=NO_GPU)
+        low = site.queue.submit("true", names=["low"], held="test", resources=NO_GPU)
+    view.open("jobs?state=held")
+    view.page.get_by_label(f"select job {high[0]}", exact=True).check()
+    view.page.get_by_role("toolbar").get_by_role("button", name="Priority").click()
+    field, dialog = view.page.locator("dialog input"), view.page.locator("dialog")
+    assert field.input_value() == "7"
+    field.fill("")
+    dialog.get_by_role("button", name="Change priority").click()
+    assert dialog.is_visible()
+    dialog.get_by_role("button", name="Go back").click()
+    view.page.get_by_label(f"select job {low[0]}", exact=True).check()
+    view.page.get_by_role("toolbar").get_by_role("button", name="Priority").click()
+    dialog.get_by_text("now 0 to 7").wait_for()
+    assert field.input_value() == ""
+    field.fill("3")
+    dialog.get_by_role("button", name="Change priority").click()
+    view.wait("2 jobs changed")
+    assert [site.queue.job(job).spec.priority for job in (*high, *low)] == [3, 3]
+    site.queue("cancel", *map(str, (*high, *low)))
+
+
+def test_all_jobs_of_all_pages(site: Site, view: View) -> None:
+    """They are chosen at once, and only as many as were shown; a line of tasks leads to its array."""
+    tasks = site.queue.submit(*["true"] * 120, names=["mass"] * 120, array=True, held="test", resources=NO_GPU)
+    view.open("jobs?state=held")
+    view.page.get_by_role("link", name="mass").click()
+    view.wait(f"Array {tasks[0]}")
+    view.wait("120 held")
+    view.page.get_by_label("select all jobs of this page").check()
+    view.wait("100 jobs chosen")
+    view.page.get_by_role("button", name="Choose all that match").click()
+    view.wait("120 jobs chosen")
+    view.page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
+    view.page.locator("dialog").get_by_text("and 112 more").wait_for()
+    view.page.locator("dialog").get_by_role("button", name="Cancel 120 jobs").click()
+    view.wait("120 jobs cancelled")
+    site.queue.wait_over(*tasks)
+    assert site.queue.word(tasks[-1]) == "cancelled"
+
+
+def test_all_of_a_long_log_is_searched(site: Site, view: View) -> None:
+    """Also what the page has not loaded: it goes there, and back to the end."""
+    line = "echo View run at start; seq -f 'step %.0f of many' 20000; echo View run at end"
+    (job,) = site.queue.submit(line, names=["talkative"], resources=NO_GPU)
+    site.queue.wait_over(job)
+    view.open(f"job/{job}")
+    view.wait("View run at end")
+    search = view.page.get_by_label("search the log")
+    search.fill("View run")
+    view.wait("2/2")
+    search.press("Enter")
+    view.wait("1/2")
+    view.page.locator(".line.current", has_text="View run at start").wait_for()
+    view.page.get_by_role("button", name="Show later lines").wait_for(state="attached")
+    search.fill("STEP 10000 of")
+    view.wait("1/1")
+    view.page.locator(".line.current", has_text="step 10000 of many").wait_for()
+    search.fill("nowhere")
+    view.page.locator(".matches", has_text="none").wait_for()
+    view.page.get_by_role("button", name="Follow").click()
+    view.page.locator(".log-text .line", has_text="View run at end").wait_for()
+    view.page.get_by_role("button", name="First lines").click()
+    view.page.locator(".log-text .line", has_text="View run at start").wait_for()
+    with view.page.expect_download() as download:
+        view.page.get_by_role("link", name="Download").click()
+    assert download.value.suggested_filename == f"stoker-{job}-1.log"
+    assert download.value.path().read_text() == site.queue.log(job)
+
+
+def test_back_returns_to_the_filter_and_the_row(view: View) -> None:
+    """A chip is a step of the browser; a double click opens a job, and Esc clears a choice."""
+    view.open("jobs")
+    row = view.page.locator("tr[data-label='2']")
+    row.locator("td.time").dblclick()
+    view.page.wait_for_url("**#/job/2")
+    view.page.go_back()
+    view.page.locator("tr.current[data-label='2']").wait_for()
+    view.page.get_by_role("button", name="Failed").click()
+    row.wait_for(state="detached")
+    view.page.go_back()
+    row.wait_for()
+    view.page.get_by_label("select job 1", exact=True).check()
+    view.page.get_by_label("select job 3", exact=True).click(modifiers=["Shift"])
+    view.wait("3 jobs chosen")
+    view.page.locator("main").focus()
+    view.page.keyboard.press("Escape")
+    view.page.locator(".bulk.shown").wait_for(state="detached")
+    assert view.page.get_by_label("select job 2", exact=True).is_checked() is False
+
+
+def test_a_telephone_shows_ids(site: Site) -> None:
+    """And GPU and memory, in the tables of open and of ended jobs."""
+    with opened(site.browser, site.server, NARROW) as view:
+        view.open("jobs")
+        row = view.page.locator("tr[data-label='1']")
+        row.locator(".narrow.id").wait_for()
+        assert "GPU" in row.locator("td.time").inner_text()
+        view.open("history")
+        view.page.locator(".past .narrow.id").first.wait_for()
+        view.assert_no_complaints()
+
+
 def test_the_keyboard_is_enough(view: View) -> None:
     """Keys change the view, move in the table, open a job and go back."""
     view.wait("GPU 0")

@@ -222,6 +222,30 @@ def test_actions_are_checked(client: Browser) -> None:
     assert client.get("/api/v1/actions").status_code == 405
 
 
+def test_all_jobs_that_match(client: Browser, queue: PastQueue) -> None:
+    """Nothing is done to them if there are more than the user saw."""
+    for number in range(150):
+        queue.submit("mass" if number else "other")
+    shown = read(client, "jobs?search=mass&tasks=each")
+    assert (shown["total"], len(shown["jobs"])) == (149, 100)
+    body = {"action": "cancel", "matching": {"search": "mass", "count": 148}}
+    refused = client.post("/api/v1/actions", json=body)
+    assert (refused.status_code, "more than 148" in refused.json()["error"]["message"]) == (400, True)
+    assert queue.store.requests(QUEUE) == []
+
+
+def test_the_tasks_of_an_array(client: Browser, queue: PastQueue) -> None:
+    """They have a list of their own, with how many are in each state."""
+    job = queue.submit("alone")
+    batch = queue.store.add_batch("array", queue.now)
+    tasks = [NewJob(job.command, job.spec, "task", index) for index in range(3)]
+    queue.store.add_jobs(batch, "queue", tasks, queue.now, array=True)
+    shown = read(client, "jobs?array=2&state=all&tasks=each&sort=id")
+    assert [one["label"] for one in shown["jobs"]] == ["2.0", "2.1", "2.2"]
+    assert shown["counts"] == {"waiting": 3}
+    assert read(client, "jobs")["counts"] == {}
+
+
 def test_environment(client: Browser, queue: PastQueue) -> None:
     """The names of variables are shown, and none of their values."""
     digest = queue.store.add_environment({"PLAIN": "visible", "API_TOKEN": "hidden"})
@@ -266,6 +290,19 @@ class TestLog:
         part = read(client, "jobs/1/log?offset=-8")
         assert (part["text"], part["size"], part["ended"]) == ("the end\n", 2**30 + 8, True)
         assert read(client, "jobs/1/log?offset=5&limit=1000000000")["next"] == 5 + 256 * 1024
+
+    def test_search_and_download(self, client: Browser, queue: PastQueue, tmp_path: Path) -> None:
+        """All of a log can be searched, and had as a file."""
+        text = "wandb: View run\n" + "step\n" * 50_000 + "the end\n"
+        (tmp_path / "log").write_text(text)
+        queue.ran("job", "0", -60, -1, log=str(tmp_path / "log"))
+        found = read(client, "jobs/1/log/search?text=view+RUN")
+        assert (found["offsets"], found["start"], found["size"]) == ([0], 0, len(text))
+        assert read(client, "jobs/1/log/search?text=the+end&before=100")["offsets"] == []
+        file = client.get("/api/v1/jobs/1/log/download")
+        assert (file.text == text, "stoker-1-1.log" in file.headers["content-disposition"]) == (True, True)
+        for bad in ("search", "search?text=", "search?text=%00", f"search?text={'x' * 2000}", "search?text=x&before=y"):
+            assert refusal(client, f"jobs/1/log/{bad}")[0] == 400
 
     def test_attempts(self, client: Browser, queue: PastQueue, tmp_path: Path) -> None:
         """The last one is shown unless another is asked for; a pipe is not read."""

@@ -7,6 +7,8 @@ import type {
   JobDetails,
   JobsPage,
   LogPart,
+  LogSearch,
+  Matching,
   Samples,
   SelectedJobs,
   Series,
@@ -20,6 +22,8 @@ import type {
 
 const BASE = "api/v1";
 const PATIENCE_MS = 15_000;
+/** An action on a hundred thousand jobs takes a while. */
+const ACTION_PATIENCE_MS = 180_000;
 
 /** An answer of the server that is not the data: what happened, and what to do. */
 export class ApiError extends Error {
@@ -43,7 +47,16 @@ export function address(path: string, query: Query = {}): string {
   return `${BASE}/${path}${text ? `?${text}` : ""}`;
 }
 
-async function call<T>(path: string, query: Query = {}, init: RequestInit = {}): Promise<T> {
+/** Characters that turn text around, so that a name could read as another: shown as the terminal shows them. */
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
+
+/** The value of a JSON text, in which characters that turn text around are escaped once more. */
+export function parsed<T>(text: string): T {
+  const escaped = (character: string): string => `\\\\u${character.charCodeAt(0).toString(16)}`;
+  return JSON.parse(text.replace(TURNING, escaped)) as T;
+}
+
+async function call<T>(path: string, query: Query = {}, init: RequestInit = {}, parse = parsed<T>): Promise<T> {
   let response: Response;
   try {
     response = await fetch(address(path, query), { signal: AbortSignal.timeout(PATIENCE_MS), ...init });
@@ -51,7 +64,7 @@ async function call<T>(path: string, query: Query = {}, init: RequestInit = {}):
     throw new Unreachable("no answer from the server");
   }
   if (!response.ok) throw await refusal(response);
-  return (await response.json()) as T;
+  return parse(await response.text());
 }
 
 async function refusal(response: Response): Promise<ApiError> {
@@ -87,10 +100,27 @@ export function getLog(
   label: string,
   query: { attempt: number; stream: string; offset: number; limit: number },
 ): Promise<LogPart> {
-  return call(`jobs/${encodeURIComponent(label)}/log`, query);
+  return call(`jobs/${encodeURIComponent(label)}/log`, query, {}, JSON.parse); // its bytes are counted
 }
 
-export function postAction(action: ActionName, jobs: string[], value?: number): Promise<{ jobs: ActionResult[] }> {
-  const body = JSON.stringify(value === undefined ? { action, jobs } : { action, jobs, value });
-  return call("actions", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body });
+export function searchLog(
+  label: string,
+  query: { attempt: number; stream: string; text: string; before: number | undefined },
+): Promise<LogSearch> {
+  return call(`jobs/${encodeURIComponent(label)}/log/search`, query);
+}
+
+export function downloadAddress(label: string, attempt: number, stream: string): string {
+  return address(`jobs/${encodeURIComponent(label)}/log/download`, { attempt, stream });
+}
+
+export function postAction(
+  action: ActionName,
+  jobs: string[] | Matching,
+  value?: number,
+): Promise<{ jobs: ActionResult[] }> {
+  const named = Array.isArray(jobs) ? { jobs } : { matching: jobs };
+  const body = JSON.stringify(value === undefined ? { action, ...named } : { action, ...named, value });
+  const signal = AbortSignal.timeout(ACTION_PATIENCE_MS);
+  return call("actions", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
 }

@@ -70,12 +70,15 @@ function globalKeys(): Keys {
     "?": () => {
       helpShown.value = true;
     },
-    Escape: () => {
-      const { view, argument } = route.value;
-      if (view === "job") back(hashOf("jobs"));
-      if (view === "sweeps" && argument) back(hashOf("sweeps"));
-    },
+    ...leavingKeys(),
   };
+}
+
+/** Esc leaves a page that was opened from a list; in a list it is left to the list. */
+function leavingKeys(): Keys {
+  const { view, argument } = route.value;
+  if (view === "job") return { Escape: () => back(hashOf("jobs")) };
+  return view === "sweeps" && argument ? { Escape: () => back(hashOf("sweeps")) } : {};
 }
 
 /** The tab of the browser tells how many jobs run and wait. */
@@ -102,7 +105,12 @@ function Content(): JSX.Element {
         </p>
       </Empty>
     );
-  return <found.content />;
+  return (
+    <>
+      {route.value.argument ? null : <h1 class="unseen">{found.title}</h1>}
+      <found.content />
+    </>
+  );
 }
 
 function Header(): JSX.Element {
@@ -215,8 +223,8 @@ function Refused(): JSX.Element {
     <main class="refused">
       <Empty title="This browser has no access.">
         <p>
-          Open the link with the token that <code>stoker web</code> printed. It is needed once for each browser, and
-          again after the server made a new token.
+          Type <code>stoker web</code> on the server, and open the link that it prints. It is needed once in 30 days for
+          each browser, and again after the server made a new token.
         </p>
         <p>
           <button type="button" class="primary" onClick={() => location.reload()}>
@@ -233,7 +241,7 @@ const KEYS: [string, string][] = [
   ["/", "search"],
   ["↑ ↓ or j k", "move in the table"],
   ["Enter", "open the job or the sweep"],
-  ["Space", "choose the job"],
+  ["Space", "choose the job; with the mouse, Shift chooses a range"],
   ["c", "cancel"],
   ["r", "retry"],
   ["p", "hold or release"],
@@ -241,7 +249,7 @@ const KEYS: [string, string][] = [
   ["f", "follow the log"],
   ["← → + −", "move and zoom the timeline"],
   ["t", "theme"],
-  ["Esc", "back"],
+  ["Esc", "clear the choice, or back"],
 ];
 
 function Help(): JSX.Element | null {

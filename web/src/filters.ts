@@ -3,6 +3,8 @@
 export interface Filter {
   state: string;
   group: string;
+  /** The id of an array whose tasks are shown. */
+  array: string;
   search: string;
   sort: string;
   page: number;
@@ -22,7 +24,7 @@ export const STATES: { state: string; label: string; words: string }[] = [
 /** The query of `/jobs`. A state that has no chip is asked for as it is. */
 export function queryOf(filter: Filter): Record<string, string | number> {
   const words = STATES.find(({ state }) => state === filter.state)?.words ?? filter.state;
-  return { ...filter, state: words };
+  return { ...filter, state: words, tasks: filter.array ? "each" : "" };
 }
 
 export function readFilter(query: URLSearchParams): Filter {
@@ -30,6 +32,7 @@ export function readFilter(query: URLSearchParams): Filter {
   return {
     state: query.get("state") ?? "",
     group: query.get("group") ?? "",
+    array: query.get("array") ?? "",
     search: query.get("search") ?? "",
     sort: query.get("sort") ?? "",
     page: Number.isInteger(page) && page > 0 ? page : 1,

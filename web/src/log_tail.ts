@@ -1,10 +1,11 @@
-/** The part of a log that the page has: its end, what came since, and earlier lines that the user asked for. */
+/** The part of a log that the page has: its end and what came since, or a place that the user went to. */
 
 import { type Line, LogReader } from "./log";
 import type { LogPart } from "./types";
 
 const FIRST_BYTES = 64 * 1024;
 const MORE_BYTES = 256 * 1024;
+const BEFORE_BYTES = 32 * 1024;
 const MOST_LINES = 8000;
 
 export type GetPart = (offset: number, limit: number) => Promise<LogPart>;
@@ -18,19 +19,22 @@ export class LogTail {
   streams: string[] = [];
   private reader: LogReader | null = null;
   private before: Line[] = [];
-  private next = 0;
+  /** The byte after the last one that is here. */
+  next = 0;
+  /** Whether the user went to an earlier place, so that the end is not here. */
+  away = false;
   private ended = false;
 
   constructor(private readonly get: GetPart) {}
 
   /** Whether all of it is here and no more can come. */
   get isComplete(): boolean {
-    return this.ended && this.next >= this.size;
+    return this.ended && !this.away && this.next >= this.size;
   }
 
   /** Whether the server has more at this moment. */
   get isBehind(): boolean {
-    return this.next < this.size;
+    return !this.away && this.next < this.size;
   }
 
   /**
@@ -39,16 +43,32 @@ export class LogTail {
    * With `follow` only the end matters: what would make the page slow is forgotten.
    */
   async read(follow: boolean): Promise<boolean> {
-    if (this.reader === null || (follow && this.lines.length > MOST_LINES)) {
+    if (this.reader === null || (follow && (this.away || this.lines.length > MOST_LINES))) {
       this.begin(await this.get(-FIRST_BYTES, FIRST_BYTES));
       return true;
     }
+    return this.away ? false : this.readOn();
+  }
+
+  /** Go to a place of the file, with some lines before it; only `readLater` or following it again reads on. */
+  async goTo(offset: number): Promise<void> {
+    this.begin(await this.get(Math.max(0, offset - BEFORE_BYTES), MORE_BYTES));
+    this.away = this.next < this.size;
+  }
+
+  /** Read the lines after the last one, if the user went to an earlier place. */
+  async readLater(): Promise<void> {
+    await this.readOn();
+    this.away = this.next < this.size;
+  }
+
+  private async readOn(): Promise<boolean> {
     const part = await this.get(this.next, MORE_BYTES);
     if (part.offset < this.next) {
       this.begin(part); // the program wrote the file anew
       return true;
     }
-    this.reader.feed(part.text);
+    this.reader?.feed(part.text);
     this.take(part);
     return part.text !== "";
   }
@@ -71,6 +91,7 @@ export class LogTail {
     this.reader.feed(text);
     this.before = [];
     this.from = from;
+    this.away = false;
     this.take(part);
   }
 

@@ -30,6 +30,10 @@ export function hashOf(view: string, argument = "", query: Record<string, string
   return `#/${path}${given.size ? `?${given}` : ""}`;
 }
 
+/** The tasks of an array, by the label of one or of several of them. */
+export const arrayHash = (label: string): string =>
+  hashOf("jobs", "", { array: label.split(".")[0] ?? "", state: "all" });
+
 export const jobHash = (label: string): string => hashOf("job", label);
 
 export const route = signal<Route>(parseRoute(typeof location === "undefined" ? "" : location.hash));
@@ -56,9 +60,10 @@ export function go(hash: string): void {
   location.hash = hash;
 }
 
-/** Change the query of this view without a new entry in the browser's history. */
-export function adjust(query: Record<string, string>): void {
+/** Change the query of this view; with `isStep` the browser's Back returns to the one before. */
+export function adjust(query: Record<string, string>, isStep = false): void {
   const { view, argument } = route.value;
-  history.replaceState(null, "", hashOf(view, argument, query));
+  if (isStep) visited = true;
+  history[isStep ? "pushState" : "replaceState"](null, "", hashOf(view, argument, query));
   route.value = parseRoute(location.hash);
 }

@@ -3,7 +3,7 @@
 import { batch, signal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
-import { ApiError, address, getSession, getStatus } from "./api";
+import { ApiError, address, getSession, getStatus, parsed } from "./api";
 import { mergeStatus } from "./changes";
 import { moment } from "./format";
 import type { Changes, Session, Status } from "./types";
@@ -70,7 +70,7 @@ function listen(): void {
   source = stream;
   heard = Date.now();
   stream.addEventListener("hello", () => void welcome());
-  stream.addEventListener("changes", (event) => take(JSON.parse((event as MessageEvent<string>).data) as Changes));
+  stream.addEventListener("changes", (event) => take(parsed<Changes>((event as MessageEvent<string>).data)));
   stream.addEventListener("trouble", (event) => complain((event as MessageEvent<string>).data));
   stream.addEventListener("error", () => {
     if (source === stream) lose(null);

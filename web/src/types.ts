@@ -164,6 +164,7 @@ export interface JobsPage {
   page: number;
   pages: number;
   total: number;
+  counts: Record<string, number>;
 }
 
 export interface Attempt {
@@ -248,6 +249,21 @@ export interface Changes {
 
 export type ActionName = "cancel" | "retry" | "hold" | "release" | "priority";
 
+/** All jobs of a list, as many as the user saw. */
+export interface Matching {
+  count: number;
+  state: string;
+  group: string;
+  search: string;
+  array: string;
+}
+
+export interface LogSearch {
+  offsets: number[];
+  start: number;
+  size: number;
+}
+
 export interface ActionResult {
   shown: string;
   name: string;
@@ -319,6 +335,8 @@ export interface Timeline {
   lanes: Lane[];
   left_out: number;
   without_gpu: number;
+  /** Numbers of the colours of groups; of titles, if no bar has a group. */
+  colours: Record<string, number>;
 }
 
 export interface JobUsage {
@@ -371,6 +389,8 @@ export interface Usage {
   jobs: JobUsage[];
   hidden: number;
   users: UserLine[];
+  /** Numbers of the colours of groups. */
+  colours: Record<string, number>;
 }
 
 export interface PastJob {

@@ -4,13 +4,20 @@ import { direction, queryOf, readFilter, sortedBy, writeFilter } from "../src/fi
 import { hashOf, parseRoute } from "../src/router";
 
 test("a filter survives the way through the address", () => {
-  const filter = { state: "failed", group: "a&b=c", search: "lr=1e-3 <b>", sort: "-seconds", page: 3 };
+  const filter = { state: "failed", group: "a&b=c", array: "12", search: "lr=1e-3 <b>", sort: "-seconds", page: 3 };
   const hash = hashOf("jobs", "", writeFilter(filter));
   expect(readFilter(parseRoute(hash).query)).toEqual(filter);
 });
 
 test("an address without a filter means open jobs", () => {
-  expect(readFilter(new URLSearchParams("page=-2"))).toEqual({ state: "", group: "", search: "", sort: "", page: 1 });
+  expect(readFilter(new URLSearchParams("page=-2"))).toEqual({
+    state: "",
+    group: "",
+    array: "",
+    search: "",
+    sort: "",
+    page: 1,
+  });
   expect(hashOf("jobs", "", writeFilter(readFilter(new URLSearchParams())))).toBe("#/jobs");
 });
 

@@ -21,6 +21,7 @@ function usage(days: Usage["days"]): Usage {
     jobs: [],
     hidden: 0,
     users: [],
+    colours: {},
   };
 }
 

@@ -84,4 +84,20 @@ describe("a log", () => {
     await tail.read(true);
     expect(shown()).toEqual(["new"]);
   });
+
+  test("is read at an earlier place, then on from there, and followed again", async () => {
+    const { log, tail, shown } = opened(Array.from({ length: 60_000 }, (_, index) => `line ${index}\n`).join(""));
+    await tail.read(true);
+    await tail.goTo(0);
+    expect([shown()[0], tail.from, tail.away, tail.isBehind]).toEqual(["line 0", 0, true, false]);
+    const requests = log.requests;
+    expect(await tail.read(false)).toBe(false);
+    expect(log.requests).toBe(requests);
+    const known = shown().length;
+    await tail.readLater();
+    expect(shown()[known - 1]).toBe(`line ${known - 1}`);
+    expect(shown().length).toBeGreaterThan(known);
+    await tail.read(true);
+    expect([shown().at(-1), tail.away]).toEqual(["line 59999", false]);
+  });
 });

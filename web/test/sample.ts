@@ -160,5 +160,6 @@ export function timeline(lanes: Lane[]): Timeline {
     lanes,
     left_out: 0,
     without_gpu: 0,
+    colours: {},
   };
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stoker.charts.svg import FAINT, RED, Drawing, fitted
+from stoker.charts.svg import FAINT, RED, Drawing, fitted, ink_on
 from stoker.core.chart import axis_over
 
 WIDTH = 520.0
@@ -34,7 +34,7 @@ def outcomes_svg(counts: Mapping[str, int], width: float = WIDTH) -> str:
         part = counts[name] / total * (width - 16)
         drawing.rect((left, 8, part, 22), RESULT_COLOURS[name], tip=f"{counts[name]} {name}")
         if words := fitted(str(counts[name]), part - 6):
-            drawing.text((left + part / 2, 23), words, anchor="middle", fill="#ffffff", kind="on")
+            drawing.text((left + part / 2, 23), words, anchor="middle", fill=ink_on(RESULT_COLOURS[name]), kind="on")
         left += part
     drawing.legend([(f"{counts[name]} {name}", RESULT_COLOURS[name]) for name in names], (8, 52))
     return drawing.svg(background=False)

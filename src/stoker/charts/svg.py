@@ -16,8 +16,8 @@ FAINT = "#6e7781"
 GRID = "#d8dee4"
 PAPER = "#ffffff"
 RED = "#cf222e"
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c6d31", "#7b61c9")
-"""Colours that people with colour blindness can tell apart."""
+PALETTE = ("#2f7ec0", "#e08a1e", "#2c9c78", "#a35ac0", "#1b9cb5", "#6d8f1f", "#d0629b", "#5b6fd1")
+"""Colours of groups, the same as on the page (`--series-0` and so on in web/src/style.css)."""
 
 
 def escape(text: str) -> str:
@@ -28,9 +28,32 @@ def escape(text: str) -> str:
     return shown
 
 
-def colour_of(name: str, names: Sequence[str]) -> str:
-    """The colour of one of some names, by its place."""
-    return PALETTE[names.index(name) % len(PALETTE)] if name in names else FAINT
+def tinted(colour: str, part: float) -> str:
+    """A part of a colour on white, so that it looks the same on every background."""
+    return "#" + "".join(f"{round(255 - part * (255 - channel)):02x}" for channel in _channels(colour))
+
+
+def ink_on(colour: str) -> str:
+    """Dark or white, whichever can be read better on a colour."""
+    return max((INK, PAPER), key=lambda ink: contrast(ink, colour))
+
+
+def contrast(one: str, other: str) -> float:
+    """The contrast of two colours as WCAG defines it, from 1 to 21."""
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str) -> float:
+    red, green, blue = (
+        part / 12.92 if (part := channel / 255) <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+        for channel in _channels(colour)
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
 
 
 def fitted(text: str, width: float, size: float = FONT_SIZE) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from stoker.charts.svg import FAINT, GRID, INK, RED, Clock, Drawing, colour_of, fitted
+from stoker.charts.svg import FAINT, GRID, INK, PALETTE, RED, Clock, Drawing, fitted, ink_on, tinted
 from stoker.core.units import size_text
-from stoker.queue.timeline import Bar, Lane, Timeline
+from stoker.queue.timeline import Bar, Lane, Timeline, colour_key
 from stoker.queue.view_text import clock_text, watch_text
 
 WIDTH = 1100.0
@@ -22,6 +22,8 @@ LEAST_LABEL = 11.0
 """Height of a bar from which on it has words inside, and width from which on a failure is marked."""
 HEAT_INK = "#57606a"
 _MOST_GROUPS = 8
+_RESERVED, _USED = 0.35, 0.7
+"""How strong the colours of reserved and of used memory are."""
 
 
 class _Chart(NamedTuple):
@@ -30,11 +32,13 @@ class _Chart(NamedTuple):
     drawing: Drawing
     timeline: Timeline
     clock: Clock
-    groups: list[str]
     now: float
 
     def colour(self, bar: Bar) -> str:
-        return colour_of(bar.group or NO_GROUP, self.groups)
+        return self.colour_of(colour_key(self.timeline, bar))
+
+    def colour_of(self, key: str) -> str:
+        return PALETTE[self.timeline.colours[key]] if key in self.timeline.colours else FAINT
 
 
 def timeline_svg(timeline: Timeline, width: float = WIDTH, *, background: bool = True) -> str:
@@ -44,7 +48,7 @@ def timeline_svg(timeline: Timeline, width: float = WIDTH, *, background: bool =
     bottom = height - below
     drawing = Drawing(width, height, _title(timeline))
     clock = Clock(timeline.since.timestamp(), timeline.until.timestamp(), LEFT, width - RIGHT)
-    chart = _Chart(drawing, timeline, clock, _groups(timeline), timeline.at.timestamp())
+    chart = _Chart(drawing, timeline, clock, timeline.at.timestamp())
     drawing.text((LEFT, 18), _title(timeline), bold=True, size=13)
     drawing.axis_below([(clock.at(at), text) for at, text in clock.ticks(int((width - LEFT) // 70))], TOP, bottom)
     if not timeline.lanes:
@@ -52,7 +56,8 @@ def timeline_svg(timeline: Timeline, width: float = WIDTH, *, background: bool =
     for place, lane in enumerate(timeline.lanes):
         _lane(chart, lane, TOP + place * (LANE + HEAT + GAP))
     _now(chart, bottom)
-    names = [(name, colour_of(name, chart.groups)) for name in chart.groups] if len(chart.groups) > 1 else []
+    keys = _keys(timeline)
+    names = [(key or NO_GROUP, chart.colour_of(key)) for key in keys] if len(keys) > 1 else []
     drawing.legend([*names, ("failed", RED)], (LEFT, height - 10))
     return drawing.svg(background=background)
 
@@ -64,10 +69,10 @@ def _title(timeline: Timeline) -> str:
     return f"GPUs of {timeline.host}{simulated}, {since} to {until}"
 
 
-def _groups(timeline: Timeline) -> list[str]:
-    """The groups by first appearance; further ones share one colour."""
+def _keys(timeline: Timeline) -> list[str]:
+    """The groups by first appearance, as many as the legend has room for."""
     bars = sorted((bar for lane in timeline.lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: bar.start)
-    return list(dict.fromkeys(bar.group or NO_GROUP for bar in bars))[:_MOST_GROUPS]
+    return list(dict.fromkeys(colour_key(timeline, bar) for bar in bars))[:_MOST_GROUPS]
 
 
 def _lane(chart: _Chart, lane: Lane, top: float) -> None:
@@ -103,14 +108,14 @@ def _bar(chart: _Chart, bar: Bar, lane: Lane, lane_top: float) -> None:
         _expected(chart, bar, (chart.now, bar.expected_end.timestamp()), lane_top, labelled=False)
     colour, tip = RED if bar.state in FAILED else chart.colour(bar), tip_of(bar, chart.now)
     left, top, width, height = box = _box((start, end), bar, chart.clock, lane_top)
-    drawing.rect(box, colour, opacity=0.45, stroke=colour, rounded=2, tip=tip)
-    used = _used(bar, lane)
-    drawing.rect((left, top + height * (1 - used), width, height * used), colour, opacity=0.75, rounded=2, tip=tip)
+    drawing.rect(box, tinted(colour, _RESERVED), stroke=colour, rounded=2, tip=tip)
+    used, ink = _used(bar, lane), ink_on(tinted(colour, _USED))
+    drawing.rect((left, top + height * (1 - used), width, height * used), tinted(colour, _USED), rounded=2, tip=tip)
     if height >= LEAST_LABEL:
-        _words(drawing, bar, box, "#ffffff", "on")
+        _words(drawing, bar, box, ink, "on")
     if bar.state in FAILED and width >= LEAST_LABEL:
         at = left + width - 3, top + min(height - 2, 13)
-        drawing.text(at, "✗", anchor="end", fill="#ffffff", bold=True, kind="on")
+        drawing.text(at, "✗", anchor="end", fill=ink, bold=True, kind="on")
 
 
 def _used(bar: Bar, lane: Lane) -> float:

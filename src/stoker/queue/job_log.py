@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -12,11 +12,13 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import outcome
 from stoker.core.units import count_text
+from stoker.store.log_search import search_log
 from stoker.store.logs import read_part
 from stoker.store.reader import Reader
 from stoker.store.schema import AttemptRow
 
 SCHEMA = "stoker.log-part/1"
+SEARCH_SCHEMA = "stoker.log-search/1"
 LARGEST = 256 * 1024
 """Bytes of a part at most."""
 Stream = Literal["out", "err"]
@@ -43,6 +45,29 @@ class LogText(Struct, frozen=True):
     """Whether the attempt is over, so that no more text comes."""
 
 
+class LogSearch(Struct, frozen=True):
+    """The lines of a log that contain a text: `/api/v1/jobs/ID/log/search`."""
+
+    schema: str
+    offsets: list[int]
+    """Of their first bytes, the last line first."""
+    start: int
+    """Where the searched part begins: if it is not 0, search again before it."""
+    size: int
+    """Bytes of the file now."""
+
+
+class LogFile(NamedTuple):
+    """One of the log files of an attempt."""
+
+    path: str
+    attempt: int
+    attempts: int
+    stream: Stream
+    streams: list[Stream]
+    ended: bool
+
+
 def streams_of(run: AttemptRow) -> dict[Stream, str]:
     """The log files of a run; the terminal of a foreground run is none."""
     named: dict[Stream, str] = {"out": run.log, "err": run.errors}
@@ -62,32 +87,34 @@ def run_of(job: Job, runs: Sequence[AttemptRow], number: int | None) -> tuple[in
     return number, runs[number - 1]
 
 
-def read_log(
-    store: Reader,
-    job: Job,
-    *,
-    attempt: int | None = None,
-    stream: Stream = "out",
-    offset: int = 0,
-    limit: int = LARGEST,
-) -> LogText:
-    """A part of the log of an attempt, default the last one; a negative offset counts from the end."""
+def log_file(store: Reader, job: Job, attempt: int | None = None, stream: Stream = "out") -> LogFile:
+    """The log of an attempt, default the last one; errors are in the same file unless they have their own."""
     runs = store.runs(job.id)
     number, run = run_of(job, runs, attempt)
     files = streams_of(run)
     if not files:
         raise NoSuchJob(f"{id_text(job)} wrote its output to the terminal it was started from", "it has no log file")
     chosen = stream if stream in files else next(iter(files))
-    part = read_part(files[chosen], offset, min(limit, LARGEST))
+    return LogFile(files[chosen], number, len(runs), chosen, list(files), run.why is not None)
+
+
+def read_log(file: LogFile, offset: int = 0, limit: int = LARGEST) -> LogText:
+    """A part of a log; a negative offset counts from the end."""
+    part = read_part(file.path, offset, min(limit, LARGEST))
     return LogText(
         SCHEMA,
         text=part.text,
         offset=part.offset,
         next=part.next,
         size=part.size,
-        attempt=number,
-        attempts=len(runs),
-        stream=chosen,
-        streams=list(files),
-        ended=run.why is not None,
+        attempt=file.attempt,
+        attempts=file.attempts,
+        stream=file.stream,
+        streams=file.streams,
+        ended=file.ended,
     )
+
+
+def search_in(file: LogFile, text: str, before: int | None = None) -> LogSearch:
+    """The last lines of a log that contain a text, or the last before an offset."""
+    return LogSearch(SEARCH_SCHEMA, *search_log(file.path, text, before))

@@ -18,7 +18,14 @@ from stoker.queue.view_builder import active_lines, group_line, job_line, queued
 from stoker.queue.view_model import JobLine, exactly
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, Scope, ids_matching
-from stoker.store.listing import SORTS, Listing, count_lines, page_of_lines, waiting_with_conditions
+from stoker.store.listing import (
+    SORTS,
+    Listing,
+    count_lines,
+    counts_of_array,
+    page_of_lines,
+    waiting_with_conditions,
+)
 from stoker.store.paths import Paths
 from stoker.store.queries import Owned, Past, Period
 
@@ -43,6 +50,8 @@ class JobsPage(Struct, frozen=True):
     pages: int
     total: int
     """Lines on all pages."""
+    counts: dict[str, int]
+    """Tasks by state, if those of an array were asked for; jobs that wait for anything count as waiting."""
 
 
 class HistoryPage(Struct, frozen=True):
@@ -83,7 +92,14 @@ def jobs_page(
         lines = _first(knowledge)
     else:
         lines = _in_order(knowledge, listing, offset)
-    return JobsPage(SCHEMA, exactly(knowledge.now), lines, page, _pages(total), total)
+    counts = counts_of_array(knowledge.store, chosen.array) if chosen.array else {}
+    return JobsPage(SCHEMA, exactly(knowledge.now), lines, page, _pages(total), total, counts)
+
+
+def ids_of_pages(knowledge: Knowledge, chosen: Filter, scope: Scope, most: int) -> list[int]:
+    """The jobs of all pages, each task of an array; at most so many."""
+    listing = _listing(knowledge, Listing(scope, chosen, each_task=True))
+    return [group.first for group in page_of_lines(knowledge.store, listing, "id", 0, most)]
 
 
 def _known_sort(sort: str) -> str:

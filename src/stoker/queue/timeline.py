@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.colours import colours_of
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of
 from stoker.core.spec import Resources, amount_on
@@ -19,6 +20,7 @@ from stoker.queue.samples import Curves, Steps, curves_from, curves_of, steps_of
 from stoker.queue.view_builder import expected_empty
 from stoker.queue.view_model import Counts, JobWord, exactly, moment, resources_of_attempts
 from stoker.store import queries
+from stoker.store.filters import groups_in_order
 from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
@@ -93,6 +95,8 @@ class Timeline(Struct, frozen=True):
     """Jobs that ended too long ago to be shown."""
     without_gpu: int
     """Attempts of the period that had no GPU, and therefore have no lane."""
+    colours: dict[str, int]
+    """Numbers of the colours of groups; of titles, if no bar has a group."""
 
 
 class Span(NamedTuple):
@@ -152,7 +156,20 @@ def timeline_of(
         lanes=lanes,
         left_out=left_out,
         without_gpu=sum(not one.attempt.devices for one in found),
+        colours=_colours(knowledge, lanes),
     )
+
+
+def colour_key(timeline: Timeline, bar: Bar) -> str:
+    """What the colour of a bar tells: its group, or its title if no bar has a group."""
+    return bar.group if bar.group or bar.title not in timeline.colours else bar.title
+
+
+def _colours(knowledge: Knowledge, lanes: Sequence[Lane]) -> dict[str, int]:
+    bars = sorted((bar for lane in lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: (bar.start, bar.job))
+    if any(bar.group for bar in bars):
+        return colours_of(map(text_for_json, groups_in_order(knowledge.store)))
+    return colours_of(bar.title for bar in bars)
 
 
 def _trimmed(since: float, found: Sequence[Ran], end: float) -> float:

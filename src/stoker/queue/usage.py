@@ -11,6 +11,7 @@ from statistics import median
 
 from msgspec import Struct
 
+from stoker.core.colours import colours_of
 from stoker.core.text import text_for_json
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
@@ -18,6 +19,7 @@ from stoker.queue.summary_view import ledger_view, user_lines
 from stoker.queue.view_model import JobWord, UserLine, VramMode, exactly, moment
 from stoker.queue.view_text import DAY, midnight
 from stoker.store import queries
+from stoker.store.filters import groups_in_order
 from stoker.store.past_attempts import GpuSpan, gpu_spans
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
@@ -95,6 +97,8 @@ class Usage(Struct, frozen=True):
     """Jobs of the period that are not listed, since they are older."""
     users: list[UserLine]
     """All users of this machine now; what others used is known only as far as the fair share needs it."""
+    colours: dict[str, int]
+    """Numbers of the colours of groups."""
 
 
 def read_usage(paths: Paths, period: Period, *, simulated: bool) -> Usage:
@@ -125,6 +129,7 @@ def usage_of(knowledge: Knowledge, period: Period, users: Sequence[UserLine] = (
         jobs=listed,
         hidden=max(0, sum(outcomes.values()) - len(listed)),
         users=list(users),
+        colours=colours_of(map(text_for_json, groups_in_order(store))),
     )
 
 

@@ -30,6 +30,8 @@ class Filter(NamedTuple):
     """State words; those of `WAITING` count as one."""
     text: str = ""
     """A part of the name, the command or the group, or an id."""
+    array: int = 0
+    """An array whose tasks are wanted."""
 
 
 NO_FILTER = Filter()
@@ -63,10 +65,12 @@ def condition(chosen: Filter) -> tuple[str, list[Any]]:
         f"jobs.spec IN (SELECT id FROM specs WHERE {of_specs})" if of_specs else "",
         _any("jobs.state = ?", stored),
         _TEXT if chosen.text else "",
+        "jobs.array = ?" if chosen.array else "",
     )
     tags = [word for name, pattern in chosen.tags for word in (text_of(name), sql_pattern(pattern))]
     text = _text_values(chosen.text) if chosen.text else []
     values = [*map(sql_pattern, chosen.names), *map(sql_pattern, chosen.groups), *tags, *stored, *text]
+    values += [chosen.array] if chosen.array else []
     return " AND ".join(filter(None, parts)) or "1", values
 
 
@@ -125,6 +129,13 @@ def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCou
         *values,
     )
     return [GroupCounts(*row) for row in rows]
+
+
+def groups_in_order(reader: Reader) -> list[str]:
+    """All groups of the user's, in the order of their first use."""
+    group = "json_extract(body, '$.group')"
+    rows = reader.rows(f"SELECT {group} AS name FROM specs WHERE name != '' GROUP BY name ORDER BY min(id)")
+    return [name for (name,) in rows]
 
 
 _TEXT = (

@@ -65,6 +65,11 @@ def count_lines(reader: Reader, listing: Listing) -> int:
     return jobs - int(tasks) + int(lines)
 
 
+def counts_of_array(reader: Reader, array: int) -> dict[str, int]:
+    """How many tasks of an array are in each state, as stored."""
+    return dict(reader.rows("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state ORDER BY state", array))
+
+
 def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limit: int) -> list[Group]:
     """Lines in an order of `SORTS`, by id where that is the same."""
     where, values = _where(reader, listing)

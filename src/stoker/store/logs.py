@@ -178,6 +178,18 @@ class Tail:
         return file
 
 
+def blocks_of(path: str) -> Iterator[bytes]:
+    """The bytes of a file that it has now, in blocks; none if it cannot be read."""
+    try:
+        with open_log(path) as log:
+            left = os.fstat(log.fileno()).st_size
+            while left > 0 and (block := log.read(min(_BLOCK, left))):
+                left -= len(block)
+                yield block
+    except OSError:
+        return
+
+
 def open_log(path: str) -> BinaryIO:
     """Open a log; anything but a regular file, such as a pipe or a device, reads as empty."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -19,10 +19,13 @@ from stoker.queue.actions import cancel, hold, release
 from stoker.queue.control import Control
 from stoker.queue.edit import Rewriter, edit_jobs
 from stoker.queue.engine_process import simulated_gpus
+from stoker.queue.jobs_page import ids_of_pages
+from stoker.queue.knowledge import known
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry
 from stoker.queue.select import find, jobs_in_order
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
+from stoker.web.query import jobs_filter
 
 Name = Literal["cancel", "retry", "hold", "release", "priority"]
 VERBS: dict[Name, str] = {
@@ -37,15 +40,28 @@ LARGEST = 2 * 2**20
 _LABEL = re.compile(r"(?a)(\d{1,18})(?:\.(?:(\d{1,18})|(\[[0-9,:…-]+\])))?")
 
 
+class Matching(Struct, frozen=True, forbid_unknown_fields=True):
+    """All jobs that a list shows on its pages."""
+
+    count: int
+    """How many there were when the user chose them; if there are more now, nothing is done."""
+    state: str = ""
+    group: str = ""
+    search: str = ""
+    array: str = ""
+
+
 class Action(Struct, frozen=True, forbid_unknown_fields=True):
     """An action on jobs: `POST /api/v1/actions`."""
 
     action: Name
-    jobs: list[str]
+    jobs: list[str] = []
     """Labels as the page shows them: `3`, `12.4`, and `12.[3-99]` for the tasks of a line, of which only those that
     wait are meant."""
     value: int | None = None
     """The new priority."""
+    matching: Matching | None = None
+    """In place of labels, with the meaning that `GET /api/v1/jobs` gives to its fields."""
 
 
 def parse_action(body: bytes) -> Action:
@@ -60,8 +76,20 @@ def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
     with contextlib.closing(open_store(paths)) as store:
         control = Control(paths, store, simulated_gpus(sim, paths))
         jobs = [job for label in action.jobs for job in _jobs(control, label)]
+        if action.matching is not None:
+            jobs += jobs_in_order(store, _matching(paths, bool(sim), action.matching))
         unique = list({job.id: job for job in jobs}.values())
         return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
+
+
+def _matching(paths: Paths, simulated: bool, wanted: Matching) -> list[int]:
+    """The jobs of a list, if they are not more than the user saw."""
+    given = {"state": wanted.state, "group": wanted.group, "search": wanted.search, "array": wanted.array}
+    with known(paths, simulated=simulated) as knowledge:
+        ids = ids_of_pages(knowledge, *jobs_filter(given), wanted.count + 1)
+    if len(ids) > wanted.count:
+        raise UsageError(f"more than {wanted.count} jobs match by now", "look at the list, and choose them again")
+    return ids
 
 
 def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeResult]:

@@ -13,7 +13,7 @@ import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from stoker import __version__
@@ -23,20 +23,20 @@ from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
 from stoker.queue.gpu_view import gpus_of, known_devices
 from stoker.queue.job_log import LARGEST as LARGEST_PART
-from stoker.queue.job_log import Stream, read_log
+from stoker.queue.job_log import LogFile, Stream, log_file, read_log, search_in
 from stoker.queue.job_series import series_of
 from stoker.queue.job_view import SelectedJobs, read_jobs
 from stoker.queue.jobs_page import LINES, history_page, jobs_page
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.samples import read_samples
-from stoker.queue.select import ENDED_STATES, find, parse_filter
+from stoker.queue.select import ENDED_STATES, find
 from stoker.queue.sweep_page import read_sweep_page
 from stoker.queue.sweep_view import read_sweeps
 from stoker.queue.timeline import read_timeline
 from stoker.queue.usage import read_usage
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_text import LocalZone
-from stoker.store.filters import Filter, Scope
+from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
 from stoker.store.reader import Reader
@@ -44,12 +44,11 @@ from stoker.store.writer import Store, open_existing
 from stoker.web.actions import LARGEST as LARGEST_BODY
 from stoker.web.actions import carry_out, parse_action
 from stoker.web.answers import answer, failure
+from stoker.web.query import filter_of, jobs_filter, number_of, page_of, text_of
 
 SESSION = "stoker.session/1"
 HOURS = 2.0
 """Hours of curves, and of the timeline, if the page does not ask for others."""
-LONGEST_TEXT = 1000
-MOST_PAGES = 10**9
 _LABEL = r"(?a)\d{1,18}(\.\d{1,18})?"
 _TASKS = r"(?a)(\d{1,18})\.\[(\d{1,18})[0-9,:…-]*\]"
 Endpoint = Callable[[Request], Response]
@@ -93,6 +92,8 @@ def routes(service: Service) -> list[BaseRoute]:
         "jobs": api.jobs,
         "jobs/{label}": api.job,
         "jobs/{label}/log": api.log,
+        "jobs/{label}/log/search": api.search_log,
+        "jobs/{label}/log/download": api.download_log,
         "jobs/{label}/series": api.series,
         "gpus": api.gpus,
         "gpus/samples": api.samples,
@@ -139,8 +140,8 @@ class Api:
             return answer(status_of(knowledge, host_name(), LINES))
 
     def jobs(self, request: Request) -> Response:
-        chosen, scope = jobs_filter(request)
-        sort, page = request.query_params.get("sort", ""), _page(request)
+        chosen, scope = jobs_filter(request.query_params)
+        sort, page = request.query_params.get("sort", ""), page_of(request.query_params)
         each_task = request.query_params.get("tasks") == "each"
         with self._service.known() as knowledge:
             return answer(jobs_page(knowledge, chosen, scope, sort=sort, page=page, each_task=each_task))
@@ -150,13 +151,30 @@ class Api:
         return answer(_one_job(found))
 
     def log(self, request: Request) -> Response:
-        attempt = _number(request, "attempt", 0, least=0)
+        offset, limit = (
+            number_of(request.query_params, "offset", 0),
+            number_of(request.query_params, "limit", LARGEST_PART, least=0),
+        )
+        return answer(read_log(self._log_file(request), offset, limit))
+
+    def search_log(self, request: Request) -> Response:
+        text, before = text_of(request.query_params, "text"), number_of(request.query_params, "before", -1)
+        if not text:
+            raise UsageError("the text to search for is missing", "give it as text")
+        return answer(search_in(self._log_file(request), text, before if before >= 0 else None))
+
+    def download_log(self, request: Request) -> Response:
+        """The file as it is now: what is appended meanwhile is left out."""
+        file, label = self._log_file(request), _label(request)
+        name = f"stoker-{label}-{file.attempt}.{'err' if file.stream == 'err' else 'log'}"
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(blocks_of(file.path), media_type="text/plain; charset=utf-8", headers=headers)
+
+    def _log_file(self, request: Request) -> LogFile:
+        attempt = number_of(request.query_params, "attempt", 0, least=0)
         stream: Stream = "err" if request.query_params.get("stream") == "err" else "out"
-        offset, limit = _number(request, "offset", 0), _number(request, "limit", LARGEST_PART, least=0)
         with self._opened() as store:
-            job = _find(store, _label(request))
-            part = read_log(store, job, attempt=attempt or None, stream=stream, offset=offset, limit=limit)
-        return answer(part)
+            return log_file(store, _find(store, _label(request)), attempt or None, stream)
 
     def series(self, request: Request) -> Response:
         with self._service.known() as knowledge:
@@ -179,8 +197,8 @@ class Api:
         return answer(read_timeline(self._paths, Period(since), until, simulated=self._simulated))
 
     def history(self, request: Request) -> Response:
-        period = Period(_moment(request, "since") or 0.0, _filter(request, ENDED_STATES))
-        return answer(history_page(self._paths, period, _page(request)))
+        period = Period(_moment(request, "since") or 0.0, filter_of(request.query_params, ENDED_STATES))
+        return answer(history_page(self._paths, period, page_of(request.query_params)))
 
     def usage(self, request: Request) -> Response:
         return answer(read_usage(self._paths, Period(_moment(request, "since") or 0.0), simulated=self._simulated))
@@ -190,7 +208,7 @@ class Api:
 
     def sweep(self, request: Request) -> Response:
         word = _sweep_id(request)
-        return answer(read_sweep_page(self._paths, word, _page(request), simulated=self._simulated))
+        return answer(read_sweep_page(self._paths, word, page_of(request.query_params), simulated=self._simulated))
 
     async def act(self, request: Request) -> Response:
         """Carry out an action; the guard has refused requests of other sites, and all if the server is read-only."""
@@ -254,54 +272,6 @@ def _one_job(found: SelectedJobs) -> SelectedJobs:
     first = found.jobs[0]
     names = dict.fromkeys(first.environment or {}, "")
     return replace(found, jobs=[replace(first, environment=names)])
-
-
-def jobs_filter(request: Request) -> tuple[Filter, Scope]:
-    """Which jobs are wanted, and whether those are open, ended, or both."""
-    wanted = request.query_params.get("state", "")
-    if wanted == "all":
-        return _filter(request, ()), "any"
-    chosen = _filter(request)
-    ended = [word in ENDED_STATES for word in chosen.states]
-    return chosen, "open" if not any(ended) else "ended" if all(ended) else "any"
-
-
-def _filter(request: Request, known_states: tuple[str, ...] | None = None) -> Filter:
-    """The filter of a request; `known_states` are those that it may name, empty for none."""
-    given = request.query_params
-    states = [] if known_states == () or not given.get("state") else [given["state"]]
-    group = _text(request, "group")
-    chosen = parse_filter(groups=[_literal(group)] if group else [], states=states)
-    if known_states and (other := [word for word in chosen.states if word not in known_states]):
-        raise UsageError(f"no ended job is {other[0]}", f"known states: {', '.join(known_states)}")
-    text = _text(request, "search").strip()
-    return chosen._replace(text=text) if text else chosen
-
-
-def _text(request: Request, name: str) -> str:
-    """A text to look for; SQLite reads it up to a NUL, and takes no endless pattern."""
-    text = request.query_params.get(name, "")
-    if len(text) > LONGEST_TEXT or "\0" in text:
-        raise UsageError(f"{name} is too long, or contains a NUL", f"give at most {LONGEST_TEXT} characters")
-    return text
-
-
-def _literal(text: str) -> str:
-    """A text as a pattern that matches only itself."""
-    return re.sub(r"([*?\[])", r"[\1]", text)
-
-
-def _page(request: Request) -> int:
-    return _number(request, "page", 1, least=1, most=MOST_PAGES)
-
-
-def _number(request: Request, name: str, default: int, least: int = -(2**62), most: int = 2**62) -> int:
-    text = request.query_params.get(name) or str(default)
-    if not re.fullmatch(r"(?a)-?\d{1,18}", text) or not least <= int(text) <= most:
-        raise UsageError(
-            f"{name}={printable(text[:40])} is not a number that fits", f"give {name}={default}, for example"
-        )
-    return int(text)
 
 
 def _hours(request: Request) -> float:

@@ -17,6 +17,7 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 
 from stoker.core.errors import StokerError
+from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
 from stoker.web.api import Service
@@ -46,6 +47,7 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
 def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
     broadcast = Broadcast(service.paths, simulated=service.simulated)
+    prepare_decoders()  # requests are answered in threads
     BoundedConnection.most = most_connections()
     config = uvicorn.Config(
         application(service, token, broadcast),

@@ -3,7 +3,7 @@
 import { day as dayText, hours, size, span } from "../format";
 import type { JobState, JobUsage, Usage } from "../types";
 import { type Option, axis, common, niceStep, tip } from "./base";
-import { type Colouring, type Palette } from "./palette";
+import { type Palette, colourOf } from "./palette";
 
 const GRID = { left: 56, right: 18, top: 16, bottom: 44 };
 
@@ -49,7 +49,7 @@ export function groupName(group: string): string {
   return group || "no group";
 }
 
-export function daysOption(usage: Usage, colours: Colouring, palette: Palette): Option {
+export function daysOption(usage: Usage, palette: Palette): Option {
   const table = daysTable(usage);
   return {
     ...common(palette),
@@ -89,7 +89,7 @@ export function daysOption(usage: Usage, colours: Colouring, palette: Palette): 
       data: table.hours[index],
       barMaxWidth: 46,
       itemStyle: {
-        color: group && group !== OTHERS ? colours.of(group, palette.series) : group ? palette.line : palette.others,
+        color: group === OTHERS ? palette.line : colourOf(usage.colours[group], palette),
         borderColor: palette.surface,
         borderWidth: 1,
       },

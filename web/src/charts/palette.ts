@@ -41,24 +41,15 @@ export function longHex(colour: string): string {
   return /^#[0-9a-f]{3}$/i.test(colour) ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
 }
 
-/** Gives each name a colour that it keeps: names in order of their first use, then again from the start. */
-export class Colouring {
-  private readonly places = new Map<string, number>();
-
-  place(name: string): number {
-    const known = this.places.get(name);
-    if (known !== undefined) return known;
-    this.places.set(name, this.places.size);
-    return this.places.size - 1;
-  }
-
-  of(name: string, colours: string[]): string {
-    return colours[this.place(name) % colours.length] ?? "";
-  }
+/** The colour with a number that the server chose; without one, that of jobs without a group. */
+export function colourOf(place: number | undefined, palette: Palette): string {
+  return (place === undefined ? undefined : palette.series[place]) ?? palette.others;
 }
 
-/** Of all groups, on all charts. */
-export const groupColours = new Colouring();
+/** The class of a swatch in a legend, for the same colours. */
+export function swatchOf(place: number | undefined): string {
+  return place === undefined ? "others" : `series-${place}`;
+}
 
 /** A colour between three, for a part from 0 to 1. Colours are `#rrggbb`. */
 export function heat(part: number, [low, middle, high]: [string, string, string]): string {

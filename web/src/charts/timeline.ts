@@ -113,8 +113,8 @@ function drawCaption(one: Piece, palette: Palette, box: Rectangle, params: Param
     fontSize: 11,
     verticalAlign: "middle",
     fill: palette.text,
-    stroke: `${palette.surface}b0`,
-    lineWidth: one.forecast ? 0 : 2.5,
+    stroke: `${palette.surface}e0`,
+    lineWidth: 3,
     opacity: one.forecast ? 0.8 : 1,
   };
   return { type: "text", style } as Drawn;
@@ -169,7 +169,7 @@ function drawRun(lane: number, run: [number, number][], palette: Palette, params
     type: "polyline",
     silent: true,
     shape: { points: inside },
-    style: { fill: "none", stroke: palette.text, lineWidth: 1.2, opacity: 0.75 },
+    style: { fill: "none", stroke: palette.text, lineWidth: 1.2, opacity: 0.6 },
   } as Drawn;
 }
 
@@ -225,7 +225,7 @@ function laneAxis(lanes: Lane[], palette: Palette, narrow: boolean, width: numbe
     [
       `{name|GPU ${lane.label}}`,
       `{model|${lane.model}}`,
-      lane.memory_bytes ? `{model|of ${size(lane.memory_bytes)}}` : "",
+      lane.memory_bytes && !/\d\s?G/.test(lane.model) ? `{model|${size(lane.memory_bytes)}}` : "",
     ].join("\n");
   return {
     type: "category",

@@ -4,10 +4,11 @@ import { signal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
-import { postAction } from "../api";
+import { getJob, postAction } from "../api";
+import { isOver } from "../changes";
 import { count } from "../format";
-import { refresh } from "../state";
-import type { ActionName, ActionResult } from "../types";
+import { refresh, useChanges } from "../state";
+import type { ActionName, ActionResult, Matching } from "../types";
 
 /** What an action needs to know of a job. */
 export interface Target {
@@ -21,6 +22,8 @@ export interface Target {
 interface Question {
   action: ActionName;
   targets: Target[];
+  /** All jobs of a list, of which the targets are some. */
+  matching?: Matching | undefined;
 }
 
 export interface Notice {
@@ -40,8 +43,8 @@ const WORDS: Record<ActionName, { verb: string; note: string; danger?: boolean }
   priority: { verb: "Change priority of", note: "Higher numbers start first; the default is 0." },
 };
 
-export function ask(action: ActionName, targets: Target[]): void {
-  if (targets.length) question.value = { action, targets };
+export function ask(action: ActionName, targets: Target[], matching?: Matching): void {
+  if (targets.length) question.value = { action, targets, matching };
 }
 
 function total(targets: Target[]): number {
@@ -51,7 +54,8 @@ function total(targets: Target[]): number {
 /** One sentence about the results. */
 export function summary(action: ActionName, results: ActionResult[]): Notice {
   const refused = results.filter((result) => result.refused);
-  const done = results.length - refused.length;
+  const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
+  const done = results.length - refused.length - late.length;
   const past: Record<ActionName, string> = {
     cancel: "cancelled",
     retry: "queued again",
@@ -62,9 +66,40 @@ export function summary(action: ActionName, results: ActionResult[]): Notice {
   const first = refused[0];
   const why = first ? `${count(refused.length, "job")} refused: ${first.shown} ${first.said}` : "";
   return {
-    text: [done ? `${count(done, "job")} ${past[action]}` : "", why].filter(Boolean).join("; "),
+    text: [done ? `${count(done, "job")} ${past[action]}` : "", lateText(late), why].filter(Boolean).join("; "),
     bad: refused.length > 0,
   };
+}
+
+/** Jobs that ended by themselves before they could be cancelled. */
+function lateText(late: ActionResult[]): string {
+  const [first, ...others] = late;
+  return first && others.length ? `${count(late.length, "job")} had already finished` : (first?.said ?? "");
+}
+
+/** The priorities that the jobs have: `7`, or `0 to 7`. */
+export function prioritiesOf(targets: Target[]): string {
+  const known = targets.map((target) => target.priority ?? 0);
+  const [least, most] = [Math.min(...known), Math.max(...known)];
+  return least === most ? String(least) : `${least} to ${most}`;
+}
+
+/** The states of jobs as they are now, while a dialog is open. */
+function useStates(targets: Target[]): (target: Target) => string {
+  const [states, setStates] = useState<Record<string, string>>({});
+  const note = (label: string, state: string): void => setStates((known) => ({ ...known, [label]: state }));
+  useChanges((changes) => {
+    for (const { label } of targets.slice(0, MOST_NAMES)) {
+      const line = changes.jobs.find((job) => job.label === label);
+      if (line) note(label, line.state);
+      else if (changes.changed.includes(label) || changes.gone.includes(label))
+        getJob(label).then(
+          (job) => note(label, job.state),
+          () => undefined, // the answer to the action will tell
+        );
+    }
+  });
+  return (target) => states[target.label] ?? target.state;
 }
 
 export function Confirm(): JSX.Element | null {
@@ -72,13 +107,17 @@ export function Confirm(): JSX.Element | null {
   return asked ? <Dialog key={asked.action} {...asked} /> : null;
 }
 
-function Dialog({ action, targets }: Question): JSX.Element {
+function Dialog({ action, targets, matching }: Question): JSX.Element {
   const element = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
-  const [value, setValue] = useState(targets[0]?.priority ?? 0);
+  const priorities = prioritiesOf(targets);
+  const [value, setValue] = useState(priorities.includes(" ") ? "" : priorities);
+  const stateOf = useStates(targets);
   const [problem, setProblem] = useState("");
   const { verb, note, danger } = WORDS[action];
-  const jobs = count(total(targets), "job");
+  const jobs = count(matching?.count ?? total(targets), "job");
+  const named = targets.slice(0, MOST_NAMES);
+  const others = (matching?.count ?? total(targets)) - total(named);
   useEffect(() => element.current?.showModal(), []);
   const close = (): void => {
     question.value = null;
@@ -87,8 +126,8 @@ function Dialog({ action, targets }: Question): JSX.Element {
     event.preventDefault();
     setBusy(true);
     try {
-      const labels = targets.map((target) => target.label);
-      const report = await postAction(action, labels, action === "priority" ? value : undefined);
+      const meant = matching ?? targets.map((target) => target.label);
+      const report = await postAction(action, meant, action === "priority" ? Number(value) : undefined);
       notice.value = summary(action, report.jobs);
       close();
       void refresh();
@@ -104,13 +143,13 @@ function Dialog({ action, targets }: Question): JSX.Element {
           {verb} {jobs}?
         </h2>
         <ul class="targets">
-          {targets.slice(0, MOST_NAMES).map((target) => (
+          {named.map((target) => (
             <li key={target.label}>
               <span class="id">{target.label}</span> <span class="name">{target.title}</span>{" "}
-              <span class="faint">{target.state}</span>
+              <span class="faint">{stateOf(target)}</span>
             </li>
           ))}
-          {targets.length > MOST_NAMES ? <li class="faint">and {targets.length - MOST_NAMES} more</li> : null}
+          {others > 0 ? <li class="faint">and {others.toLocaleString("en")} more</li> : null}
         </ul>
         {action === "priority" ? (
           <label class="field">
@@ -118,10 +157,13 @@ function Dialog({ action, targets }: Question): JSX.Element {
             <input
               type="number"
               step={1}
+              required
               value={value}
+              placeholder={priorities}
               autofocus
-              onInput={(event) => setValue(Number(event.currentTarget.value))}
+              onInput={(event) => setValue(event.currentTarget.value)}
             />
+            {priorities.includes(" ") ? <span class="faint">{`now ${priorities}`}</span> : null}
           </label>
         ) : null}
         <p class="faint">{note}</p>

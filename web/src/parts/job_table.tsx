@@ -3,14 +3,19 @@
 import type { JSX } from "preact";
 
 import { isActive, isOver, isWaiting } from "../changes";
-import { ago, clock, duration, moment, span } from "../format";
-import { jobHash } from "../router";
+import { ago, clock, count, duration, moment, span } from "../format";
+import { arrayHash, go, jobHash } from "../router";
 import { now } from "../state";
 import type { Job } from "../types";
 import { Progress, StateMark, jobMemory } from "./marks";
 
 export function titleOf(job: Job): string {
   return job.title || job.name || job.command;
+}
+
+/** The page of a job; of a line of several tasks, that of their array. */
+export function hashOfLine(job: Job): string {
+  return job.tasks > 1 ? arrayHash(job.label) : jobHash(job.label);
 }
 
 /** What is worth a second line: the reason for waiting or failing, else the command. */
@@ -29,7 +34,7 @@ function Elapsed({ job }: { job: Job }): JSX.Element {
 /** When it will end, start, or ended: `~` is an estimate, `≤` a limit. */
 export function whenText(job: Job, at: number): string {
   if (isActive(job)) {
-    if (job.expected_end !== null) return `~${span((moment(job.expected_end) - at) / 1000)} left`;
+    if (job.expected_end !== null) return leftText((moment(job.expected_end) - at) / 1000);
     if (job.limit_seconds !== null) return `≤${span(job.limit_seconds - (job.seconds ?? 0))} left`;
     return "";
   }
@@ -37,9 +42,20 @@ export function whenText(job: Job, at: number): string {
   return job.ended ? ago(moment(job.ended), at) : "";
 }
 
+function leftText(seconds: number): string {
+  return seconds > 0 ? `~${span(seconds)} left` : "longer than expected";
+}
+
+/** GPU and memory, which have no columns on a narrow screen. */
+function Where({ job }: { job: Job }): JSX.Element | null {
+  const gpu = job.devices.length ? `GPU ${job.devices.join(",")}` : job.gpus ? count(job.gpus, "GPU") : "";
+  return gpu ? <span class="narrow faint">{[gpu, jobMemory(job), ""].join(" · ")}</span> : null;
+}
+
 export interface Selection {
   labels: ReadonlySet<string>;
-  toggle: (job: Job) => void;
+  /** Choose a job or not; with `range` also those between it and the last one. */
+  toggle: (job: Job, range?: boolean) => void;
   toggleAll: () => void;
 }
 
@@ -54,6 +70,8 @@ interface Props {
   sorting?: Sorting | undefined;
   /** The row that the keyboard is on. */
   current?: number | undefined;
+  /** Called when the user clicks into a row. */
+  point?: ((index: number) => void) | undefined;
 }
 
 const COLUMNS: { key: string; title: string; sort?: string }[] = [
@@ -67,7 +85,7 @@ const COLUMNS: { key: string; title: string; sort?: string }[] = [
   { key: "when", title: "When" },
 ];
 
-export function JobTable({ jobs, selection, sorting, current }: Props): JSX.Element {
+export function JobTable({ jobs, selection, sorting, current, point }: Props): JSX.Element {
   return (
     <table class="jobs">
       <thead>
@@ -97,7 +115,13 @@ export function JobTable({ jobs, selection, sorting, current }: Props): JSX.Elem
       </thead>
       <tbody>
         {jobs.map((job, index) => (
-          <Row key={job.label} job={job} selection={selection} isCurrent={index === current} />
+          <Row
+            key={job.label}
+            job={job}
+            selection={selection}
+            isCurrent={index === current}
+            point={() => point?.(index)}
+          />
         ))}
       </tbody>
     </table>
@@ -108,21 +132,29 @@ function Row({
   job,
   selection,
   isCurrent,
+  point,
 }: {
   job: Job;
   selection: Selection | undefined;
   isCurrent: boolean;
+  point: () => void;
 }): JSX.Element {
   const second = secondLine(job);
+  const isBeside = (event: Event): boolean => !(event.target as HTMLElement).closest("a, button, input");
   return (
-    <tr class={isCurrent ? "current" : ""} data-label={job.label}>
+    <tr
+      class={isCurrent ? "current" : ""}
+      data-label={job.label}
+      onClick={point}
+      onDblClick={(event) => isBeside(event) && go(hashOfLine(job))}
+    >
       {selection ? (
         <td class="check">
           <input
             type="checkbox"
             aria-label={`select job ${job.label}`}
             checked={selection.labels.has(job.label)}
-            onChange={() => selection.toggle(job)}
+            onClick={(event) => selection.toggle(job, event.shiftKey)}
           />
         </td>
       ) : null}
@@ -133,7 +165,8 @@ function Row({
         <StateMark state={job.state} />
       </td>
       <td class="title">
-        <a href={jobHash(job.label)} title={titleOf(job)}>
+        <span class="narrow id">{job.label}</span>
+        <a href={hashOfLine(job)} title={titleOf(job)}>
           {titleOf(job)}
         </a>
         {job.group ? <span class="group">{job.group}</span> : null}
@@ -142,7 +175,7 @@ function Row({
           {second}
         </span>
       </td>
-      <td class="gpu">
+      <td class="gpu" title={job.devices.join(", ")}>
         {job.devices.length ? (
           job.devices.join(",")
         ) : job.gpus ? (
@@ -158,6 +191,7 @@ function Row({
         ) : null}
       </td>
       <td class="time">
+        <Where job={job} />
         <Elapsed job={job} />
       </td>
       <td class="when">{whenText(job, now.value)}</td>

@@ -1,19 +1,21 @@
-/** The log of an attempt: read from its end, followed while the job runs, searched in the page. */
+/** The log of an attempt: read from its end, followed while the job runs, searched in the page and on the server. */
 
 import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
-import { getLog } from "../api";
+import { downloadAddress, getLog, searchLog } from "../api";
 import { size } from "../format";
 import { useKeys } from "../keys";
 import { type Link, pieces, trackers } from "../links";
 import { type Line, type Span, marked, parseLine, plain } from "../log";
+import { type Hits, placeText, placesOf, searchAll, stepped } from "../log_search";
 import { LogTail } from "../log_tail";
 import { connection } from "../state";
 import type { LogPart } from "../types";
 
 const HEAD_BYTES = 16 * 1024;
 const POLL_MS = 1000;
+const TYPING_MS = 300;
 const STREAMS: Record<string, string> = { out: "Output", err: "Errors" };
 
 interface Props {
@@ -40,31 +42,39 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   }, [version, follow, wrap]);
   useTrackers(tail, version, () => get(0, HEAD_BYTES), found);
 
-  const matches = useMemo(() => {
-    const wanted = search.toLowerCase();
-    return wanted ? lines.flatMap((line, index) => (plain(line).toLowerCase().includes(wanted) ? [index] : [])) : [];
-  }, [search, version]);
-  const goTo = (step: number): void => {
-    if (!matches.length) return;
-    const next = (match + step + matches.length) % matches.length;
-    setMatch(next);
+  const here = useMemo(() => matchesIn(lines, search), [search, version]);
+  const isWhole = version > 0 && tail.from === 0 && !tail.away;
+  const { hits, busy } = useHits(search, isWhole, (text, before) => searchLog(label, { attempt, stream, text, before }));
+  const places = useMemo(() => placesOf(hits, search, here, tail.from, tail.next), [hits, here]);
+  const show = (place: number): void => {
+    setMatch(place);
     setFollow(false);
-    box.current?.querySelectorAll(".line")[matches[next] ?? 0]?.scrollIntoView({ block: "center" });
+    const line = matchesIn(tail.lines, search)[place] ?? 0;
+    requestAnimationFrame(() => box.current?.querySelectorAll(".line")[line]?.scrollIntoView({ block: "center" }));
+  };
+  /** Change what is here, at the user's wish. */
+  const moved = (reading: Promise<void>): Promise<void> => {
+    setFollow(false);
+    return reading.then(changed);
+  };
+  const goTo = (step: number): void => {
+    const next = search ? stepped(places, match, step) : null;
+    if (next && "match" in next) show(next.match);
+    else if (next) void moved(tail.goTo(next.offset)).then(() => show(placeOf(hits, tail.from, next.offset)));
   };
   useEffect(() => {
     setMatch(0);
-    if (search && matches.length) goTo(0);
+    if (here.length) show(0);
   }, [search]);
+  useEffect(() => {
+    if (search && !here.length) goTo(-1); // nothing is here, but the server found it elsewhere
+  }, [hits]);
 
-  const earlier = async (): Promise<void> => {
-    setFollow(false);
-    await tail.readEarlier();
-    changed();
-  };
+  const earlier = (): Promise<void> => moved(tail.readEarlier());
   useKeys({ f: () => setFollow((value) => !value), n: () => goTo(1), N: () => goTo(-1) });
   const scrolled = (): void => {
     const element = box.current;
-    if (!element) return;
+    if (!element || tail.away) return;
     const atEnd = element.scrollHeight - element.scrollTop - element.clientHeight < 24;
     if (atEnd !== follow) setFollow(atEnd);
   };
@@ -95,14 +105,28 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
           onKeyDown={(event) => event.key === "Enter" && goTo(event.shiftKey ? -1 : 1)}
         />
         <span class="matches" role="status">
-          {search ? (matches.length ? `${match + 1}/${matches.length}` : "none") : ""}
+          {search ? placeText(places, match, hits, busy) : ""}
         </span>
+        <span class="buttons">
+          {tail.from > 0 ? (
+            <button
+              type="button"
+              class="chip"
+              onClick={() => void moved(tail.goTo(0)).then(() => box.current?.scrollTo(0, 0))}
+            >
+              First lines
+            </button>
+          ) : null}
+          <a class="chip" href={downloadAddress(label, attempt, stream)} download="">
+            Download
+          </a>
         <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>
           Wrap
         </button>
         <button type="button" class="chip" aria-pressed={follow} onClick={() => setFollow(!follow)} title="Follow (f)">
           Follow
         </button>
+        </span>
       </div>
       <div
         class={`log-text ${wrap ? "wrap" : ""}`}
@@ -119,10 +143,52 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
         ) : null}
         {problem ? <p class="problem">{problem}</p> : null}
         {version && !lines.length && !problem ? <p class="faint">Nothing was printed{live ? " yet" : ""}.</p> : null}
-        <LogLines lines={lines} search={search} current={matches[match]} />
+        <LogLines lines={lines} search={search} current={here[match]} />
+        {tail.away ? (
+          <button type="button" class="quiet" onClick={() => void moved(tail.readLater())}>
+            Show later lines ({size(tail.size - tail.next)} after)
+          </button>
+        ) : null}
       </div>
     </section>
   );
+}
+
+/** The numbers of the lines that contain a text. */
+function matchesIn(lines: Line[], search: string): number[] {
+  const wanted = search.toLowerCase();
+  return wanted ? lines.flatMap((line, index) => (plain(line).toLowerCase().includes(wanted) ? [index] : [])) : [];
+}
+
+/** Which of the matches that are here is the one at an offset. */
+function placeOf(hits: Hits | null, from: number, offset: number): number {
+  return hits?.offsets.filter((hit) => hit >= from && hit < offset).length ?? 0;
+}
+
+/** Searches all of the log, unless all of it is here. */
+function useHits(
+  text: string,
+  isWhole: boolean,
+  search: Parameters<typeof searchAll>[1],
+): { hits: Hits | null; busy: boolean } {
+  const [hits, setHits] = useState<Hits | null>(null);
+  const [busy, setBusy] = useState(false);
+  useEffect(() => {
+    setHits(null);
+    setBusy(text !== "" && !isWhole);
+    if (!text || isWhole) return undefined;
+    let old = false;
+    const timer = setTimeout(() => {
+      searchAll(text, search, () => old)
+        .then((found) => found && setHits(found), () => undefined)
+        .finally(() => !old && setBusy(false));
+    }, TYPING_MS);
+    return () => {
+      old = true;
+      clearTimeout(timer);
+    };
+  }, [text, isWhole]);
+  return { hits, busy };
 }
 
 /** Reads the log again and again until its end is known. */
@@ -157,7 +223,7 @@ function useTail(
       closed = true;
       clearTimeout(timer);
     };
-  }, [tail, live, connection.value === "live"]);
+  }, [tail, live, follow, connection.value === "live"]); // whoever follows again wants the end at once
   return { version, problem, changed };
 }
 

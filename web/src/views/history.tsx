@@ -6,7 +6,7 @@ import { useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
-import { groupColours } from "../charts/palette";
+import { swatchOf } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
 import { Chart } from "../parts/chart";
@@ -33,9 +33,9 @@ export function History(): JSX.Element {
     usage.again();
     past.again();
   });
-  const change = (next: { since?: string; search?: string; page?: number }): void => {
+  const change = (next: { since?: string; search?: string; page?: number }, isStep = false): void => {
     const { page: turned = 1, ...rest } = next;
-    adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" });
+    adjust({ since, search, ...rest, page: turned > 1 ? String(turned) : "" }, isStep);
   };
   const data = usage.data;
   return (
@@ -48,7 +48,7 @@ export function History(): JSX.Element {
               type="button"
               class="chip"
               aria-pressed={period === since}
-              onClick={() => change({ since: period })}
+              onClick={() => change({ since: period }, true)}
             >
               {period}
             </button>
@@ -71,7 +71,7 @@ function Totals({ usage }: { usage: Usage }): JSX.Element {
         <b>{hours(usage.gpu_hours)}</b> GPU-hours
       </span>
       <span>
-        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing
+        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing, at most
       </span>
     </p>
   );
@@ -82,11 +82,6 @@ function openJob(chart: EChartsType): void {
     const { job } = (event.data ?? {}) as { job?: { label: string } };
     if (job) go(jobHash(job.label));
   });
-}
-
-function swatchOf(group: string): string {
-  if (group === OTHERS) return "rest";
-  return group ? `series-${groupColours.place(group) % 8}` : "others";
 }
 
 function Charts({ usage }: { usage: Usage }): JSX.Element {
@@ -102,12 +97,12 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
               label="GPU-hours per day and group"
               height={CHART_HEIGHT}
               version={usage}
-              build={(palette) => daysOption(usage, groupColours, palette)}
+              build={(palette) => daysOption(usage, palette)}
             />
             <div class="legend">
               {daysTable(usage).groups.map((group) => (
                 <span key={group} class="entry">
-                  <i class={`swatch ${swatchOf(group)}`} />
+                  <i class={`swatch ${group === OTHERS ? "rest" : swatchOf(usage.colours[group])}`} />
                   {group === OTHERS ? OTHERS : groupName(group)}
                 </span>
               ))}
@@ -201,7 +196,9 @@ function Groups({ usage }: { usage: Usage }): JSX.Element {
             <tr>
               <th>Group</th>
               <th class="right">GPU-hours</th>
-              <th class="bar" />
+              <th class="bar">
+                <span class="unseen">share</span>
+              </th>
               <th>Waited</th>
               <th>Ran</th>
             </tr>
@@ -271,7 +268,7 @@ function Users({ users }: { users: UserLine[] }): JSX.Element | null {
 interface PastProps {
   past: { jobs: PastJob[]; page: number; pages: number; total: number } | null;
   search: string;
-  change: (next: { search?: string; page?: number }) => void;
+  change: (next: { search?: string; page?: number }, isStep?: boolean) => void;
 }
 
 function Past({ past, search, change }: PastProps): JSX.Element {
@@ -303,7 +300,7 @@ function Past({ past, search, change }: PastProps): JSX.Element {
       )}
       {past && past.pages > 1 ? (
         <nav class="pages" aria-label="pages">
-          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 })}>
+          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 }, true)}>
             Newer
           </button>
           <span>
@@ -312,7 +309,7 @@ function Past({ past, search, change }: PastProps): JSX.Element {
           <button
             type="button"
             disabled={past.page >= past.pages}
-            onClick={() => change({ search, page: past.page + 1 })}
+            onClick={() => change({ search, page: past.page + 1 }, true)}
           >
             Older
           </button>
@@ -345,6 +342,7 @@ function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
               <StateMark state={job.state} />
             </td>
             <td class="title">
+              <span class="narrow id">{job.label}</span>
               <a href={jobHash(job.label)} title={job.title || job.name || job.command}>
                 {job.title || job.name || job.command}
               </a>
@@ -353,10 +351,15 @@ function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
                 {job.note || job.command}
               </span>
             </td>
-            <td class="gpu">{job.devices.join(",") || <span class="faint">–</span>}</td>
+            <td class="gpu" title={job.devices.join(", ")}>{job.devices.join(",") || <span class="faint">–</span>}</td>
             <td class="memory">{job.peak_vram_bytes === null ? "–" : size(job.peak_vram_bytes)}</td>
             <td class="hours">{hours(job.gpu_hours)}</td>
-            <td class="time">{job.run_seconds === null ? "–" : duration(job.run_seconds)}</td>
+            <td class="time">
+              {job.devices.length ? (
+                <span class="narrow faint">{`GPU ${job.devices.join(",")} · ${size(job.peak_vram_bytes)} · `}</span>
+              ) : null}
+              {job.run_seconds === null ? "–" : duration(job.run_seconds)}
+            </td>
             <td class="when">{ago(moment(job.ended), now.value)}</td>
           </tr>
         ))}

@@ -16,13 +16,14 @@ import { titleOf, whenText } from "../parts/job_table";
 import { LogView } from "../parts/log_view";
 import { Progress, StateMark, jobMemory } from "../parts/marks";
 import { Loading, Problem } from "../parts/placeholder";
-import { hashOf } from "../router";
+import { arrayHash, hashOf } from "../router";
 import { now, session, useChanges } from "../state";
 import type { ActionName, Attempt, JobDetails, Series } from "../types";
 
 const CURVE_HEIGHT = 170;
 const SERIES_REST_MS = 3000;
 const MOST_POINTS = 2000;
+const COPIED_MS = 1500;
 
 export function JobView({ label }: { label: string }): JSX.Element {
   const loaded = useLoaded(`job ${label}`, () => getJob(label), 1000);
@@ -121,7 +122,13 @@ function Head({ job }: { job: JobDetails }): JSX.Element {
   return (
     <header class="job-head">
       <p class="crumbs">
-        <a href={hashOf("jobs")}>Jobs</a> / {job.label}
+        <a href={hashOf("jobs")}>Jobs</a> /{" "}
+        {job.label.includes(".") ? (
+          <>
+            <a href={arrayHash(job.label)}>array {job.label.split(".")[0]}</a> /{" "}
+          </>
+        ) : null}
+        {job.label} <Copy text={job.label} what="id" />
       </p>
       <div class="job-title">
         <h1>{titleOf(job)}</h1>
@@ -147,6 +154,20 @@ function Head({ job }: { job: JobDetails }): JSX.Element {
   );
 }
 
+function Copy({ text, what }: { text: string; what: string }): JSX.Element {
+  const [done, setDone] = useState(false);
+  const copy = async (): Promise<void> => {
+    await navigator.clipboard.writeText(text);
+    setDone(true);
+    setTimeout(() => setDone(false), COPIED_MS);
+  };
+  return (
+    <button type="button" class="copy" aria-label={`copy the ${what}`} onClick={() => void copy()}>
+      {done ? "Copied" : "Copy"}
+    </button>
+  );
+}
+
 function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element | null {
   return children === "" || children === null ? null : (
     <div>
@@ -167,7 +188,9 @@ function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element 
   const seconds = running && job.last_seen === null ? (at - moment(job.started as string)) / 1000 : job.seconds;
   return (
     <section class="card facts">
-      <h2>Command</h2>
+      <h2>
+        Command <Copy text={job.command} what="command" />
+      </h2>
       <pre class="command">{job.command}</pre>
       <dl>
         <Fact name="Time">

@@ -11,11 +11,11 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
 import { ask } from "../parts/confirm";
-import { JobTable, titleOf } from "../parts/job_table";
+import { JobTable, hashOfLine, titleOf } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
-import { adjust, go, jobHash, route } from "../router";
+import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
-import type { ActionName, Job } from "../types";
+import type { ActionName, Job, Matching } from "../types";
 
 const TYPING_MS = 250;
 /** Between two reads of the table: the end of a job shows within a second. */
@@ -23,13 +23,19 @@ const REST_MS = 500;
 
 export function Jobs(): JSX.Element {
   const filter = readFilter(route.value.query);
-  const change = (next: Partial<Filter>): void => adjust(writeFilter({ ...filter, page: 1, ...next }));
+  const change = (next: Partial<Filter>): void =>
+    adjust(writeFilter({ ...filter, page: 1, ...next }), next.search === undefined);
   const key = JSON.stringify(queryOf(filter));
   const table = useLoaded(key, () => getJobs(queryOf(filter)), REST_MS);
   const chosen = useSignal<ReadonlyMap<string, Job>>(new Map());
   const current = useSignal(-1);
-  useEffect(() => {
+  const all = useSignal<number | null>(null);
+  const clear = (): void => {
     chosen.value = new Map();
+    all.value = null;
+  };
+  useEffect(() => {
+    clear();
     current.value = -1;
   }, [key]);
   useChanges((changes) => {
@@ -37,12 +43,13 @@ export function Jobs(): JSX.Element {
     if (isMove(changes)) table.again();
   });
   const jobs = table.data?.jobs ?? [];
-  const toggle = (job: Job): void => {
-    const next = new Map(chosen.value);
-    if (!next.delete(job.label)) next.set(job.label, job);
-    chosen.value = next;
+  const moveTo = useRow(key, jobs, current);
+  const toggle = (job: Job, range = false): void => {
+    all.value = null;
+    chosen.value = toggled(chosen.value, jobs, job, range);
   };
   const toggleAll = (): void => {
+    all.value = null;
     chosen.value = jobs.every((job) => chosen.value.has(job.label))
       ? new Map()
       : new Map(jobs.map((job) => [job.label, job]));
@@ -53,7 +60,11 @@ export function Jobs(): JSX.Element {
     const row = jobs[current.value];
     return rows.length ? rows : row ? [row] : [];
   };
-  useTableKeys({ jobs, current, toggle, picked });
+  const matching = (): Matching | undefined => (all.value === null ? undefined : matchingOf(filter, all.value));
+  const chooseAll = async (): Promise<void> => {
+    all.value = (await getJobs({ ...queryOf(filter), page: 1, tasks: "each" })).total;
+  };
+  useTableKeys({ jobs, current, moveTo, toggle, picked, clear, matching });
   const canAct = session.value !== null && !session.value.readonly;
   const selection = canAct ? { labels: new Set(chosen.value.keys()), toggle, toggleAll } : undefined;
   const sorting = {
@@ -63,36 +74,87 @@ export function Jobs(): JSX.Element {
   return (
     <>
       <Filters filter={filter} change={change} />
+      {filter.array && table.data ? <ArrayHead array={filter.array} counts={table.data.counts} /> : null}
       {table.error ? <Problem error={table.error} /> : null}
       {table.loading ? (
         <Loading lines={12} />
       ) : jobs.length ? (
-        <JobTable jobs={jobs} selection={selection} sorting={sorting} current={current.value} />
+        <JobTable
+          jobs={jobs}
+          selection={selection}
+          sorting={sorting}
+          current={current.value}
+          point={moveTo}
+        />
       ) : table.error ? null : (
-        <NoJobs filter={filter} clear={() => change({ state: "", group: "", search: "" })} />
+        <NoJobs filter={filter} clear={() => change({ state: "", group: "", array: "", search: "" })} />
       )}
       {table.data && table.data.pages > 1 ? <Pages {...table.data} turn={(page) => change({ page })} /> : null}
-      {canAct ? <Bulk jobs={chosen.value.size ? picked() : []} clear={() => (chosen.value = new Map())} /> : null}
+      {canAct ? (
+        <Bulk
+          jobs={chosen.value.size ? picked() : []}
+          matching={matching()}
+          hasMore={(table.data?.pages ?? 1) > 1 && jobs.every((job) => chosen.value.has(job.label))}
+          chooseAll={() => void chooseAll()}
+          clear={clear}
+        />
+      ) : null}
     </>
   );
+}
+
+/** The choice after a click on the box of a job; with `range`, all from the last one chosen to it. */
+export function toggled(
+  chosen: ReadonlyMap<string, Job>,
+  jobs: Job[],
+  job: Job,
+  range: boolean,
+): ReadonlyMap<string, Job> {
+  const next = new Map(chosen);
+  const places = [[...chosen.keys()].at(-1), job.label].map((label) => jobs.findIndex((one) => one.label === label));
+  const [from = -1, until = -1] = places.sort((one, other) => one - other);
+  if (range && from >= 0) for (const one of jobs.slice(from, until + 1)) next.set(one.label, one);
+  else if (!next.delete(job.label)) next.set(job.label, job);
+  return next;
+}
+
+function matchingOf(filter: Filter, found: number): Matching {
+  const { group, search, array } = filter;
+  return { count: found, state: String(queryOf(filter)["state"] ?? ""), group, search, array };
+}
+
+/** The row that the user was on, by the filter, so that it is found again after a look at the job. */
+const rows = new Map<string, string>();
+
+function useRow(key: string, jobs: Job[], current: { value: number }): (index: number) => void {
+  useEffect(() => {
+    if (current.value < 0) current.value = jobs.findIndex((job) => job.label === rows.get(key));
+  }, [key, jobs.length > 0]);
+  return (index) => {
+    current.value = index;
+    rows.set(key, jobs[index]?.label ?? "");
+  };
 }
 
 function useTableKeys(table: {
   jobs: Job[];
   current: { value: number };
+  moveTo: (index: number) => void;
   toggle: (job: Job) => void;
   picked: () => Job[];
+  clear: () => void;
+  matching: () => Matching | undefined;
 }): void {
-  const { jobs, current, toggle, picked } = table;
+  const { jobs, current, moveTo, toggle, picked, clear, matching } = table;
   const move = (step: number): void => {
-    current.value = Math.min(jobs.length - 1, Math.max(0, current.value + step));
+    moveTo(Math.min(jobs.length - 1, Math.max(0, current.value + step)));
     document
       .querySelector(`tr[data-label="${CSS.escape(jobs[current.value]?.label ?? "")}"]`)
       ?.scrollIntoView({ block: "nearest" });
   };
   const here = (): Job | undefined => jobs[current.value];
   const act = (action: ActionName, fits: (job: Job) => boolean): void => {
-    if (session.value && !session.value.readonly) askFor(action, picked().filter(fits));
+    if (session.value && !session.value.readonly) askFor(action, picked().filter(fits), matching());
   };
   useKeys({
     j: () => move(1),
@@ -101,7 +163,7 @@ function useTableKeys(table: {
     ArrowUp: () => move(-1),
     Enter: () => {
       const job = here();
-      if (job) go(jobHash(job.label));
+      if (job) go(hashOfLine(job));
     },
     " ": () => {
       const job = here();
@@ -111,10 +173,11 @@ function useTableKeys(table: {
     r: () => act("retry", isOver),
     p: () => act(picked().every((job) => job.state === "held") ? "release" : "hold", isWaiting),
     "+": () => act("priority", isWaiting),
+    Escape: clear,
   });
 }
 
-function askFor(action: ActionName, jobs: Job[]): void {
+function askFor(action: ActionName, jobs: Job[], matching?: Matching): void {
   ask(
     action,
     jobs.map((job) => ({
@@ -124,6 +187,7 @@ function askFor(action: ActionName, jobs: Job[]): void {
       tasks: job.tasks,
       priority: job.priority,
     })),
+    matching,
   );
 }
 
@@ -148,7 +212,7 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
             onClick={() => change({ state })}
           >
             {label}
-            <Number state={state} />
+            {filter.array ? null : <Number state={state} />}
           </button>
         ))}
       </div>
@@ -160,6 +224,16 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
           aria-label={`remove the filter for group ${filter.group}`}
         >
           group {filter.group} ×
+        </button>
+      ) : null}
+      {filter.array ? (
+        <button
+          type="button"
+          class="chip"
+          onClick={() => change({ array: "", state: "" })}
+          aria-label={`leave array ${filter.array}`}
+        >
+          array {filter.array} ×
         </button>
       ) : null}
       <input
@@ -207,6 +281,23 @@ function NoJobs({ filter, clear }: { filter: Filter; clear: () => void }): JSX.E
   );
 }
 
+/** How many tasks of an array are in which state. */
+function ArrayHead({ array, counts }: { array: string; counts: Record<string, number> }): JSX.Element {
+  const total = Object.values(counts).reduce((sum, value) => sum + value, 0);
+  return (
+    <p class="totals">
+      <span>
+        <b>Array {array}</b> {count(total, "task")}
+      </span>
+      {Object.entries(counts).map(([state, value]) => (
+        <span key={state}>
+          <b>{value.toLocaleString("en")}</b> {state}
+        </span>
+      ))}
+    </p>
+  );
+}
+
 function Pages({
   page,
   pages,
@@ -233,7 +324,17 @@ function Pages({
   );
 }
 
-function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element {
+interface BulkProps {
+  jobs: Job[];
+  /** All jobs of the list, if they are chosen. */
+  matching: Matching | undefined;
+  /** Whether other pages have jobs, and all of this page are chosen. */
+  hasMore: boolean;
+  chooseAll: () => void;
+  clear: () => void;
+}
+
+function Bulk({ jobs, matching, hasMore, chooseAll, clear }: BulkProps): JSX.Element {
   const tasks = jobs.reduce((sum, job) => sum + job.tasks, 0);
   const open = jobs.filter((job) => !isOver(job));
   const over = jobs.filter(isOver);
@@ -245,7 +346,7 @@ function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element 
       type="button"
       class={danger ? "danger" : ""}
       disabled={!fitting.length}
-      onClick={() => askFor(name, fitting)}
+      onClick={() => askFor(name, fitting, matching)}
     >
       {text}
     </button>
@@ -258,7 +359,14 @@ function Bulk({ jobs, clear }: { jobs: Job[]; clear: () => void }): JSX.Element 
       aria-hidden={!jobs.length}
       inert={!jobs.length}
     >
-      <span class="chosen">{count(tasks, "job")} chosen</span>
+      <span class="chosen">
+        {count(matching?.count ?? tasks, "job")} chosen
+        {hasMore && !matching ? (
+          <button type="button" class="quiet" onClick={chooseAll}>
+            Choose all that match
+          </button>
+        ) : null}
+      </span>
       {action("cancel", "Cancel", open, true)}
       {action("retry", "Retry", over)}
       {action("hold", "Hold", waiting)}

@@ -1,7 +1,7 @@
 /** The first view: counts, GPUs, what runs, what is next, what failed. */
 
-import type { JSX } from "preact";
-import { useEffect } from "preact/hooks";
+import type { ComponentChildren, JSX } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getSamples, getUsage } from "../api";
 import { isActive, isWaiting } from "../changes";
@@ -10,7 +10,7 @@ import { useLoaded } from "../load";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
-import { titleOf, whenText } from "../parts/job_table";
+import { hashOfLine, titleOf, whenText } from "../parts/job_table";
 import { hashOf, jobHash } from "../router";
 import { now, status } from "../state";
 import type { Device, Job, Samples, Status } from "../types";
@@ -34,11 +34,11 @@ export function Overview(): JSX.Element {
       <Tiles status={shown} />
       <section aria-label="GPUs">
         {shown.devices.length ? (
-          <div class="cards">
+          <Cards count={shown.devices.length}>
             {shown.devices.map((device) => (
               <GpuCard key={device.id} device={device} jobs={shown.jobs} samples={samples.data} />
             ))}
-          </div>
+          </Cards>
         ) : (
           <Empty title="No GPU is known.">
             <p>{shown.notes[0] ?? "Start the engine to detect GPUs: stoker engine start"}</p>
@@ -51,6 +51,31 @@ export function Overview(): JSX.Element {
       </div>
       <Failures status={shown} />
     </>
+  );
+}
+
+const CARD_WIDTH = 290;
+const CARD_GAP = 14;
+
+/** How many cards stand side by side: as many as fit, or fewer that make rows of the same length. */
+export function columnsFor(cards: number, width: number): number {
+  const fitting = Math.max(1, Math.floor((width + CARD_GAP) / (CARD_WIDTH + CARD_GAP)));
+  return Math.ceil(cards / Math.ceil(cards / fitting));
+}
+
+function Cards({ count: cards, children }: { count: number; children: ComponentChildren }): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(innerWidth);
+  useEffect(() => {
+    const observer = new ResizeObserver(([entry]) => entry && setWidth(entry.contentRect.width));
+    if (box.current) observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  const columns = columnsFor(cards, width);
+  return (
+    <div class="cards" ref={box} style={{ gridTemplateColumns: `repeat(${columns}, minmax(0, 1fr))` }}>
+      {children}
+    </div>
   );
 }
 
@@ -77,7 +102,7 @@ function Tiles({ status: shown }: { status: Status }): JSX.Element {
         href={hashOf("timeline")}
       />
       <Tile
-        name="Saved by sharing, 7 days"
+        name="Saved by sharing, 7 days, at most"
         value={saved === null ? "–" : `${hours(saved)} GPU-h`}
         href={hashOf("history")}
       />
@@ -115,16 +140,16 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
         </h2>
         <dl class="readings">
           <div>
-            <dt>util</dt>
+            <dt class="unseen">util</dt>
             <dd>{device.utilisation_percent === null ? "?" : `${device.utilisation_percent}%`}</dd>
           </div>
           <div>
-            <dt>temp</dt>
+            <dt class="unseen">temp</dt>
             <dd>{device.temperature_celsius === null ? "?" : `${device.temperature_celsius}°C`}</dd>
           </div>
           {device.power_watts === null ? null : (
             <div>
-              <dt>power</dt>
+              <dt class="unseen">power</dt>
               <dd>{Math.round(device.power_watts)}W</dd>
             </div>
           )}
@@ -264,7 +289,7 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
         <ul class="lines two">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}>
+              <a href={hashOfLine(job)} title={titleOf(job)}>
                 <span class="id">{job.label}</span> {titleOf(job)}
               </a>
               <span class="right">{whenText(job, now.value) || job.state}</span>

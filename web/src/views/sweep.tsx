@@ -266,7 +266,7 @@ function BestPoints({ sweep }: { sweep: Sweep }): JSX.Element {
 
 function Importance({ sweep }: { sweep: Sweep }): JSX.Element | null {
   const found = Object.entries(sweep.importance);
-  if (!found.length) return null;
+  if (!found.length) return <p class="faint">Importance of parameters: too few full trials to tell.</p>;
   return (
     <>
       <h2 title={sweep.importance_method}>Importance of parameters</h2>

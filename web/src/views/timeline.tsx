@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
-import { Colouring, groupColours } from "../charts/palette";
+import { colourOf, swatchOf } from "../charts/palette";
 import { edgesOf, firstWindow, isFailure, pieces, timelineHeight } from "../charts/lanes";
 import { timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
@@ -24,8 +24,6 @@ const REST_MS = 3000;
 const NARROW = 600;
 const MOST_ROWS = 200;
 
-const titleColours = new Colouring();
-
 export function TimelineView(): JSX.Element {
   const since = route.value.query.get("since") ?? "2h";
   const loaded = useLoaded(`timeline ${since}`, () => getTimeline({ since }), REST_MS);
@@ -34,14 +32,13 @@ export function TimelineView(): JSX.Element {
   const byName =
     timeline !== null && timeline.lanes.every((lane) => [...lane.bars, ...lane.forecast].every((bar) => !bar.group));
   const keyOf = (bar: Bar): string => (byName ? bar.title : bar.group);
-  const colours = byName ? titleColours : groupColours;
   const zoomed = useRef<Window | null>(null);
   const chart = useRef<EChartsType | null>(null);
   const shown = useRef<Timeline | null>(null);
   shown.current = timeline;
   const choose = (period: string): void => {
     zoomed.current = null;
-    adjust({ since: period });
+    adjust({ since: period }, true);
   };
   const zoom = (factor: number, shift: number): void => {
     const whole = shown.current;
@@ -93,6 +90,7 @@ export function TimelineView(): JSX.Element {
             −
           </button>
         </div>
+        {timeline ? <Known timeline={timeline} /> : null}
         <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
       </div>
       {loaded.error ? <Problem error={loaded.error} /> : null}
@@ -106,6 +104,7 @@ export function TimelineView(): JSX.Element {
       ) : null}
       {timeline?.lanes.length ? (
         <section class="card timeline">
+          <Legend timeline={timeline} keyOf={keyOf} />
           <Chart
             label={`timeline of ${count(timeline.lanes.length, "GPU")} with ${count(bars, "bar")}`}
             height={timelineHeight(timeline.lanes.length, innerHeight)}
@@ -117,11 +116,10 @@ export function TimelineView(): JSX.Element {
                 palette,
                 narrow: width < NARROW,
                 window: zoomed.current ?? firstWindow(timeline),
-                colour: (bar) => (keyOf(bar) ? colours.of(keyOf(bar), palette.series) : palette.others),
+                colour: (bar) => colourOf(timeline.colours[keyOf(bar)], palette),
               })
             }
           />
-          <Legend timeline={timeline} keyOf={keyOf} colours={colours} />
         </section>
       ) : null}
       {timeline ? <Rows timeline={timeline} /> : null}
@@ -129,23 +127,28 @@ export function TimelineView(): JSX.Element {
   );
 }
 
+/** Says that the axis begins later than the chosen period, where nothing is known before. */
+function Known({ timeline }: { timeline: Timeline }): JSX.Element | null {
+  const { from } = edgesOf(timeline);
+  if (from - moment(timeline.since) < 60_000) return null;
+  return <span class="faint">nothing is known before {clock(from, now.value)}</span>;
+}
+
 const MOST_KEYS = 12;
 
 function Legend({
   timeline,
   keyOf,
-  colours,
 }: {
   timeline: Timeline;
   keyOf: (bar: Bar) => string;
-  colours: Colouring;
 }): JSX.Element {
   const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
   return (
     <div class="legend">
       {keys.slice(0, MOST_KEYS).map((key) => (
         <span key={key} class="entry">
-          <i class={`swatch ${key ? `series-${colours.place(key) % 8}` : "others"}`} />
+          <i class={`swatch ${swatchOf(timeline.colours[key])}`} />
           {key || "no group"}
         </span>
       ))}

@@ -115,7 +115,7 @@ class Top(App[None]):
     def on_load(self) -> None:
         """Leave as after `q` when a signal ends the program, so that the terminal is restored."""
         for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, lambda code=128 + number: self.exit(return_code=code))
+            asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # after Ctrl-Z it is empty

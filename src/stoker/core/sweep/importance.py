@@ -14,7 +14,7 @@ METHOD = "share of the variance of the ranks that a parameter explains alone, ad
 
 
 def importance_of(points: Sequence[tuple[Params, float]]) -> dict[str, float]:
-    """From 0 to 1 for each parameter that varies, the largest first; empty for too few points.
+    """From 0 to 1 for each parameter that varies, the largest first; empty for too few points to tell.
 
     Ranks of the values, so that one diverged trial does not decide. Numbers are cut into bins of equal size.
     """
@@ -25,7 +25,7 @@ def importance_of(points: Sequence[tuple[Params, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for params, _ in usable for name in params)
     columns = {name: [params.get(name) for params, _ in usable] for name in names}
     found = {name: _explained(_groups(column), ranks) for name, column in columns.items() if len(set(column)) > 1}
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    return dict(sorted(found.items(), key=lambda one: -one[1])) if any(found.values()) else {}
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:

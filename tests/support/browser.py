@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
 
 from stoker.store.web_server import entry_code, web_token

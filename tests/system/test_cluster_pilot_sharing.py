@@ -35,7 +35,12 @@ def test_the_last_short_jobs_of_an_array_run_in_its_pilots(auto: ClusterQueue) -
     """None of them waits in Slurm for the GPUs of idle pilots."""
     job = auto.submit("-t", "1", f"{RAN} sleep 1", count=f"0-{NODES_GPUS + 7}")
     seen: set[str] = set()
-    wait_until(lambda: seen.update(names(auto)) or len(auto.lines("ran")) == NODES_GPUS + 8)
+
+    def have_run() -> bool:
+        seen.update(names(auto))
+        return len(auto.lines("ran")) == NODES_GPUS + 8
+
+    wait_until(have_run)
     assert auto.wait(job).code == 0
     assert seen == {"stoker-pilot"}
     alone = auto.submit("-t", "1", RAN)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from importlib.util import find_spec
 
 import msgspec
@@ -96,6 +94,8 @@ PACKAGES = {"tpe": ("optuna",), "gp": ("optuna", "torch", "scipy"), "cmaes": ("o
 
 
 def _check_packages(method: str, objectives: int) -> None:
+    from importlib.metadata import version
+
     missing = [package for package in PACKAGES[method] if find_spec(package) is None]
     if "optuna" in missing:
         raise UsageError(f"--method {method} needs optuna, which is not installed", how_to_add_extra("sweep"))
@@ -115,6 +115,8 @@ def _check_packages(method: str, objectives: int) -> None:
 
 def first_points(sweep: Sweep, count: int) -> list[Params]:
     """The points that an adaptive method chooses before it knows results."""
+    import subprocess
+
     words = [sys.executable, "-P", "-m", "stoker.adviser.preview", str(count)]
     done = subprocess.run(words, input=msgspec.json.encode(sweep), capture_output=True, check=False)
     if done.returncode:

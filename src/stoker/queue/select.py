@@ -16,7 +16,6 @@ from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
-from stoker.store.sweeps import all_sweeps
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -163,6 +162,8 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
 
 def _find_sweep(store: Store, pick: Named) -> list[int]:
     """The jobs of the newest sweep of this name; no job of it has the name alone."""
+    from stoker.store.sweeps import all_sweeps  # few words are names of sweeps
+
     named = next((one.id for one in all_sweeps(store) if one.sweep.name == pick.pattern), None)
     return [] if named is None else jobs_of_sweep(store, named)
 

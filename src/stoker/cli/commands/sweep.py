@@ -126,7 +126,9 @@ class Request(Struct, frozen=True):
 )
 @click.option("--objective", "objectives", multiple=True, metavar="WHAT", help="Value to optimize (repeatable).")
 @click.option("--goal", type=click.Choice(["min", "max"]), help="Whether less or more is better, default min.")
-@click.option("--pruner", "pruners", multiple=True, metavar="RULE", help="Stop bad trials early, best by auto (repeatable).")
+@click.option(
+    "--pruner", "pruners", multiple=True, metavar="RULE", help="Stop bad trials early, best by auto (repeatable)."
+)
 @trial_options
 @click.option("-s", "--shell", is_flag=True, help="Run the command as one line of your shell.")
 @sim_option

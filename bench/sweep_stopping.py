@@ -133,7 +133,7 @@ def by_rule(text: str, trials: list[Trial]) -> Judge:
         curves[number] = own
         if epoch == EPOCHS:
             return False
-        others = [one for one in curves.values() if one is not own]
+        others = [curve for curve in curves.values() if curve is not own]
         return bool(stop_reason(rules, "max", own, others, epoch - 1))
 
     return judge
@@ -167,7 +167,9 @@ def judges(trials: list[Trial]) -> Iterator[tuple[str, Judge]]:
 
 def targets(task: str) -> list[float]:
     """The accuracies from which on a trial is among the best."""
-    finals = sorted((one.final for seed in range(POPULATION) for one in trials_of(task, 10_000 + seed)), reverse=True)
+    finals = sorted(
+        (trial.final for seed in range(POPULATION) for trial in trials_of(task, 10_000 + seed)), reverse=True
+    )
     return [finals[int(share * len(finals))] for share in BEST]
 
 

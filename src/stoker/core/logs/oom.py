@@ -155,7 +155,7 @@ _FORMS = (
     _Form("bitsandbytes", (_OOM,), r"Erroroutofmemoryatline\d{1,6}infile"),
     _Form("xgboost", ("Memoryallocation",), r"Memoryallocationerroronworker\d{1,6}:"),
     _Form("rmm", ("Maximumpool",), r"RMMfailureat:[^'\"]{1,300}?:\d{1,6}:Maximumpoolsizeexceeded"),
-    _Form("thrust", (_OOM,), r"(?:parallel_for|trivial_device_copy[HD]->[HD]|reduce|scan|sort)failed:outofmemory"),
+    _Form("thrust", (_OOM,), r"parallel_forfailed:outofmemory"),
     _Form(
         "onnxruntime",
         ("Failedtoallocate",),

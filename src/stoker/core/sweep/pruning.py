@@ -181,12 +181,14 @@ def first_rung(rule: Auto, goal: Goal, trials: Sequence[TrialCurve]) -> float | 
     None where too few trials have ended by themselves, or where the ranks change until the end. Trials that were
     judged and went on are no fair sample: only the first ones count, and those that were never judged.
     """
-    ended = sorted((one for one in trials if one.value is not None and one.curve), key=lambda one: one.number)
+    ended = sorted(
+        (trial for trial in trials if trial.value is not None and trial.curve), key=lambda trial: trial.number
+    )
     if len(ended) < rule.startup:
         return None
-    sample = ended[: rule.startup] + [one for one in ended[rule.startup :] if runs_through(one.number)]
-    final = ranks_of([score(goal, one.value) for one in sample if one.value is not None])
-    bests = [_Bests(goal, one.curve) for one in sample]
+    sample = ended[: rule.startup] + [trial for trial in ended[rule.startup :] if runs_through(trial.number)]
+    final = ranks_of([score(goal, trial.value) for trial in sample if trial.value is not None])
+    bests = [_Bests(goal, trial.curve) for trial in sample]
     first = None
     for step in _steps_back(sample):
         if _agreement([best.until(step) for best in bests], final) < AGREEMENT:
@@ -208,7 +210,7 @@ class _Bests:
 
 def _steps_back(trials: Sequence[TrialCurve]) -> Iterator[float]:
     """Steps of a trial of usual length, from its end to its beginning."""
-    usual = sorted(trials, key=lambda one: one.curve[-1][0])[len(trials) // 2]
+    usual = sorted(trials, key=lambda trial: trial.curve[-1][0])[len(trials) // 2]
     steps = [step for step, _ in usual.curve if step > 0]
     while steps:
         del steps[bisect_right(steps, steps[-1] / STEP_RATIO) :]

@@ -129,7 +129,7 @@ def test_a_mistake_in_a_command_line(queue: Background, line: str, code: int, sa
 )
 def test_an_odd_environment(queue: Background, command: str, environment: dict[str, str]) -> None:
     """Screens and submits work as usual."""
-    outcome = queue(*command.split()[1:], **environment)
+    outcome = queue.finish(queue.start(*command.split()[1:], environment=environment))
     check(outcome, 0)
     assert outcome.out
 
@@ -162,7 +162,7 @@ def a_file(folder: Path) -> str:
 @pytest.mark.parametrize("variable", ["STOKER_STATE", "STOKER_LEDGER", "HOME"])
 def test_a_variable_that_names_a_file(queue: Background, tmp_path: Path, command: str, variable: str) -> None:
     """A state directory that is none ends the command with the path; the others are not needed by these."""
-    outcome = queue(*command.split()[1:], **{variable: a_file(tmp_path)})
+    outcome = queue.finish(queue.start(*command.split()[1:], environment={variable: a_file(tmp_path)}))
     needed = variable == "STOKER_STATE" or (variable == "STOKER_LEDGER" and "check" in command)
     assert outcome.code in ((1, 3, 125) if needed else (0,)), outcome.err
     check(outcome, outcome.code, str(tmp_path) if variable == "STOKER_STATE" else "")

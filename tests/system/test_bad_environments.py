@@ -129,7 +129,7 @@ def test_a_mistake_in_a_command_line(queue: Background, line: str, code: int, sa
 )
 def test_an_odd_environment(queue: Background, command: str, environment: dict[str, str]) -> None:
     """Screens and submits work as usual."""
-    outcome = queue(*command.split()[1:], **environment)
+    outcome = queue.finish(queue.start(*command.split()[1:], environment=environment))
     check(outcome, 0)
     assert outcome.out
 
@@ -162,7 +162,7 @@ def a_file(folder: Path) -> str:
 @pytest.mark.parametrize("variable", ["STOKER_STATE", "STOKER_LEDGER", "HOME"])
 def test_a_variable_that_names_a_file(queue: Background, tmp_path: Path, command: str, variable: str) -> None:
     """A state directory that is none ends the command with the path; the others are not needed by these."""
-    outcome = queue(*command.split()[1:], **{variable: a_file(tmp_path)})
+    outcome = queue.finish(queue.start(*command.split()[1:], environment={variable: a_file(tmp_path)}))
     needed = variable == "STOKER_STATE" or (variable == "STOKER_LEDGER" and "check" in command)
     assert outcome.code in ((1, 3, 125) if needed else (0,)), outcome.err
     check(outcome, outcome.code, str(tmp_path) if variable == "STOKER_STATE" else "")
@@ -178,3 +178,21 @@ def test_a_ledger_without_an_absolute_path(queue: Background) -> None:
 def test_simulated_gpus_that_cannot_be(queue: Background, command: str, value: str, right: str) -> None:
     """The message has a right value."""
     check(queue(*command.split()[1:], STOKER_SIM=value), 2, right)
+
+
+def test_another_ledger_than_that_of_the_engine(queue: Background, tmp_path: Path) -> None:
+    """The running engine goes on with its own, so a submit says so."""
+    outcome = queue("submit", "--hold", "--", "true", STOKER_LEDGER=str(tmp_path))
+    check(outcome, 0, f"not STOKER_LEDGER={tmp_path}; to change that: stoker engine restart")
+
+
+def test_a_message_that_cannot_be_sent(queue: Background) -> None:
+    """It is told at submit, and not hours later."""
+    pytest.importorskip("apprise")
+    outcome = queue("submit", "--hold", "--notify", "bogus://x", "--", "true")
+    check(outcome, 0, "--notify will not work: apprise does not support bogus://…")
+
+
+def test_failed_jobs_of_another_name(queue: Background) -> None:
+    """There are failed jobs, but none that matches."""
+    check(queue("retry", "--failed", "--name", "zz"), 0, "no failed job of the last 24 h matches")

@@ -239,6 +239,9 @@ class Pilots:
         if self._settings.private:  # they take whole nodes, and the ledger shares these
             return []
         large = [pilot for pilot in self.all.values() if pilot.asked_gpus > pilot.least and pilot.is_held_up]
+        others = sum(not pilot.leaving for pilot in self.all.values()) - len(large)
+        if others + 2 * len(large) > self._settings.pilots_max:  # smaller ones would have fewer GPUs in all
+            return []
         given_up = self._give_back(large)
         if given_up:
             self._most = max(1, min(pilot.asked_gpus for pilot in given_up) // 2)

@@ -11,7 +11,7 @@ import pytest
 from stoker.core.lease import Claim
 from stoker.ledger import Ledger, prepare_ledger, removed
 from support.ledger_files import is_free, taken
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def test_a_process_that_inherits_it_is_a_holder(path: Path) -> None:
     ours, theirs = Ledger(path), Ledger(path)
     held = theirs.claim((Claim("A"),), "work", 1.0)
     assert held
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(held.fd,)) as heir:
+    with ending(subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(held.fd,))) as heir:
         ours.live()
         theirs.release(held)
         assert not is_free(ours), "an heir of the descriptor lives"
         assert is_free(theirs), "its own process has ended it"
         assert heir.stdin
         heir.stdin.close()
-        heir.wait(60)
+        heir.wait(PATIENCE_SECONDS)
         assert is_free(ours)
 
 

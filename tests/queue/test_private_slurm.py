@@ -41,6 +41,7 @@ def test_the_script_is_part_of_the_package() -> None:
         (str(os.getpid()), "[time] error: cannot find cgroup plugin"),
         ("none", "slurmd has ended: [time] error: cannot find cgroup plugin"),
     ],
+    ids=["lives", "ended"],
 )
 def test_the_last_error_of_a_slurmd(tmp_path: Path, process: str, words: str) -> None:
     """It is read from its log, with whether the daemon lives; later lines without an error do not count."""

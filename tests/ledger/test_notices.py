@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.ledger import Ledger, Notice, prepare_ledger
+from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
 from stoker.ledger.notices import LeaseJob
 from support.ledger_files import lease_name, planted, taken
 
@@ -21,12 +21,12 @@ def ledger(tmp_path: Path) -> Ledger:
 def test_a_lease_tells_its_job(ledger: Ledger) -> None:
     """As long as the notice is there; a newer one replaces it."""
     with taken(ledger, "A") as held:
-        notice = ledger.notify(Notice(waiting=2, leases={held.name: LeaseJob("12.3", 71, 90.0)}))
+        notice = ledger.notify(LedgerNotice(waiting=2, leases={held.name: LeaseJob("12.3", 71, 90.0)}))
         view = ledger.live()
         (lease,) = view.leases.values()
         assert (lease.job, lease.process, lease.until, lease.pid) == ("12.3", 71, 90.0, os.getpid())
         assert view.waiting == {lease.owner: 2}
-        notice = ledger.notify(Notice(waiting=1), notice)
+        notice = ledger.notify(LedgerNotice(waiting=1), notice)
         view = ledger.live()
         assert (list(view.leases.values()), view.waiting) == ([held.lease], {lease.owner: 1})
         ledger.retract(notice)
@@ -56,7 +56,7 @@ def test_bad_contents_are_ignored(ledger: Ledger, contents: str) -> None:
 def test_text_of_others_is_harmless(ledger: Ledger) -> None:
     """It is short and moves no cursor."""
     with taken(ledger, "A") as held:
-        notice = ledger.notify(Notice(leases={held.name: LeaseJob("\x1b[2J" + "9" * 1000)}))
+        notice = ledger.notify(LedgerNotice(leases={held.name: LeaseJob("\x1b[2J" + "9" * 1000)}))
         (lease,) = ledger.live().leases.values()
         assert lease.job.isprintable()
         assert len(lease.job) < 30

@@ -15,18 +15,18 @@ from stoker.core.sweep.objective import parse_objectives
 from stoker.core.sweep.record import TrialMaker, trial_jobs
 from stoker.core.sweep.space import Choices, space_text
 from stoker.queue.options import JobOptions
-from stoker.queue.sweep import WANDB_COUNT, Asked, Prepared, completed, prepare
+from stoker.queue.sweep import WANDB_COUNT, Asked, PreparedSweep, completed, prepare
 from stoker.queue.sweep_files import asked_of, read_sweep_file
 from stoker.queue.sweep_folders import PARAMS, make_folders, planned_folders
 
 TRAIN = Command(("train",))
 
 
-def prepared(words: str, command: Command = TRAIN, options: JobOptions = JobOptions(), **asked: Any) -> Prepared:  # noqa: B008
+def prepared(words: str, command: Command = TRAIN, options: JobOptions = JobOptions(), **asked: Any) -> PreparedSweep:  # noqa: B008
     return prepare(Asked(space=parse_space(words.split()), command=command, **asked), options)
 
 
-def lines(found: Prepared) -> list[str]:
+def lines(found: PreparedSweep) -> list[str]:
     """The command lines of all trials."""
     return [job.command.text for job in trial_jobs(found.sweep, JobSpec())]
 

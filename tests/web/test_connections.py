@@ -12,7 +12,7 @@ import pytest
 import uvicorn
 
 from stoker.web import connections
-from stoker.web.connections import BoundedConnection, Complaints
+from stoker.web.connections import BoundedConnection, LoopErrors
 from support.wait import PATIENCE_SECONDS
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127"
@@ -100,7 +100,7 @@ def test_too_many_connections(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_shortage_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Each failed accept would print a traceback, thousands in a second."""
     loop = asyncio.new_event_loop()
-    complaints = Complaints()
+    complaints = LoopErrors()
     for _ in range(1000):
         complaints(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
     loop.close()

@@ -175,12 +175,12 @@ class WandbRuns:
 
     def _runs(self) -> set[Path]:
         """Directories of all runs in the folder, and of the run with the id of the trial wherever the script put it."""
-        found = set(self._folder.glob("wandb/*run-*"))
+        runs = set(self._folder.glob("wandb/*run-*"))
         with contextlib.suppress(OSError, *UNREADABLE):
             run = msgspec.json.decode((self._folder / RUN_FILE).read_bytes(), type=_Run)
             for folder in run.folders:
-                found.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(run.id)}"))
-        return found
+                runs.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(run.id)}"))
+        return runs
 
     def _add(self, series: Series, records: Iterable[Logged]) -> None:
         for kind, values in records:
@@ -196,8 +196,8 @@ class WandbRuns:
         for run in self._runs() if self._summary is None else ():
             with contextlib.suppress(OSError, *UNREADABLE):
                 path = run / "files" / "wandb-summary.json"
-                if path.stat().st_mtime >= self._since and (found := reading_in(_table_in(path), self._name)):
-                    return found[0]
+                if path.stat().st_mtime >= self._since and (reading := reading_in(_table_in(path), self._name)):
+                    return reading[0]
         return self._summary
 
 
@@ -228,8 +228,8 @@ class TrialValues:
         `resolve` makes the path of a file that the trial writes from the text of an objective.
         """
         self.attempt = attempt.number
-        self._series = {one.name: Series() for one in objectives}
-        self._sources = {one.name: _sources(one, attempt, run, report, resolve) for one in objectives}
+        self._series = {objective.name: Series() for objective in objectives}
+        self._sources = {objective.name: _sources(objective, attempt, run, report, resolve) for objective in objectives}
 
     def read(self, *, last: bool = False) -> None:
         """Read what was written since the last call."""

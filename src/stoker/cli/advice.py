@@ -53,7 +53,7 @@ _COMMANDS = {
     "completion": "stoker engine completion",
     "version": "stoker --version",
 }
-"""What to type in place of commands of other tools."""
+"""Commands of other tools, each with what to type in its place."""
 _AS_LIST = (".txt", ".csv", ".jsonl", ".toml", ".list")
 _A_JOB = re.compile(r"\d+([._][\d,\[\]-]+)?")
 

@@ -67,9 +67,9 @@ class SessionView:
 
     def _banner(self, job: Job) -> str:
         """`job 12 on GPU 0,1, until 16:05 (stoker cancel 12 ends it)`."""
-        known = {} if self._run is None else {device.id: device.label for device in self._run.engine.snapshot.devices}
+        labels = {} if self._run is None else {device.id: device.label for device in self._run.engine.snapshot.devices}
         devices = job.state.devices if isinstance(job.state, Active) else ()
-        place = f"GPU {','.join(known.get(device, device) for device in devices)}" if devices else "no GPU"
+        place = f"GPU {','.join(labels.get(device, device) for device in devices)}" if devices else "no GPU"
         now, limit = time.time(), job.spec.limit
         until = "" if limit is None else f", until {clock_text((started_at(job) or now) + limit, now)}"
         return f"job {job.id} on {place}{until} (stoker cancel {job.id} ends it)"
@@ -172,8 +172,8 @@ def _expected_room(run: Foreground, job: Job, own: Sequence[Job]) -> float | Non
     """When enough of the user's jobs will have ended; leases of other engines do not tell that. None where unknown."""
     status = read_status(run.setup.paths.status_file(QUEUE))
     forecast = status.ends if status else {}
-    known = (forecast.get(other.id) or _end_by_limit(other) for other in own)
-    ends = sorted(end for end in known if end is not None and end > time.time())
+    expected = (forecast.get(other.id) or _end_by_limit(other) for other in own)
+    ends = sorted(end for end in expected if end is not None and end > time.time())
     wanted = job.spec.resources.gpus
     return ends[wanted - 1] if 0 < wanted <= len(ends) else None
 

@@ -19,6 +19,9 @@ SHARED_FAILURES_ALLOWED = 2
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
 
+GOOD_RESULTS = ("done", "stopped")
+"""Results of jobs that did not fail: the rule of a sweep ends a job early because it knows enough."""
+
 CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
 

@@ -33,11 +33,11 @@ class Lease(Struct, frozen=True):
     what: str
     since: float
     job: str = ""
-    """The job that runs under it now, by its id in the queue of its user; empty where its engine does not tell..."""
+    """The job that runs under it now, by its id in the queue of its user; empty where its engine does not tell."""
     process: int = 0
-    """... its first process, 0 where unknown..."""
+    """The first process of that job; 0 where unknown."""
     until: float | None = None
-    """... and when it ends at the latest, where it has a limit."""
+    """When that job ends at the latest; None where it has no limit."""
 
 
 def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:

@@ -72,10 +72,10 @@ def common_lead(lead: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
 
 def without_lead(text: str, lead: Sequence[str]) -> str:
     """The text without the words that all begin with; an option that differs only in its value keeps its name."""
-    known = list(lead[:-1] if lead and lead[-1].startswith("-") else lead)
+    common = list(lead[:-1] if lead and lead[-1].startswith("-") else lead)
     words = text.split(" ")
-    rest = words[len(known) :]
-    return " ".join(rest) if rest and words[: len(known)] == known else text
+    rest = words[len(common) :]
+    return " ".join(rest) if rest and words[: len(common)] == common else text
 
 
 def without_common_leads(texts: Iterable[str]) -> dict[str, str]:

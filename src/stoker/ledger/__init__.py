@@ -19,7 +19,7 @@ from stoker.ledger import demands, drains, leases, notices
 from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
-from stoker.ledger.notices import HeldNotice, Notice
+from stoker.ledger.notices import HeldNotice, LedgerNotice
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -31,9 +31,9 @@ __all__ = [
     "HeldLease",
     "HeldNotice",
     "Ledger",
+    "LedgerNotice",
     "LedgerUnusable",
     "LedgerView",
-    "Notice",
     "find_ledger",
     "ledger_path",
     "owner_name",
@@ -246,7 +246,7 @@ class Ledger:
         path = before.path if before else self.path / new_name(demands.KIND)
         return HeldDemand(self._replace(before, path, demands.encoded(demand)), path, demand)
 
-    def notify(self, notice: Notice, before: HeldNotice | None = None) -> HeldNotice:
+    def notify(self, notice: LedgerNotice, before: HeldNotice | None = None) -> HeldNotice:
         """Publish which jobs run under the leases of this engine and how many wait, in place of `before`."""
         path = before.path if before else self.path / new_name(notices.KIND)
         return HeldNotice(self._replace(before, path, notices.encoded(notice)), path, notice)

@@ -31,7 +31,7 @@ class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """When it ends at the latest, where it has a limit."""
 
 
-class Notice(Struct, frozen=True, forbid_unknown_fields=True):
+class LedgerNotice(Struct, frozen=True, forbid_unknown_fields=True):
     """The jobs of one engine."""
 
     version: Literal[1] = 1
@@ -46,17 +46,17 @@ class HeldNotice(Struct, frozen=True):
 
     fd: int
     path: Path
-    notice: Notice
+    notice: LedgerNotice
 
 
-_decoder = msgspec.json.Decoder(Notice)
+_decoder = msgspec.json.Decoder(LedgerNotice)
 
 
-def encoded(notice: Notice) -> bytes:
+def encoded(notice: LedgerNotice) -> bytes:
     return within_limit(msgspec.json.encode(notice))
 
 
-def decoded(contents: bytes, uid: int) -> tuple[int, Notice]:
+def decoded(contents: bytes, uid: int) -> tuple[int, LedgerNotice]:
     """The notice in a file and its owner: it can say nothing of leases of other users."""
     try:
         return uid, _decoder.decode(contents)
@@ -64,13 +64,13 @@ def decoded(contents: bytes, uid: int) -> tuple[int, Notice]:
         raise InvalidFile(f"its contents are not a notice ({error})") from error
 
 
-def explained(leases: Mapping[str, Lease], notices: Iterable[tuple[int, Notice]]) -> dict[str, Lease]:
+def explained(leases: Mapping[str, Lease], notices: Iterable[tuple[int, LedgerNotice]]) -> dict[str, Lease]:
     """The leases with what their engines tell of them."""
-    known = {name: job for uid, notice in notices for name, job in notice.leases.items() if name.startswith(f"{uid}.")}
-    return {name: _explained(lease, known.get(name)) for name, lease in leases.items()} if known else dict(leases)
+    jobs = {name: job for uid, notice in notices for name, job in notice.leases.items() if name.startswith(f"{uid}.")}
+    return {name: _explained(lease, jobs.get(name)) for name, lease in leases.items()} if jobs else dict(leases)
 
 
-def waiting_jobs(notices: Iterable[tuple[int, Notice]]) -> Counter[str]:
+def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
     """How many jobs of each user wait."""
     waiting: Counter[str] = Counter()
     for uid, notice in notices:

@@ -37,7 +37,7 @@ class _Known(Struct, frozen=True):
 
 
 class RemovedLeases:
-    """What one process has read of a ledger directory, to recognise leases that vanish from it."""
+    """Remembers the leases that one process has read, to recognise those that vanish from the directory."""
 
     def __init__(self, path: Path) -> None:
         self._mark = _MARKS + zlib.crc32(os.fsencode(path))
@@ -47,9 +47,9 @@ class RemovedLeases:
         self._ended: set[int] = set()
         """Inodes that count no more: released by us, or not restored in time."""
         self._unread: frozenset[int] = frozenset()
-        """Inodes of removed leases whose contents this process never read..."""
+        """Inodes of removed leases whose contents this process never read."""
         self._unread_since = 0.0
-        """... and since when there were some at every look."""
+        """Since when every look found some of those."""
         self._looked_at = float("-inf")
 
     @property
@@ -65,16 +65,16 @@ class RemovedLeases:
 
     def end(self, name: str) -> None:
         """Forget a lease that this process ends: its worker may hold the lock for another moment."""
-        self._ended.update(inode for inode, known in self._known.items() if known.name == name)
+        self._ended.update(inode for inode, entry in self._known.items() if entry.name == name)
 
     def look(self, directory: int, listing: Mapping[str, int], found: Mapping[str, Lease]) -> dict[str, Lease]:
         """The removed leases by name, after a look at the directory that found these."""
         now = time.monotonic()
         first, self._looked_at = now - self._looked_at > SETTLE_SECONDS, now
-        known, self._known = self._known, {listing[name]: _Known(name, lease) for name, lease in found.items()}
+        before, self._known = self._known, {listing[name]: _Known(name, lease) for name, lease in found.items()}
         self._ended -= self._known.keys()  # the file system has used the inode again
         vanished = {
-            inode: lease for inode, lease in known.items() if lease.name not in listing and inode not in self._ended
+            inode: lease for inode, lease in before.items() if lease.name not in listing and inode not in self._ended
         }
         if not (vanished or first or self._unread or len(self._ended) > ENDED_LIMIT):
             return {}
@@ -89,10 +89,10 @@ class RemovedLeases:
     def warnings(self) -> list[str]:
         """A sentence about each lease that stays removed."""
         limit = time.monotonic() - WARN_SECONDS
-        removed = [known for known in self._known.values() if known.removed_at is not None and known.removed_at < limit]
+        removed = [entry for entry in self._known.values() if entry.removed_at is not None and entry.removed_at < limit]
         return [
-            f"the lease {known.name} of {known.lease.owner} was removed, but a process still holds it: it counts"
-            for known in removed
+            f"the lease {entry.name} of {entry.lease.owner} was removed, but a process still holds it: it counts"
+            for entry in removed
         ]
 
     def _locked(self, directory: int) -> set[int]:

@@ -25,7 +25,7 @@ from stoker.python.submitting import command_of, files_of
 from stoker.python.tables import Rows
 from stoker.queue.config import config_here
 from stoker.queue.options import JobOptions
-from stoker.queue.sweep import Again, Asked, Prepared, prepare, submit_sweep
+from stoker.queue.sweep import Again, Asked, PreparedSweep, prepare, submit_sweep
 from stoker.queue.sweep_files import space_of
 from stoker.queue.sweep_view import SweepView, read_sweep
 from stoker.store.paths import make_durable
@@ -214,7 +214,7 @@ def _check_parameters(function: Callable[..., Any], space: Space) -> None:
 
 def _submitted(
     link: Link,
-    prepared: Prepared,
+    prepared: PreparedSweep,
     again: Again,
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
 ) -> Sweep:

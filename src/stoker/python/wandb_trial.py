@@ -51,14 +51,14 @@ def main(words: list[str]) -> int:
 
 def _tree(params: dict[str, Any], nested: list[str]) -> dict[str, Any]:
     """The parameters as `wandb.config` has them: those whose first word is nested are in a table of that name."""
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     for name, value in params.items():
         *path, last = name.split(".") if name.partition(".")[0] in nested else [name]
-        table = found
+        table = config
         for word in path:
             table = table.setdefault(word, {})
         table[last] = value
-    return found
+    return config
 
 
 def _defaults(folder: str) -> dict[str, str]:

@@ -80,7 +80,7 @@ def wandb_starter(
 
     `nested` are the parameters that are tables of others.
     """
-    logged = [one.name for one in objectives if one.source == "wandb"]
+    logged = [objective.name for objective in objectives if objective.source == "wandb"]
     if logged and environment.get("WANDB_MODE") == "disabled":
         raise UsageError(
             f"with WANDB_MODE=disabled wandb writes no {logged[0]}", "unset it, or let the script call stoker.report()"
@@ -99,9 +99,9 @@ def _check_packages(method: str, objectives: int) -> None:
     missing = [package for package in PACKAGES[method] if find_spec(package) is None]
     if "optuna" in missing:
         raise UsageError(f"--method {method} needs optuna, which is not installed", how_to_add_extra("sweep"))
-    if int((found := version("optuna")).partition(".")[0]) < OLDEST_OPTUNA:
+    if int((installed := version("optuna")).partition(".")[0]) < OLDEST_OPTUNA:
         raise UsageError(
-            f"--method {method} needs optuna {OLDEST_OPTUNA} or newer; this Python has {found}",
+            f"--method {method} needs optuna {OLDEST_OPTUNA} or newer; this Python has {installed}",
             f"{how_to_add_extra('sweep')}; hydra-optuna-sweeper works with it if installed with --no-deps",
         )
     if missing:

@@ -399,11 +399,11 @@ class _Slurm:
         return (tasks if flag == "gpus-per-task" else nodes) or 1
 
     def _number(self, flag: str) -> int:
-        found = self._given.get(flag)
-        number = re.match(r"\d{1,6}", found.value or "", re.ASCII) if found else None
+        directive = self._given.get(flag)
+        number = re.match(r"\d{1,6}", directive.value or "", re.ASCII) if directive else None
         return int(number[0]) if number else 0
 
     def _cpus(self) -> dict[str, str]:
         """As Slurm does, tell the script what it asked for: many set their threads by it."""
-        found = self._given.get("cpus-per-task")
-        return {"SLURM_CPUS_PER_TASK": found.value} if found and found.value else {}
+        directive = self._given.get("cpus-per-task")
+        return {"SLURM_CPUS_PER_TASK": directive.value} if directive and directive.value else {}

@@ -19,7 +19,7 @@ from stoker.core.errors import Impossible, StokerError
 from stoker.core.text import printable
 from stoker.core.units import device_sizes, sim_text
 from stoker.store.database import WriteLock
-from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, process_of, signal_engine, wake
+from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, signal_engine, wait_gone, wake
 from stoker.store.paths import Paths
 from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine, read_status
@@ -279,9 +279,8 @@ class Background:
 
     def _stop(self) -> None:
         pid = signal_engine(self._paths, QUEUE, signal.SIGUSR2)
-        deadline = time.monotonic() + LEAVING_SECONDS
-        while pid is not None and process_of(self._paths, QUEUE) == pid and time.monotonic() < deadline:
-            time.sleep(0.01)
+        if pid is not None:
+            wait_gone(self._paths, QUEUE, pid, LEAVING_SECONDS)
 
 
 def _other_ledger(paths: Paths) -> str:

@@ -1,4 +1,4 @@
-"""What the log of a job tells at its end: why it failed in one line, or its last lines."""
+"""Read from the log of an ended job why it failed, in one line, or its last lines."""
 
 from __future__ import annotations
 

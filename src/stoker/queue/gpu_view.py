@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.core.device import Snapshot, with_drains
@@ -50,14 +49,9 @@ def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
     now = time.time()
     statuses = read_statuses(paths, now)
     if not statuses.lives and not statuses.runs:
-        statuses = EngineStatuses(_without_engine(paths, statuses, now, simulated=simulated), lives=False)
+        statuses = EngineStatuses(probed(paths, statuses, now, simulated=simulated), lives=False)
     with known(paths, simulated=simulated, statuses=statuses) as knowledge:
         yield knowledge
-
-
-def with_probe(paths: Paths, statuses: EngineStatuses, now: float, *, simulated: bool) -> EngineStatuses:
-    """The statuses of dead engines with what driver and ledger tell now."""
-    return replace(statuses, probe=_without_engine(paths, statuses, now, simulated=simulated))
 
 
 def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
@@ -87,9 +81,9 @@ class DeviceProbe:
         self._devices = self._devices or self._opened(now)
         if self._devices is None:
             return before
-        from stoker.queue.summary_view import ledger_view
+        from stoker.queue.summary_view import ledger_here
 
-        view = ledger_view(self._paths, simulated=self._simulated)
+        view = ledger_here(self._paths, simulated=self._simulated).live()
         snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG), view.drained)
         return _status(snapshot, tuple(view.leases.values()), now)
 
@@ -108,8 +102,8 @@ class DeviceProbe:
         return detect(named.split(",") if named else [], now)
 
 
-def _without_engine(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
-    """What an engine would see if it started now; what the last one saw if that cannot be found out."""
+def probed(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
+    """Look at the devices as an engine would that started now; return what the last one saw if that is impossible."""
     with contextlib.closing(DeviceProbe(paths, simulated=simulated)) as probe:
         try:
             return probe.status(before.queue, now)

@@ -70,11 +70,11 @@ class EngineStatuses(Struct, frozen=True):
     lives: bool
     runs: tuple[EngineStatus, ...] = ()
     silence: float = 0.0
-    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does..."""
+    """Seconds since the queue's engine wrote its status, if it does not answer; 0 if it does."""
     problem: str = ""
-    """... and why it cannot write it, as on a full disk; empty where that is unknown."""
+    """Why the engine cannot write its status, as on a full disk; empty where that is unknown."""
     probe: EngineStatus | None = None
-    """What driver and ledger tell now, if no engine lives and a screen asked them."""
+    """The status that driver and ledger give now, if no engine lives and a screen asked them."""
 
     def __iter__(self) -> Iterator[EngineStatus]:
         """All of them, that of the queue first."""
@@ -377,7 +377,7 @@ class Knowledge:
         return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
     def _reason(self, job: Job, engine: str) -> Reason | None:
-        """What its engine's last plan says of a job that waits."""
+        """Find a waiting job in the last plan of its engine."""
         shape = shape_of(job)
         wants = Wants(self._estimated(engine, shape), shape.priority, shape.caps)
         return self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))

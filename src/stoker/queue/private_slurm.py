@@ -334,8 +334,8 @@ def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, st
     """The last error that slurmd of each server wrote; empty where there is none, or the server does not answer."""
     nodes = {server.host: server.node for server in servers}
     answers = on_servers(cluster.ssh, list(nodes), lambda host: ["complaint", cluster.local, nodes[host]])
-    found = ((answer.host, re.search(r"^stoker:complaint (.+)$", answer.text, re.MULTILINE)) for answer in answers)
-    return {host: match[1].strip() if match else "" for host, match in found}
+    matches = ((answer.host, re.search(r"^stoker:complaint (.+)$", answer.text, re.MULTILINE)) for answer in answers)
+    return {host: match[1].strip() if match else "" for host, match in matches}
 
 
 def clean(cluster: PrivateSlurm) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Job, id_text
+from stoker.core.job import GOOD_RESULTS, Ended, Job, id_text
 from stoker.core.launch import shown_command
 from stoker.core.requests import Again
 from stoker.core.text import outcome, printable
@@ -50,7 +50,7 @@ def without_good_trials(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
 
 def _went_well(job: Job) -> bool:
-    return isinstance(job.state, Ended) and job.state.result in ("done", "stopped")
+    return isinstance(job.state, Ended) and job.state.result in GOOD_RESULTS
 
 
 def planned_retries(

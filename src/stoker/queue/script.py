@@ -178,8 +178,8 @@ def _slurm_lines(data: bytes, name: str) -> Iterator[str]:
         (_SRUN, "there is no {} inside a job: write the command without it"),
         (_ONLY_ON_CLUSTERS, "{} is not set on one machine; see docs/from-slurm.md"),
     ):
-        found = ((number, pattern.match(line)) for number, line in enumerate(data.splitlines(), 1))
-        number, match = next(((number, match) for number, match in found if match), (0, None))
+        matches = ((number, pattern.match(line)) for number, line in enumerate(data.splitlines(), 1))
+        number, match = next(((number, match) for number, match in matches if match), (0, None))
         if match:
             yield f"warning: {name} line {number}: {words.format(match[1].decode())}"
 
@@ -199,13 +199,13 @@ def completed_options(options: JobOptions, script: Script | None, config: Config
     """
     if script is None:
         return config.completed(options), []
-    found = config.completed(script.options_of(options))
-    cluster = "" if found.cluster in (None, LOCAL) else str(found.cluster)
+    completed = config.completed(script.options_of(options))
+    cluster = "" if completed.cluster in (None, LOCAL) else str(completed.cluster)
     if not cluster:
-        script.refuse_nodes(found.nodes)
+        script.refuse_nodes(completed.nodes)
     passes = bool(cluster) and not config.cluster(cluster).private
     notes = list(script.notes(on_cluster=bool(cluster), passes=passes))
-    return (replace(found, slurm={**script.directives.passed, **found.slurm}) if passes else found), notes
+    return (replace(completed, slurm={**script.directives.passed, **completed.slurm}) if passes else completed), notes
 
 
 def find_script(line: Line) -> Found | None:

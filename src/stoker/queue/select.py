@@ -128,13 +128,13 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Last():
             return find_last(store)
         case Numbers(first, last):
-            found = jobs_of_sweep(store, first) if first == last else []
-            return found or queries.ids_between(store, first, last) or _no_number(store, pick)
+            ids = jobs_of_sweep(store, first) if first == last else []
+            return ids or queries.ids_between(store, first, last) or _no_number(store, pick)
         case Task(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
-            found = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
-            return found or _no_name(store, pick)
+            ids = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
+            return ids or _no_name(store, pick)
 
 
 def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
@@ -164,7 +164,7 @@ def _find_sweep(store: Store, pick: Named) -> list[int]:
     """The jobs of the newest sweep of this name; no job of it has the name alone."""
     from stoker.store.sweeps import all_sweeps  # few words are names of sweeps
 
-    named = next((one.id for one in all_sweeps(store) if one.sweep.name == pick.pattern), None)
+    named = next((stored.id for stored in all_sweeps(store) if stored.sweep.name == pick.pattern), None)
     return [] if named is None else jobs_of_sweep(store, named)
 
 

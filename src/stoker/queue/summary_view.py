@@ -25,11 +25,6 @@ def ledger_here(paths: Paths, *, simulated: bool) -> Ledger:
     return Ledger(paths.state / "ledger" if own else ledger_path(os.environ))
 
 
-def ledger_view(paths: Paths, *, simulated: bool) -> LedgerView:
-    """The leases and demands of all users."""
-    return ledger_here(paths, simulated=simulated).live()
-
-
 def group_lines(knowledge: Knowledge, chosen: Filter = NO_FILTER) -> list[GroupLine]:
     """The user's groups with open jobs; jobs without a group come first."""
     gpus: Counter[str] = Counter()

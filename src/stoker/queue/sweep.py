@@ -73,7 +73,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Of the file, for the user."""
 
 
-class Prepared(Struct, frozen=True):
+class PreparedSweep(Struct, frozen=True):
     """A sweep that was understood, and the job options of its trials."""
 
     sweep: Sweep
@@ -131,7 +131,7 @@ def _joined(file: Space, typed: Space) -> Space:
 # -- understand ----------------------------------------------------------------------------------
 
 
-def prepare(asked: Asked, options: JobOptions) -> Prepared:
+def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
     """The sweep with the template of its command; refuses what cannot be a sweep."""
     if asked.command is None:
         raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python train.py")
@@ -168,13 +168,13 @@ def prepare(asked: Asked, options: JobOptions) -> Prepared:
         pruners=asked.pruners,
     )
     objectives, _ = check_advice(sweep)
-    if asked.wandb or any(one.source == "wandb" for one in objectives):
+    if asked.wandb or any(objective.source == "wandb" for objective in objectives):
         sweep = msgspec.structs.replace(
             sweep, starter=wandb_starter(objectives, asked.nested, {**os.environ, **options.env})
         )
     rest = {name: value for name, value in options.env.items() if name not in env}
     unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
-    return Prepared(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
+    return PreparedSweep(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
 
 
 def _with_end(asked: Asked) -> Asked:
@@ -263,7 +263,7 @@ class Trials(Sequence[NewJob]):
 class SweepSubmission:
     """A sweep on its way into the queue: `settle`, then `enter`."""
 
-    def __init__(self, paths: Paths, config: Config, prepared: Prepared, environment: Mapping[str, str]) -> None:
+    def __init__(self, paths: Paths, config: Config, prepared: PreparedSweep, environment: Mapping[str, str]) -> None:
         self.sweep = prepared.sweep
         self.adaptive = self.sweep.method in ADAPTIVE
         self._paths = paths
@@ -340,7 +340,7 @@ def submit_sweep(
     paths: Paths,
     sim: str | None,
     config: Config,
-    prepared: Prepared,
+    prepared: PreparedSweep,
     again: Again,
     *,
     held: str = "",
@@ -382,15 +382,17 @@ def submit_sweep(
 def _same_sweep(store: Store, sweep: Sweep, spec: JobSpec) -> StoredSweep | None:
     """The newest sweep that would choose the same points; how many, and how many at once, makes no difference."""
 
-    def points(one: Sweep) -> Sweep:
-        return msgspec.structs.replace(one, count=None, max_parallel=None, name="", pruners=())
+    def points(plan: Sweep) -> Sweep:
+        return msgspec.structs.replace(plan, count=None, max_parallel=None, name="", pruners=())
 
-    alike = (one for one in all_sweeps(store) if (one.spec.cwd, one.spec.cluster) == (spec.cwd, spec.cluster))
-    return next((one for one in alike if points(one.sweep) == points(sweep)), None)
+    alike = (
+        stored for stored in all_sweeps(store) if (stored.spec.cwd, stored.spec.cluster) == (spec.cwd, spec.cluster)
+    )
+    return next((stored for stored in alike if points(stored.sweep) == points(sweep)), None)
 
 
 def _wake(paths: Paths, sim: str | None, engine: Background, clusters: Sequence[str]) -> StokerError | None:
     engines = [engine if not name else Background(paths, sim, cluster=name) for name in dict.fromkeys(clusters)]
-    for each in engines:
-        each.wake()
-    return next((each.failure for each in engines if each.failure), None)
+    for background in engines:
+        background.wake()
+    return next((background.failure for background in engines if background.failure), None)

@@ -7,6 +7,7 @@ from math import isfinite
 
 from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.core.job import GOOD_RESULTS
 from stoker.core.sweep.importance import best_so_far
 from stoker.core.sweep.objective import Curve, Objective, score
 from stoker.core.sweep.space import Scalar, value_text
@@ -161,7 +162,7 @@ def goodness(values: Sequence[float], objective: Objective) -> tuple[float, ...]
 
 def with_value(data: SweepData) -> list[TrialView]:
     name = data.objectives[0].name
-    return [one for one in data.view.trials if one.state in ("done", "stopped") and one.values.get(name) is not None]
+    return [trial for trial in data.view.trials if trial.state in GOOD_RESULTS and trial.values.get(name) is not None]
 
 
 def value_in(trial: TrialView, objective: Objective) -> float:

@@ -18,7 +18,7 @@ from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.record import Sweep, trial_jobs
 from stoker.queue.config import Config
 from stoker.queue.dry_run import expected_end
-from stoker.queue.sweep import Prepared, SweepSubmission
+from stoker.queue.sweep import PreparedSweep, SweepSubmission
 from stoker.queue.view_model import exactly
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
@@ -52,7 +52,7 @@ class Estimate(Struct, frozen=True):
     """Why the end is unknown; empty where it is known."""
 
 
-def estimate_sweep(paths: Paths, config: Config, prepared: Prepared, store: Store) -> Estimate:
+def estimate_sweep(paths: Paths, config: Config, prepared: PreparedSweep, store: Store) -> Estimate:
     """The cost of a sweep, before anything is submitted."""
     submission = SweepSubmission(paths, config, prepared, os.environ)
     spec = submission.settle(store, read_machine(paths.status_file(QUEUE)))

@@ -243,9 +243,9 @@ def _constant(value: Any) -> Choices:
 
 def _range(table: Mapping[str, Any]) -> Domain:
     distribution = table.get("distribution")
-    known = (*_DISTRIBUTIONS, "log_uniform")
-    if distribution is not None and distribution not in known:
-        hint = did_you_mean(str(distribution), known, f"known: {', '.join(known)}")
+    distributions = (*_DISTRIBUTIONS, "log_uniform")
+    if distribution is not None and distribution not in distributions:
+        hint = did_you_mean(str(distribution), distributions, f"known: {', '.join(distributions)}")
         raise UsageError(f"the distribution {distribution!r} is not supported", hint)
     low, high = _number(table.get("min")), _number(table.get("max"))
     if not isinstance(low, int | float) or not isinstance(high, int | float):
@@ -259,14 +259,14 @@ def _range(table: Mapping[str, Any]) -> Domain:
         whole = isinstance(low, int) and isinstance(high, int)
         kind = {"integer": whole and step is None, "log": bool(table.get("log"))}
     else:
-        whole = quantized and all(float(one).is_integer() for one in (low, high, step or 1))
+        whole = quantized and all(float(number).is_integer() for number in (low, high, step or 1))
         kind = {"integer": whole, **_DISTRIBUTIONS[distribution]}
     return range_of(low, high, step=None if kind.get("log") else step, **kind)
 
 
 def _typed(value: Any) -> Any:
     """Values of a list with numbers in place of texts such as 1e-5, which YAML takes for text."""
-    return [_number(each) for each in value] if isinstance(value, list) else value
+    return [_number(item) for item in value] if isinstance(value, list) else value
 
 
 def _number(value: Any) -> Any:
@@ -292,10 +292,10 @@ def _objectives(table: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
 
 def _goal(given: Any) -> str:
     """min or max, also of minimize, Maximise or maximum."""
-    found = next((goal for goal in ("min", "max") if str(given).lower().startswith(goal)), None)
-    if found is None:
+    goal_word = next((goal for goal in ("min", "max") if str(given).lower().startswith(goal)), None)
+    if goal_word is None:
         raise UsageError(f"there is no goal {given!r}", "write minimize or maximize")
-    return found
+    return goal_word
 
 
 def _pruners(table: Mapping[str, Any]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from statistics import fmean, median
 from msgspec import Struct
 
 from stoker.core.errors import NoSuchJob
-from stoker.core.job import Ended, Job, state_word
+from stoker.core.job import GOOD_RESULTS, Ended, Job, state_word
 from stoker.core.sweep.importance import METHOD, importance_of, pareto, saved_seconds
 from stoker.core.sweep.objective import Curve, Objective, parse_objectives, score
 from stoker.core.sweep.record import REPEAT
@@ -295,7 +295,7 @@ def _trial(
 
 def _counts(trial: TrialView, objectives: Sequence[Objective]) -> bool:
     """Whether a trial says something about its parameters."""
-    return bool(objectives) and trial.state in ("done", "stopped") and trial.values.get(objectives[0].name) is not None
+    return bool(objectives) and trial.state in GOOD_RESULTS and trial.values.get(objectives[0].name) is not None
 
 
 def _number(value: float | None) -> float:

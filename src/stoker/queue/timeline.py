@@ -161,7 +161,7 @@ def timeline_of(
 
 
 def colour_key(timeline: Timeline, bar: Bar) -> str:
-    """What the colour of a bar tells: its group, or its title if no bar has a group."""
+    """Name what the colour of a bar stands for: its group, or its title if no bar has a group."""
     return bar.group if bar.group or bar.title not in timeline.colours else bar.title
 
 

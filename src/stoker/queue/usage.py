@@ -15,7 +15,7 @@ from stoker.core.colours import colours_of
 from stoker.core.text import text_for_json
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.summary_view import ledger_view, user_lines
+from stoker.queue.summary_view import ledger_here, user_lines
 from stoker.queue.view_model import JobWord, UserLine, VramMode, exactly, moment
 from stoker.queue.view_text import DAY, midnight
 from stoker.store import queries
@@ -104,7 +104,7 @@ class Usage(Struct, frozen=True):
 def read_usage(paths: Paths, period: Period, *, simulated: bool) -> Usage:
     """The totals of the jobs that ended in a period, and of those that run."""
     with known(paths, simulated=simulated) as knowledge:
-        return usage_of(knowledge, period, user_lines(knowledge, ledger_view(paths, simulated=simulated)))
+        return usage_of(knowledge, period, user_lines(knowledge, ledger_here(paths, simulated=simulated).live()))
 
 
 def usage_of(knowledge: Knowledge, period: Period, users: Sequence[UserLine] = ()) -> Usage:

@@ -112,10 +112,10 @@ def _lines_of(job: Job, engine: str, knowledge: Knowledge, *, each_task: bool) -
 def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
     """Jobs that wait in the queue of a cluster; the tasks of an array share a line, with the reason of the first."""
     seen: dict[int, list[Owned]] = {}
-    for one in filter(lambda one: is_handed_over(one.job), knowledge.active):
-        seen.setdefault(one.job.id if each_task or not one.job.array else -one.job.array, []).append(one)
+    for owned in filter(lambda owned: is_handed_over(owned.job), knowledge.active):
+        seen.setdefault(owned.job.id if each_task or not owned.job.array else -owned.job.array, []).append(owned)
     for tasks in seen.values():
-        indices = [one.job.task or 0 for one in tasks]
+        indices = [owned.job.task or 0 for owned in tasks]
         yield tasks_line(Tasks(tasks[0].job, indices), tasks[0].engine, knowledge)
 
 

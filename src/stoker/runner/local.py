@@ -202,7 +202,7 @@ class LocalRunner:
     def trouble(self) -> str:
         """Processes that outlive their workers, damaged journals, and workers that were stopped."""
         now = time.monotonic()
-        self._complaints = {worker: known for worker, known in self._complaints.items() if known[0] > now}
+        self._complaints = {worker: complaint for worker, complaint in self._complaints.items() if complaint[0] > now}
         survivors = [f"job {job}: {why}" for job, why in self.survivors.items()]
         return "; ".join([*survivors, *(text for _, text in self._complaints.values())])
 

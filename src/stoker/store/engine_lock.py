@@ -193,9 +193,17 @@ def end_older_engine(paths: Paths) -> None:
         if pid is None or pid == os.getpid():
             continue
         signal_engine(paths, engine, signal.SIGKILL)
-        deadline = time.monotonic() + DYING_SECONDS
-        while process_of(paths, engine) == pid and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_gone(paths, engine, pid, DYING_SECONDS)
+
+
+def wait_gone(paths: Paths, engine: str, pid: int, patience: float) -> bool:
+    """Wait until this process is not the engine any more; False if it still is after so many seconds."""
+    deadline = time.monotonic() + patience
+    while process_of(paths, engine) == pid:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def living_engines(paths: Paths) -> Iterator[str]:

@@ -10,9 +10,9 @@ from stoker.core.logs.text import without_colours
 from stoker.store.logs import open_log
 
 MOST_BYTES = 64 * 2**20
-"""Bytes that one search reads at most..."""
+"""Bytes that one search reads at most."""
 MOST_LINES = 1000
-"""... and lines that it finds at most; the caller searches on where it ended."""
+"""Lines that one search finds at most; the caller searches on where it ended."""
 _BLOCK = 2**20
 
 

@@ -80,8 +80,8 @@ class Reader:
         """Open jobs of runs inside jobs that no worker holds, each with its engine."""
         nested = "spec IN (SELECT id FROM specs WHERE coalesce(json_extract(body, '$.parent'), '') != '')"
         waiting = self.rows(f"SELECT engine, id FROM jobs WHERE {OPEN} AND NOT {ACTIVE} AND {nested} ORDER BY id")
-        found = [(engine, self.job(job_id)) for engine, job_id in waiting]
-        return [(engine, job) for engine, job in found if job is not None]
+        jobs = [(engine, self.job(job_id)) for engine, job_id in waiting]
+        return [(engine, job) for engine, job in jobs if job is not None]
 
     def active_jobs(self, engine: str) -> list[Job]:
         """The engine's jobs that workers hold, by id."""

@@ -20,7 +20,7 @@ from stoker.queue.control import Control
 from stoker.queue.edit import Rewriter, edit_jobs
 from stoker.queue.engine_process import simulated_gpus
 from stoker.queue.jobs_page import ids_of_pages
-from stoker.queue.knowledge import known
+from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry
 from stoker.queue.select import find, jobs_in_order
 from stoker.store.paths import Paths
@@ -77,16 +77,17 @@ def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
         control = Control(paths, store, simulated_gpus(sim, paths))
         jobs = [job for label in action.jobs for job in _jobs(control, label)]
         if action.matching is not None:
-            jobs += jobs_in_order(store, _matching(paths, bool(sim), action.matching))
+            with known(paths, simulated=bool(sim)) as knowledge:
+                ids = _matching(knowledge, action.matching)
+            jobs += jobs_in_order(store, ids)
         unique = list({job.id: job for job in jobs}.values())
         return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
 
 
-def _matching(paths: Paths, simulated: bool, wanted: Matching) -> list[int]:
+def _matching(knowledge: Knowledge, wanted: Matching) -> list[int]:
     """The jobs of a list, if they are not more than the user saw."""
     given = {"state": wanted.state, "group": wanted.group, "search": wanted.search, "array": wanted.array}
-    with known(paths, simulated=simulated) as knowledge:
-        ids = ids_of_pages(knowledge, *jobs_filter(given), wanted.count + 1)
+    ids = ids_of_pages(knowledge, *jobs_filter(given), wanted.count + 1)
     if len(ids) > wanted.count:
         raise UsageError(f"more than {wanted.count} jobs match by now", "look at the list, and choose them again")
     return ids
@@ -114,5 +115,5 @@ def _jobs(control: Control, label: str) -> list[Job]:
     match = _LABEL.fullmatch(label)
     if match is None:
         raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
-    found = jobs_in_order(control.store, find(control.store, [line_word(label)]))
-    return [job for job in found if isinstance(job.state, Queued)] if match[3] else found
+    jobs = jobs_in_order(control.store, find(control.store, [line_word(label)]))
+    return [job for job in jobs if isinstance(job.state, Queued)] if match[3] else jobs

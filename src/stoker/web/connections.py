@@ -55,7 +55,7 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
-class Complaints:
+class LoopErrors:
     """Handles errors of the event loop: a shortage of files is told once a minute, whoever causes it."""
 
     def __init__(self) -> None:

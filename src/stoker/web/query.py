@@ -1,4 +1,4 @@
-"""What the query of a request asks for: numbers, texts and filters, each within bounds."""
+"""Read the query of a request: numbers, texts and filters, each within bounds."""
 
 from __future__ import annotations
 

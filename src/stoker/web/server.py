@@ -22,7 +22,7 @@ from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
 from stoker.web.api import Service
 from stoker.web.app import application
-from stoker.web.connections import BoundedConnection, Complaints, most_connections
+from stoker.web.connections import BoundedConnection, LoopErrors, most_connections
 from stoker.web.feed import Broadcast
 
 ADDRESS = "127.0.0.1"
@@ -75,7 +75,7 @@ class _Server(uvicorn.Server):
         self._broadcast = broadcast
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(Complaints())
+        asyncio.get_running_loop().set_exception_handler(LoopErrors())
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

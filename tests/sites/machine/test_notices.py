@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from stoker.core.job import Job, Running
-from stoker.ledger import Ledger, Notice, prepare_ledger
+from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
 from stoker.ledger.notices import MOST_LEASES, LeaseJob
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.notices import REPEAT_SECONDS, Notices
@@ -45,7 +45,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def told(stage: Stage) -> dict[str, LeaseJob]:
     """The published jobs, by id."""
-    notices = [msgspec.json.decode(path.read_bytes(), type=Notice) for path in stage.files]
+    notices = [msgspec.json.decode(path.read_bytes(), type=LedgerNotice) for path in stage.files]
     return {job.job: job for notice in notices for job in notice.leases.values()}
 
 

@@ -250,16 +250,9 @@ def _kill(paths: Paths, pid: int) -> bool:
 
 
 def _wait_gone(paths: Paths, pid: int) -> bool:
-    import time
+    from stoker.store.engine_lock import QUEUE, wait_gone
 
-    from stoker.store.engine_lock import QUEUE, process_of
-
-    deadline = time.monotonic() + STOP_SECONDS
-    while process_of(paths, QUEUE) == pid:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
+    return wait_gone(paths, QUEUE, pid, STOP_SECONDS)
 
 
 def _does_not_leave(paths: Paths, pid: int) -> StokerError:

@@ -34,7 +34,7 @@ from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
-    Check,
+    CheckOrder,
     Hand,
     Here,
     Leave,
@@ -166,7 +166,7 @@ class Pilot:
                 self._news.append(Here())
             elif isinstance(order, Leave):
                 self._leave()
-            elif isinstance(order, Check):
+            elif isinstance(order, CheckOrder):
                 self._check(order)
             elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
@@ -185,7 +185,7 @@ class Pilot:
             self._taken[hand.job.id] = _key(hand.job)
             self._runtime.engine.adopt(hand.job, adopted=False)
 
-    def _check(self, order: Check) -> None:
+    def _check(self, order: CheckOrder) -> None:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
         words = [sys.executable, "-P", "-m", "stoker.sites.slurm.guard", "check", *msgspec.structs.astuple(order)]
         self._checks = [check for check in self._checks if check.poll() is None]

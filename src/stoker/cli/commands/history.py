@@ -96,12 +96,12 @@ def command(
 def _named(paths: Paths, words: tuple[str, ...], screen: Screen) -> list[int]:
     """The ids of the jobs that the words mean; a name means all jobs of that name."""
     with contextlib.closing(open_store(paths)) as store:
-        found = find(store, words, "any")
-        unfinished = len(queries.open_among(store, found))
+        ids = find(store, words, "any")
+        unfinished = len(queries.open_among(store, ids))
     if unfinished:
         count = count_text(unfinished, "job")
         warn(f"{count} not finished yet: {shlex.join(['stoker', 'status', *words])}{screen.typed}")
-    return found
+    return ids
 
 
 def _show(history: History, screen: Screen) -> None:

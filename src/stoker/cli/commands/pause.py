@@ -173,12 +173,12 @@ def _devices(control: Control, words: Sequence[str]) -> list[Device]:
         start_for(control, "it is needed to identify the GPUs")
         status = read_status(control.paths.status_file(QUEUE))
     assert status is not None, "an engine writes its status before it is ready"
-    found: dict[str, Device] = {}
-    for name in (each for typed in words for each in _spread(typed, status)):
+    devices: dict[str, Device] = {}
+    for name in (word for typed in words for word in _spread(typed, status)):
         same = [device for device in status.devices if device.label == name]
         wanted = {device.id for device in same} or {resolve(status.snapshot, name)}
-        found.update((device.id, device) for device in status.devices if device.id in wanted)
-    return list(found.values())
+        devices.update((device.id, device) for device in status.devices if device.id in wanted)
+    return list(devices.values())
 
 
 def _spread(word: str, status: EngineStatus) -> list[str]:

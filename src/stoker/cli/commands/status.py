@@ -74,7 +74,7 @@ def command(
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
     refuse_states(chosen, OPEN_STATES, "stoker history")
-    with known(paths, simulated=screen.sim, statuses=_statuses(paths, simulated=screen.sim)) as knowledge:
+    with known(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as knowledge:
         limit = None if everything else MOST_LINES
         status = status_of(
             knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
@@ -86,15 +86,15 @@ def command(
     return 0
 
 
-def _statuses(paths: Paths, *, simulated: bool) -> EngineStatuses:
+def _statuses(paths: Paths, screen: Screen) -> EngineStatuses:
     """Those of the engines; without one, GPUs and their holders as driver and ledger show them."""
     now = time.time()
     statuses = read_statuses(paths, now)
     if statuses.lives or statuses.runs:
         return statuses
-    from stoker.queue.gpu_view import with_probe
+    from stoker.queue.gpu_view import probed
 
-    return with_probe(paths, statuses, now, simulated=simulated)
+    return replace(statuses, probe=probed(paths, statuses, now, simulated=screen.sim))
 
 
 def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:
@@ -107,11 +107,11 @@ def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -
 
 
 def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, chosen: Filter) -> Status:
-    from stoker.queue.summary_view import group_lines, ledger_view, user_lines
+    from stoker.queue.summary_view import group_lines, ledger_here, user_lines
 
     if by == "group":
         return replace(status, groups=group_lines(knowledge, chosen))
-    return replace(status, users=user_lines(knowledge, ledger_view(paths, simulated=knowledge.simulated)))
+    return replace(status, users=user_lines(knowledge, ledger_here(paths, simulated=knowledge.simulated).live()))
 
 
 def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:

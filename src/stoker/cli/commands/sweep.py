@@ -24,7 +24,7 @@ from stoker.core.errors import StokerError, UsageError
 if TYPE_CHECKING:
     from stoker.core.spec import Command
     from stoker.core.sweep.record import Sweep, TrialMaker
-    from stoker.queue.sweep import Asked, Prepared
+    from stoker.queue.sweep import Asked, PreparedSweep
     from stoker.queue.sweep import SubmittedSweep as Done
 
 SUBCOMMANDS: dict[str, str] = {
@@ -231,7 +231,7 @@ def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values:
     return completed(asked, read_sweep_file(Path(files[0]), shell))
 
 
-def _print_commands(prepared: Prepared) -> int:
+def _print_commands(prepared: PreparedSweep) -> int:
     """One line for each trial, as simple_hypersearch prints them; of an adaptive method, only the first ones."""
     from stoker.core.spec import JobSpec
     from stoker.core.sweep.points import ADAPTIVE
@@ -259,7 +259,7 @@ def _first_commands(sweep: Sweep, maker: TrialMaker) -> Iterator[Command]:
             yield maker.command(number, point)
 
 
-def _confirm(prepared: Prepared, request: Request) -> None:
+def _confirm(prepared: PreparedSweep, request: Request) -> None:
     """Ask before very many trials are queued."""
     from stoker.queue.sweep import MANY
 
@@ -275,7 +275,7 @@ def _confirm(prepared: Prepared, request: Request) -> None:
     )
 
 
-def _submit(prepared: Prepared, request: Request) -> int:
+def _submit(prepared: PreparedSweep, request: Request) -> int:
     from stoker.queue.config import config_here
     from stoker.queue.engine_process import simulated_gpus
     from stoker.queue.sweep import Again, submit_sweep

@@ -15,7 +15,7 @@ from msgspec import Struct
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
-from stoker.core.job import Ended, Job, Result, id_text
+from stoker.core.job import GOOD_RESULTS, Ended, Job, Result, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
 from stoker.queue.control import Control, Watch, opened, warn
@@ -141,7 +141,7 @@ class _Progress:
 
 def exit_code_of(job: Job) -> int:
     """The job's own code as in a shell; 1 for an end without one. A job that was stopped early did not fail."""
-    if not isinstance(job.state, Ended) or job.state.result in ("done", "stopped"):
+    if not isinstance(job.state, Ended) or job.state.result in GOOD_RESULTS:
         return 0
     return job.state.code or 1
 
@@ -170,7 +170,7 @@ def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None
     """Name the failures, and count all jobs that did not succeed; of several jobs, no cancelled one is named."""
     by_result: dict[str, list[Job]] = {}
     for job in jobs:
-        if isinstance(job.state, Ended) and job.state.result not in ("done", "stopped"):
+        if isinstance(job.state, Ended) and job.state.result not in GOOD_RESULTS:
             by_result.setdefault(job.state.result, []).append(job)
     results = sorted(by_result, key=LAST_RESULTS.find)
     named = [job for result in results if result != "cancelled" or len(jobs) == 1 for job in by_result[result]]

@@ -59,8 +59,8 @@ def _said_of(one: ChangeResult, jobs: str) -> str:
 
 def _ranges(ids: Sequence[str]) -> list[str]:
     """Ids in few words: `3-9`, `20.[0-3,7]`."""
-    found: list[str] = []
+    ranges: list[str] = []
     for array, shown in itertools.groupby(ids, key=lambda shown: shown.rpartition(".")[0]):
         numbers = [int(text.rpartition(".")[2]) for text in shown]
-        found += [tasks_text(int(array), numbers)] if array else number_ranges(numbers)
-    return found
+        ranges += [tasks_text(int(array), numbers)] if array else number_ranges(numbers)
+    return ranges

@@ -11,14 +11,14 @@ from stoker.cli.console import say
 from stoker.cli.output_options import write_json
 from stoker.core.units import duration_text
 from stoker.queue.config import config_here
-from stoker.queue.sweep import Prepared
+from stoker.queue.sweep import PreparedSweep
 from stoker.queue.sweep_estimate import Estimate, estimate_sweep
 from stoker.queue.view_text import clock_text
 from stoker.store.paths import find_paths
 from stoker.store.writer import open_store
 
 
-def show_estimate(prepared: Prepared, sim: str | None, *, as_json: bool) -> int:
+def show_estimate(prepared: PreparedSweep, sim: str | None, *, as_json: bool) -> int:
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(sim))
     with closing(open_store(paths)) as store:
         estimate = estimate_sweep(paths, config_here(say), prepared, store)

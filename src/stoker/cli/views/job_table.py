@@ -206,7 +206,7 @@ def attention_lines(status: Status, now: float, width: int, sim: str, room: int)
 
 
 def _run_lines(run: InterruptedRun, now: float, sim: str) -> list[Line]:
-    """What is left of a run; each command has a line of its own, so that it can be copied."""
+    """Tell what is left of a run; each command has a line of its own, so that it can be copied."""
     when = clock_text(run.submitted.timestamp(), now)
     jobs = f"{count_text(run.jobs, 'job')} of '{one_line(run.label)}' ({when}) did not start"
     commands = (("run them in the queue", run.resume), ("discard them", run.discard))

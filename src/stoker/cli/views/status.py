@@ -90,7 +90,7 @@ def _heading(status: Status, width: int) -> Line:
 
 
 def _note_lines(status: Status) -> list[Line]:
-    """What is wrong, or old."""
+    """Tell what is wrong, or old."""
     lines: list[Line] = []
     seen = status.engine.seen
     if not status.engine.running:
@@ -111,14 +111,15 @@ def _last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -
     """What is hidden and how to see it, when the queue will be empty, and what ended today."""
     empty = status.expected_empty
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), status.at.timestamp())}"
-    text = fitting((_hidden(status, shown, width, sim), until, _today(status, width - 2, sim)), width - 2)
+    today = _today(status, width - 2, f"(stoker history{sim})")
+    text = fitting((_hidden(status, shown, width, sim), until, today), width - 2)
     return [(Span(f" {text}", "faint"),)] if text else []
 
 
-def _today(status: Status, width: int, sim: str) -> str:
-    """What ended today, in as many words as there is room for."""
+def _today(status: Status, width: int, more: str) -> str:
+    """Tell what ended today, in as many words as there is room for; `more` names the command for the rest."""
     results, ended = results_text(status.today), sum(status.today.values())
-    forms = (f"today {results} (stoker history{sim})", f"today {results}", f"today {ended} ended (stoker history{sim})")
+    forms = (f"today {results} {more}", f"today {results}", f"today {ended} ended {more}")
     return next((form for form in forms if cells(form) <= width), forms[-1]) if ended else ""
 
 

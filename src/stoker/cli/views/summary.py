@@ -28,17 +28,17 @@ def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
 
 def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
     """A header and a line for each user; what only the user's own queue knows is `-` for others."""
-    names = [printable(one.user) + (" (you)" if one.you else "") for one in users]
-    memory = ["whole GPUs" if one.vram_bytes is None else short_size(one.vram_bytes) for one in users]
-    since = ["" if one.waiting_since is None else ago_text(one.waiting_since.timestamp(), now) for one in users]
+    names = [printable(user.user) + (" (you)" if user.you else "") for user in users]
+    memory = ["whole GPUs" if user.vram_bytes is None else short_size(user.vram_bytes) for user in users]
+    since = ["" if user.waiting_since is None else ago_text(user.waiting_since.timestamp(), now) for user in users]
     columns = [
         Column("USER", [Span(name, "id") for name in names], 9, most=24),
-        Column("RUNNING", [Span(str(one.running), "good" if one.running else "") for one in users], 8, right=True),
-        Column("GPUS", [Span(str(one.gpus)) for one in users], 7, right=True),
+        Column("RUNNING", [Span(str(user.running), "good" if user.running else "") for user in users], 8, right=True),
+        Column("GPUS", [Span(str(user.gpus)) for user in users], 7, right=True),
         Column("MEM", [Span(size) for size in memory], 4, right=True),
-        Column("WAITING", [Span(_waiting(one)) for one in users], 6, right=True),
-        Column("COULD USE", [Span(_usable(one)) for one in users], 5, right=True),
-        Column("USED LATELY", [Span(or_dash(one.recent_gpu_hours, "{:.2f} GPU-h")) for one in users], 3, right=True),
+        Column("WAITING", [Span(_waiting(user)) for user in users], 6, right=True),
+        Column("COULD USE", [Span(_usable(user)) for user in users], 5, right=True),
+        Column("USED LATELY", [Span(or_dash(user.recent_gpu_hours, "{:.2f} GPU-h")) for user in users], 3, right=True),
     ]
     return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, LEAST_SINCE)
 

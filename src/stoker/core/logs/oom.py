@@ -177,7 +177,7 @@ _REPORT = (
     r"(?i)\b(?:epoch|step|iter|iteration|batch|update|episode|trial|round|loss|acc|accuracy)\b\W{1,4}\d[\d.e+-]{0,20}"
     r"|\d{1,3}%\|[^|\n]{0,300}\| ?\d{1,12}/\d{1,12}"
 )
-"""What a training program writes as it proceeds: counts, losses and bars."""
+"""Matches what a training program writes as it proceeds: counts, losses and bars."""
 _SUMMARY = ("wandb:", "COMET ")
 """Lines of experiment trackers, which repeat the last values when a program dies."""
 _SIGNS_OF_LIFE = 2

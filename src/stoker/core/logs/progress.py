@@ -211,27 +211,27 @@ def read_progress(text: str, ran: float) -> Progress | None:
     shown = list(_shown_counts(plain))
     epoch = _last_epoch(plain)
     if epoch is not None:
-        found: Progress | None = _by_epochs(epoch, [one for one in shown if one.place >= epoch.place])
+        progress: Progress | None = _by_epochs(epoch, [count for count in shown if count.place >= epoch.place])
     else:
-        found = _by_loop(shown, ran)
+        progress = _by_loop(shown, ran)
     left = _whole_eta(plain)
     if left is not None:
-        return Progress(min(found.fraction if found else ran / (ran + left or 1.0), NEARLY), left)
-    return _in_folds(plain, found)
+        return Progress(min(progress.fraction if progress else ran / (ran + left or 1.0), NEARLY), left)
+    return _in_folds(plain, progress)
 
 
 def _whole_eta(text: str) -> float | None:
-    found = last_match(_WHOLE_ETA, text, ("eta: ",))
-    seconds = _clock_seconds(found["clock"]) if found else None
-    return seconds + 86_400 * int(found["days"] or 0) if found and seconds is not None else None
+    match = last_match(_WHOLE_ETA, text, ("eta: ",))
+    seconds = _clock_seconds(match["clock"]) if match else None
+    return seconds + 86_400 * int(match["days"] or 0) if match and seconds is not None else None
 
 
 def _in_folds(text: str, inside: Progress | None) -> Progress | None:
     """In a cross-validation all other progress is that of a fold."""
-    found = last_match(_FOLD, text, ("fold", "Fold", "FOLD"))
-    if found is None:
+    fold = last_match(_FOLD, text, ("fold", "Fold", "FOLD"))
+    if fold is None:
         return inside
-    current, total = int(found[1]), int(found[2] or 0)
+    current, total = int(fold[1]), int(fold[2] or 0)
     if not 0 < total >= current:
         return None
     from_zero = any(match[1] == "0" for match in pattern(_FOLD).finditer(text))
@@ -295,8 +295,8 @@ def _shown_counts(text: str) -> Iterator[_Shown]:
     end = sum(len(line) + 1 for line in lines[:skipped])
     for line in lines[skipped:]:
         end += len(line) + 1
-        if ("/" in line or "rogress" in line) and (found := _shown_count(line[:_WIDTH], end)):
-            yield found
+        if ("/" in line or "rogress" in line) and (count := _shown_count(line[:_WIDTH], end)):
+            yield count
 
 
 def _shown_count(line: str, place: int) -> _Shown | None:
@@ -304,10 +304,10 @@ def _shown_count(line: str, place: int) -> _Shown | None:
     if "/s" in line and pattern(_BYTES).search(line):  # a download
         return None
     is_inner = any(mark in line for mark in _INSIDE_MARKS) and pattern(_INSIDE_EPOCH).search(line) is not None
-    if found := _bar(line):
-        done, total = _number(found["done"]), _number(found["total"])
-        family = pattern(r"\d+").sub("", found["what"]).strip()
-        elapsed, left = _clock_seconds(found["elapsed"]), _clock_seconds(found["left"])
+    if bar := _bar(line):
+        done, total = _number(bar["done"]), _number(bar["total"])
+        family = pattern(r"\d+").sub("", bar["what"]).strip()
+        elapsed, left = _clock_seconds(bar["elapsed"]), _clock_seconds(bar["left"])
         if is_inner and pattern(_EPOCH_BAR).search(line):  # the loop over the epochs itself
             return None
     else:

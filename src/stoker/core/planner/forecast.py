@@ -175,18 +175,18 @@ def _vacated(now: Now) -> Snapshot:
 def _empty(ahead: _Ahead) -> float | None:
     """The last end where all are known; else the remaining work at the speed of the simulated part."""
     now, running = ahead.now, len(ahead.now.slots)
-    if len(ahead.starts) == len(now.waiting) and all(one.end is not None for one in ahead.played[running:]):
-        return max((one.end for one in ahead.played if one.end is not None), default=None)
-    if ahead.is_stuck or any(one.end is None for one in ahead.played):
+    if len(ahead.starts) == len(now.waiting) and all(attempt.end is not None for attempt in ahead.played[running:]):
+        return max((attempt.end for attempt in ahead.played if attempt.end is not None), default=None)
+    if ahead.is_stuck or any(attempt.end is None for attempt in ahead.played):
         return None
-    work = sum(one.work(inf) for one in ahead.played[:running])
+    work = sum(attempt.work(inf) for attempt in ahead.played[:running])
     for lane in ahead.lanes:
         seconds = ahead.seconds(next(iter(lane.groups.first)))
         if seconds is None:
             return None
         work += lane.size * seconds * max(1, lane.key.resources.gpus)
     at_once = _gpus_at_once(ahead)
-    last = max((one.end for one in ahead.played[:running] if one.end is not None), default=0.0)
+    last = max((attempt.end for attempt in ahead.played[:running] if attempt.end is not None), default=0.0)
     return max(last, now.moment + work / at_once) if at_once else None
 
 

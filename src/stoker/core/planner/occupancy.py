@@ -29,9 +29,9 @@ WHOLE_CARD = 2**62
 UNKNOWN_LOAD = 50
 """Percent that a co-tenant of unknown load counts when devices are compared: else new work would pile up on one."""
 STALE_SECONDS = 600.0
-"""How long a foreign process must have been still before a job shares the device with it..."""
+"""Seconds that a foreign process must have been still before a job shares the device with it."""
 STALE_PART = 0.125
-"""... and how much of the device such processes may hold: a larger one is rather a server than forgotten."""
+"""Part of the device that such processes may hold: a larger one is rather a server than forgotten."""
 UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 

@@ -139,13 +139,13 @@ def _behind_at_rung(rule: Asha, goal: Goal, own: TrialCurve, others: Sequence[Tr
     rungs = _new_rungs(rule, judged, own.curve[-1][0])
     if not rungs:
         return ""
-    found = {
-        rung: [best for one in others if (best := best_until(goal, one.curve, rung)) is not None] for rung in rungs
+    bests = {
+        rung: [best for trial in others if (best := best_until(goal, trial.curve, rung)) is not None] for rung in rungs
     }
     # A trial that was read late has passed several: the last with enough others to compare with counts.
-    rung = next((rung for rung in reversed(rungs) if len(found[rung]) + 1 >= rule.eta), rungs[0])
+    rung = next((rung for rung in reversed(rungs) if len(bests[rung]) + 1 >= rule.eta), rungs[0])
     mine = best_until(goal, own.curve, rung)
-    better, total = sum(mine is not None and best < mine for best in found[rung]), len(found[rung]) + 1
+    better, total = sum(mine is not None and best < mine for best in bests[rung]), len(bests[rung]) + 1
     if better < max(1, int(total / rule.eta)):
         return ""
     return f"not among the best 1/{rule.eta:g} of {total} trials at step {rung:g}"

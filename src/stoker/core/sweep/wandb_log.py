@@ -76,9 +76,9 @@ def _logged(record: bytes) -> Iterator[Logged]:
     for number, value in _fields(record):
         if number in _KINDS and isinstance(value, bytes):
             items = [item for place, item in _fields(value) if place == 1 and isinstance(item, bytes)]
-            found = dict(pair for item in items if (pair := _number_of(item)) is not None)
-            if found:
-                yield Logged(_KINDS[number], found)
+            numbers = dict(pair for item in items if (pair := _number_of(item)) is not None)
+            if numbers:
+                yield Logged(_KINDS[number], numbers)
 
 
 def _number_of(item: bytes) -> tuple[str, float] | None:

@@ -330,13 +330,13 @@ def _capacities(devices: tuple[Device, ...]) -> Mapping[str, int | None]:
 
 
 INTERVAL = 0.9
-"""Seconds between two checks of leases: each look at the devices, which is made every second..."""
+"""Seconds between two checks of leases: each look at the devices, which is made every second."""
 
 TOLD_SECONDS = 60.0
-"""... for how long the user is told of a removed lease..."""
+"""Seconds for which the user is told of a removed lease."""
 
 FRESH_SECONDS = 3600.0
-"""... and between two updates of their times, since cleaners of temporary files go by age."""
+"""Seconds between two updates of the times of leases, since cleaners of temporary files go by age."""
 
 
 class LeaseCheck:
@@ -351,7 +351,7 @@ class LeaseCheck:
         self._touch_at = 0.0
         self._told_until = 0.0
         self.trouble = ""
-        """What is wrong, or was lately, for the user."""
+        """The problem that is there, or was lately, in words for the user."""
 
     def check(self, now: float) -> bool:
         """Check if it is time; return whether the trouble has changed."""

@@ -1,4 +1,4 @@
-"""What this engine tells other users of the jobs behind its leases."""
+"""Tell other users which jobs of this engine are behind its leases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
-from stoker.ledger import HeldNotice, Ledger, LedgerUnusable, Notice
+from stoker.ledger import HeldNotice, Ledger, LedgerNotice, LedgerUnusable
 from stoker.ledger.notices import MOST_LEASES, LeaseJob
 from stoker.runner.interface import ProcessIds
 from stoker.sites.machine.allocations import Allocation
@@ -35,7 +35,7 @@ class Notices:
             for allocation, job in told
             if job
         }
-        notice = Notice(waiting=waiting, leases=leases)
+        notice = LedgerNotice(waiting=waiting, leases=leases)
         before = self._published
         if before is not None and before.notice == notice and now - self._published_at < REPEAT_SECONDS:
             return

@@ -58,8 +58,8 @@ class StillProcesses:
                 yield None
                 continue
             key = device.id, process.pid
-            known = None if moves else before.get(key)
-            self._still[key] = known if known and _is_same(known, process) else _Still(at, process.memory)
+            still = None if moves else before.get(key)
+            self._still[key] = still if still and _is_same(still, process) else _Still(at, process.memory)
             yield self._still[key].since
 
 

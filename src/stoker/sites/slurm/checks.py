@@ -15,7 +15,7 @@ from stoker.core.settings import ClusterSettings
 from stoker.sites.slurm.attempts import Attempt, Bundle
 from stoker.sites.slurm.context import ClusterContext
 from stoker.sites.slurm.guard import NEWS, OVER, gone_line
-from stoker.sites.slurm.pilot_files import Check
+from stoker.sites.slurm.pilot_files import CheckOrder
 from stoker.sites.slurm.shared import JOURNALS, BundleFolder
 
 MARK = "check"
@@ -29,7 +29,7 @@ MEMORY = 100
 class NodeCheck(Bundle):
     """A job of Slurm's that checks a node."""
 
-    def __init__(self, name: str, tag: str, folder: Path, check: Check) -> None:
+    def __init__(self, name: str, tag: str, folder: Path, check: CheckOrder) -> None:
         super().__init__(name, tag, folder)
         self.check = check
         self.made = True
@@ -42,7 +42,7 @@ class NodeCheck(Bundle):
 class NodeChecks:
     """All checks of an engine."""
 
-    def __init__(self, context: ClusterContext, by_pilot: Callable[[str, Check], bool]) -> None:
+    def __init__(self, context: ClusterContext, by_pilot: Callable[[str, CheckOrder], bool]) -> None:
         """`by_pilot` lets a pilot on a node check it; whether there is one."""
         self.all: dict[str, NodeCheck] = {}
         self._context = context
@@ -51,13 +51,13 @@ class NodeChecks:
         self._due: dict[str, float] = {}
         """When an allocation may be checked again (monotonic)."""
         self._nodes: dict[str, str] = {}
-        """Nodes that had not shown at the last answer of Slurm's that an allocation is over..."""
+        """Nodes that at Slurm's last answer had not shown yet that an allocation is over, by allocation."""
         self._asked: dict[str, str] = {}
-        """... and those of which that was asked since."""
+        """Nodes of which that was asked since, by allocation."""
         self.trusts_slurm = False
         """Whether Slurm keeps processes by their cgroup, so that none is left of a task that is over."""
 
-    def is_clear(self, check: Check, node: str, folder: BundleFolder) -> bool:
+    def is_clear(self, check: CheckOrder, node: str, folder: BundleFolder) -> bool:
         """Whether nothing can be left of an allocation that Slurm says is over; else its node is checked."""
         if self.trusts_slurm or not node:
             return True
@@ -68,7 +68,7 @@ class NodeChecks:
             self._start(check, node, folder)
         return False
 
-    def _start(self, check: Check, node: str, folder: BundleFolder) -> None:
+    def _start(self, check: CheckOrder, node: str, folder: BundleFolder) -> None:
         waits = any(job.check == check for job in self.all.values())
         if self._by_pilot(node, check) or waits:
             return
@@ -86,8 +86,8 @@ class NodeChecks:
         self._due = {allocation: at for allocation, at in self._due.items() if allocation in self._nodes}
         for name, job in list(self.all.items()):
             fact = facts.get((job.tag, 0))
-            known = job.submitted_at is not None and asked_at > job.submitted_at
-            if known and (fact is None or fact.is_over):
+            was_asked = job.submitted_at is not None and asked_at > job.submitted_at
+            if was_asked and (fact is None or fact.is_over):
                 del self.all[name]
 
     @property
@@ -97,15 +97,15 @@ class NodeChecks:
         return f"jobs lost on {names} wait for a check there that nothing of them is left" if names else ""
 
 
-def task_check(bundle: Bundle, attempt: Attempt) -> Check:
+def task_check(bundle: Bundle, attempt: Attempt) -> CheckOrder:
     """The check for an attempt that is a task of Slurm's itself."""
     folder = bundle.folder
-    return Check(folder.at(attempt.index), folder.at(JOURNALS, attempt.index), gone_line(attempt.key))
+    return CheckOrder(folder.at(attempt.index), folder.at(JOURNALS, attempt.index), gone_line(attempt.key))
 
 
-def pilot_check(folder: BundleFolder) -> Check:
+def pilot_check(folder: BundleFolder) -> CheckOrder:
     """The check for a pilot."""
-    return Check(folder.path, folder.at(NEWS), OVER)
+    return CheckOrder(folder.path, folder.at(NEWS), OVER)
 
 
 def check_words(settings: ClusterSettings, node: str) -> Iterator[str]:

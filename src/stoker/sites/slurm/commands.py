@@ -179,7 +179,7 @@ def _text(file: IO[bytes]) -> str:
 
 def read_error(text: str) -> str:
     """All errors of a command in one line, without its name; its last words where it calls nothing an error."""
-    errors = [error.strip() for _, found, error in (line.partition("error: ") for line in text.splitlines()) if found]
+    errors = [error.strip() for _, mark, error in (line.partition("error: ") for line in text.splitlines()) if mark]
     said = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(dict.fromkeys(errors)) or (said[-1] if said else "")
 

@@ -67,11 +67,11 @@ class Controller:
         self.confines = False
         """Whether no process of a task can be left when Slurm says that it is over."""
         self.watches_nodes = False
-        """Whether it asks before each question for all jobs which nodes are drained..."""
+        """Whether it asks before each question for all jobs which nodes are drained."""
         self.drained: frozenset[str] = frozenset()
-        """... and what the last answer was."""
+        """The nodes that the last answer to that named."""
         self.nodes: NodeSize | None = None
-        """What a node has; asked once."""
+        """The size of a node; asked once."""
         self.trouble = ""
         self._commands = commands
         self._tag = tag
@@ -288,11 +288,11 @@ class Controller:
         """The ids for one scancel, each with its tasks: one for an array of which nothing else is wanted."""
         alive = Counter(_base(fact.job) for fact in self.facts.values() if not fact.is_over)
         unwanted = Counter(map(_base, ids))
-        found: dict[str, list[Key]] = {}
+        arrays: dict[str, list[Key]] = {}
         for number, key in ids.items():
             base = _base(number)
-            found.setdefault(base if unwanted[base] == alive[base] else number, []).append(key)
-        return dict(islice(found.items(), IDS_AT_ONCE))
+            arrays.setdefault(base if unwanted[base] == alive[base] else number, []).append(key)
+        return dict(islice(arrays.items(), IDS_AT_ONCE))
 
     def _limit_ends(self, bundles: Mapping[str, Bundle], now: float) -> float:
         """When a submit limit may leave room for the next bundle: after its pause, else when more is known."""

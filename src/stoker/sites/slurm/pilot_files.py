@@ -74,7 +74,7 @@ class Leave(Struct, frozen=True, tag="leave"):
     """Start nothing more, give back what waits, and end when nothing runs."""
 
 
-class Check(Struct, frozen=True, tag="check"):
+class CheckOrder(Struct, frozen=True, tag="check"):
     """Kill what is left of another allocation on the node, and say in its folder that nothing is."""
 
     allocation: str
@@ -110,7 +110,7 @@ class Over(Struct, frozen=True, tag="over"):
     """No process of the pilot is left, written by the process that guarded it, or by a check of its node."""
 
 
-Order = Hand | Recall | Stop | Ask | Leave | Check
+Order = Hand | Recall | Stop | Ask | Leave | CheckOrder
 News = Ready | Report | Here | Left | Over
 Message = TypeVar("Message")
 

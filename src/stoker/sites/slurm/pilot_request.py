@@ -1,4 +1,4 @@
-"""What a new pilot asks Slurm for, and what it is told before its first order."""
+"""Choose the resources that a new pilot asks Slurm for, and write its plan."""
 
 from __future__ import annotations
 

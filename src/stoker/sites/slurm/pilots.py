@@ -42,7 +42,7 @@ from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_shor
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
     Ask,
-    Check,
+    CheckOrder,
     Here,
     Leave,
     Left,
@@ -192,8 +192,8 @@ class Pilots:
         if not need:
             self._most = None
         gpus = pilot_gpus(nodes, need, least, self._most)
-        each = gpus if self._most is not None else nodes.gpus or 1
-        for _ in range(self._wanted(need, each)):
+        gpus_each = gpus if self._most is not None else nodes.gpus or 1
+        for _ in range(self._wanted(need, gpus_each)):
             self._count += 1
             pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
             pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, gpus, least)]
@@ -397,7 +397,7 @@ class Pilots:
             pilot.asked_at = now
         return now - pilot.asked_at >= SILENT_SECONDS
 
-    def check(self, node: str, check: Check) -> bool:
+    def check(self, node: str, check: CheckOrder) -> bool:
         """Let a pilot on a node check it; whether there is one."""
         there = (pilot for pilot in self.all.values() if pilot.is_usable and pilot.ready and pilot.ready.node == node)
         pilot = next((pilot for pilot in there if not is_settled(pilot.answers)), None)

@@ -154,11 +154,15 @@ def test_lines_as_arrays() -> None:
     ]
 
 
+def _refuse(item: Unusable) -> None:
+    pytest.fail(item.sentence)
+
+
 def test_a_stream_gives_no_more_than_asked_for() -> None:
     """The rest of a read is given next, without waiting for the descriptor."""
     reading, writing = os.pipe()
     try:
-        source = StreamSource(reading, Lines("list", SHELL), lambda item: NewJob(item.command, JobSpec()), pytest.fail)
+        source = StreamSource(reading, Lines("list", SHELL), lambda item: NewJob(item.command, JobSpec()), _refuse)
         os.write(writing, b"a\nb\nc\nd")
         assert [job.command.text for job in source.take(2)] == ["a", "b"]
         assert source.fileno() == -1

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Ended, Job, Result
-from stoker.queue.failure import LONGEST, failure_text
+from stoker.queue.failure import failure_text
+from stoker.store.logs import LONGEST_SAID
 from stoker.store.schema import Change
 from stoker.store.writer import Store
 from support.store import added
@@ -68,5 +69,5 @@ def test_a_log_that_is_gone_or_hostile(store: Store, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"a\x07\xe2\x80\xae" + b"b" * 10_000)
     said = failure_text(store, ended_with(store, log))
-    assert len(said) == LONGEST
+    assert len(said) == LONGEST_SAID
     assert said.isprintable()

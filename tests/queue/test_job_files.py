@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.core.spec import Command
-from stoker.queue.job_files import Lines, Listed, Unusable, read_list, spread
+from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.queue.job_files import Lines, Listed, StreamSource, Unusable, read_list, spread
 from stoker.queue.options import JobOptions
 
 SHELL = "/bin/sh"
@@ -151,3 +152,24 @@ def test_lines_as_arrays() -> None:
         ("b", 0, 2),
         ("b", 1, 2),
     ]
+
+
+def _refuse(item: Unusable) -> None:
+    pytest.fail(item.sentence)
+
+
+def test_a_stream_gives_no_more_than_asked_for() -> None:
+    """The rest of a read is given next, without waiting for the descriptor."""
+    reading, writing = os.pipe()
+    try:
+        source = StreamSource(reading, Lines("list", SHELL), lambda item: NewJob(item.command, JobSpec()), _refuse)
+        os.write(writing, b"a\nb\nc\nd")
+        assert [job.command.text for job in source.take(2)] == ["a", "b"]
+        assert source.fileno() == -1
+        assert [job.command.text for job in source.take(2)] == ["c"]
+        assert source.fileno() == reading
+    finally:
+        os.close(writing)
+    assert [job.command.text for job in source.take(2)] == ["d"]
+    assert source.exhausted
+    os.close(reading)

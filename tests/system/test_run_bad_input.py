@@ -217,10 +217,23 @@ def test_output_that_cannot_be_written(stoker: Stoker) -> None:
     assert full.code == 125
     assert "No space left on device" in full.err
     assert stoker.typed("echo 'echo >> ran' | stoker run --devices 0 - 2> /dev/full").code == 0
-    gone = stoker.typed("seq 3 | sed 's/.*/echo >> ran/' | stoker run --devices 0 - 2>&1 | head -n 1")
+    stoker.write("list", *["echo >> ran"] * 3)
+    gone = stoker.typed("stoker run --devices 0 list 2>&1 | head -n 1")
     assert gone.code == 0
     assert len(stoker.lines("ran")) == 5
     assert "Traceback" not in full.err + gone.err
+
+
+def test_a_stream_whose_output_nobody_reads(stoker: Stoker) -> None:
+    """An endless stream is read no further, the running job finishes, and the code is that of SIGPIPE."""
+    job = "touch began; until test -e gone; do sleep 0.01; done; echo >> ran"
+    reader = "until test -e began; do sleep 0.01; done"
+    run = f"(yes '{job}' | stoker run --devices 0 - 2> said; echo $? > code) | ({reader})"
+    stoker.typed(f"({run}) & until grep -q 'nobody reads' said; do sleep 0.01; done; touch gone; wait")
+    assert stoker.lines("code") == ["141"]
+    assert len(stoker.lines("ran")) == 1
+    assert "1 ok, " in stoker.lines("said")[-2]
+    assert " not started" in stoker.lines("said")[-2]
 
 
 def test_an_unreadable_state_directory(stoker: Stoker, tmp_path: Path) -> None:

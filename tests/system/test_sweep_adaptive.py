@@ -15,6 +15,7 @@ import pytest
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
 from stoker.queue.control import ask
+from stoker.store.sweeps import trial_results
 from stoker.store.trials import all_trials
 from support.background import Background
 from support.cli import until
@@ -153,6 +154,38 @@ def test_a_sweep_is_stopped_and_extended(background: Background) -> None:
     wait_sweep(background, sweep)
     assert broken_promises(background, sweep, count + 3) == []
     assert "the study had lost" in background("logs", str(sweep)).out
+
+
+def test_a_sweep_is_paused(background: Background) -> None:
+    """Waiting trials are held, running ones finish, and none is added until it is resumed."""
+    words = ["x=0.1..1", "--method", "tpe", "-N", "8", "--max-parallel", "4", "--objective", LOSS]
+    trial = f"{until('gate')}; echo loss=1"
+    sweep = int(background("sweep", "--parsable", *words, "--", "sh", "-c", trial).out)
+    wait_until(lambda: _states(background, sweep).count("running") == 2 and "waiting" in _states(background, sweep))
+    paused = background("pause", str(sweep))
+    assert (paused.code, paused.err) == (0, "")
+    assert f"still at work: {sweep}, the adviser; it adds no trial while one is held\n" in paused.out
+    assert "(running)\n" in paused.out
+    background("pause", str(sweep))  # the adviser may have been adding one meanwhile
+    held = _states(background, sweep).count("held")
+    assert held
+    background.open_gate("gate")
+    wait_until(lambda: len(_results_of(background, sweep)) == 2)
+    assert sorted(_states(background, sweep)) == ["done"] * 2 + ["held"] * held
+    resumed = background("resume", str(sweep))
+    assert (resumed.code, resumed.err) == (0, "")
+    wait_sweep(background, sweep)
+    assert _states(background, sweep) == ["done"] * 8
+
+
+def _states(background: Background, sweep: int) -> list[str]:
+    return [state for _, state, _ in stored_trials(background, sweep)]
+
+
+def _results_of(background: Background, sweep: int) -> list[int]:
+    """The trials whose end the adviser has recorded."""
+    with background.open_store() as store:
+        return [number for number, body in trial_results(store, sweep).items() if body.get("over")]
 
 
 def test_the_retry_of_an_adaptive_sweep_leaves_good_trials_alone(background: Background) -> None:

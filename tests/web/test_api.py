@@ -86,6 +86,17 @@ def test_shapes(client: Browser, queue: PastQueue, tmp_path: Path, path: str) ->
         assert HOSTILE in str(answer.json())
 
 
+def test_a_queue_that_is_gone(client: Browser, queue: PastQueue) -> None:
+    """It is told, and no request makes an empty one in its place."""
+    read(client, "status")
+    database = queue.paths.database
+    database.rename(database.with_name("away"))
+    for path in (*SHAPES, "../../metrics"):
+        code, message = refusal(client, path)
+        assert (code, message) == (503, f"the queue is gone: {database}"), path
+    assert not database.exists()
+
+
 def test_pages(client: Browser, queue: PastQueue) -> None:
     """A hundred lines each, which together are all jobs, each once, in every order."""
     spec = JobSpec()

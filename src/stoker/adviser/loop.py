@@ -42,6 +42,7 @@ from stoker.store.trials import (
     all_trials,
     count_queued_trials,
     ended_trials,
+    has_held_trials,
     has_open_trials,
     trials_numbered,
 )
@@ -362,7 +363,12 @@ class Adviser:
         wake(self._paths, engine_of(self._stored.spec.cluster))
 
     def _is_wanted(self) -> bool:
-        """Whether one more trial should be in the queue: one always waits, so that no GPU does."""
+        """Whether one more trial should be in the queue: one always waits, so that no GPU does.
+
+        None is wanted while the user holds one, which is how a sweep is paused.
+        """
+        if has_held_trials(self._store, self._stored.id):
+            return False
         running, waiting = len(self._running), count_queued_trials(self._store, self._stored.id)
         if (most := self._sweep.max_parallel) is not None:
             return running + waiting + self._sweep.repeat <= max(most, self._sweep.repeat)

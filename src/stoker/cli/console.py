@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import stat
 import sys
@@ -37,6 +38,12 @@ def watch_reads() -> bool:
     if not stat.S_ISFIFO(output.st_mode):
         return False
     return any(process_file(pid, "comm") == b"watch\n" and has_open(pid, output) for pid in ancestors(os.getppid()))
+
+
+def is_written_pipe(descriptor: int) -> bool:
+    """Whether the descriptor is the end of a pipe to which one writes."""
+    access = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+    return stat.S_ISFIFO(os.fstat(descriptor).st_mode) and access == os.O_WRONLY
 
 
 def flush_output() -> None:

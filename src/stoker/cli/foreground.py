@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.cli.commands.demo import Demonstration
-from stoker.cli.console import say, to_stderr
+from stoker.cli.console import is_written_pipe, say, to_stderr
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.session import SessionView, end_by_signal
@@ -378,6 +378,8 @@ def _run_batch(
         batch.keep(foreground.store, paths)
         if isinstance(shown, SessionView):
             shown.attach(foreground)
+        if isinstance(batch.items, Lines) and is_written_pipe(1):
+            foreground.watch_reader(1)
         foreground.run(batch.source(foreground, shown))
         shown.close()
         _sum_up(foreground, batch, shown.ids)

@@ -79,7 +79,7 @@ class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
     result: CancelResult = "cancelled"
 
 
-class Ended(Struct, frozen=True, tag="ended"):
+class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     """Ended; only a retry changes this state."""
 
     result: Result
@@ -87,6 +87,8 @@ class Ended(Struct, frozen=True, tag="ended"):
     code: int | None = None
     signal: int = 0
     note: str = ""
+    said: str = ""
+    """The telling line of the log of a failure without a note: the log may be deleted before anybody asks."""
 
 
 State = Waiting | OnHold | Starting | Running | Stopping | Ended
@@ -136,6 +138,8 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """Whether its GPUs had co-tenants at any time."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, where this end showed it."""
+    said: str = ""
+    """The telling line of its log, of a failure without a note."""
 
 
 class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
@@ -414,7 +418,7 @@ def _exited(job: Job, event: Exited) -> Job:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
             return _requeued(job, event)
         result = "oom" if event.cause == "oom" else result
-    ended = Ended(result, event.at, event.code, event.signal, note)
+    ended = Ended(result, event.at, event.code, event.signal, note, event.said)
     if result not in ("failed", "timeout", "oom"):
         return _ended(job, ended)
     failures = job.failures + 1

@@ -239,13 +239,25 @@ class Foreground:
                 case signal.SIGUSR1:
                     self._view.say(self.status())
                 case signal.SIGHUP if not self.setup.hangup_stops:
-                    self.stopped_by = self.stopped_by or number
-                    self._view.say("hung up: starting no more jobs, waiting for the running ones")
-                    self.engine.drain()
+                    self._wind_down(number, "hung up")
                 case signal.SIGINT:
                     self._interrupted(number, self._interrupts + 1)
                 case signal.SIGTERM | signal.SIGHUP:
                     self._interrupted(number, max(2, self._interrupts + 1))
+
+    def watch_reader(self, pipe: int) -> None:
+        """Start no more jobs when nobody reads from the pipe any more, which counts as SIGPIPE."""
+
+        def leave() -> None:
+            self.engine.unwatch(pipe)
+            self._wind_down(signal.SIGPIPE, "nobody reads the output any more")
+
+        self.engine.watch(pipe, leave)  # the end that is written to is never readable, but reports an error
+
+    def _wind_down(self, number: signal.Signals, why: str) -> None:
+        self.stopped_by = self.stopped_by or number
+        self._view.say(f"{why}: starting no more jobs, waiting for the running ones")
+        self.engine.drain()
 
     def _interrupted(self, number: signal.Signals, stage: int) -> None:
         self._interrupts = stage

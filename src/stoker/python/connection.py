@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from stoker.core.errors import NoSuchJob, StokerError
 from stoker.core.job import Job
 from stoker.store import queries
+from stoker.store.decoders import prepare_decoders
 from stoker.store.engine_lock import cluster_of, engine_lives, is_background
 from stoker.store.paths import Paths, find_paths
 from stoker.store.writer import Store, open_store
@@ -36,7 +37,9 @@ class Link(NamedTuple):
 
 
 def find_link() -> Link:
-    """The queue that the environment names."""
+    """The queue that the environment names. From here on, several threads may read it."""
+    with _no_fork:
+        prepare_decoders()
     sim = os.environ.get("STOKER_SIM") or None
     return Link(find_paths(os.environ, os.uname().nodename, simulated=sim is not None), sim)
 
@@ -190,7 +193,9 @@ def pause_after(idle: float, took: float) -> float:
 
 
 _no_fork = threading.Lock()
-"""Held by a watcher that uses SQLite, and by a thread that forks: else a lock of SQLite stays taken in the child."""
+"""Held by a watcher that uses SQLite, and by a thread that forks: else a lock of SQLite stays taken in the child.
+
+Also held by a thread that prepares the decoders, of which there may be one at a time."""
 _watchers: dict[Link, Watcher] = {}
 _of_parent: list[object] = []
 """Watchers of the parent process after a fork; kept, because only the parent may close their stores."""

@@ -25,6 +25,7 @@ from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.logs import Tail, last_line
 from stoker.store.paths import Paths
+from stoker.store.reports import read_reports
 from stoker.store.schema import AttemptRow
 from stoker.store.status_file import read_machine
 
@@ -141,8 +142,6 @@ class Job(Future[Any]):
 
     def reports(self) -> list[dict[str, Any]]:
         """Its reports by stoker.report() and stoker.progress(), oldest first."""
-        from stoker.store.reports import read_reports
-
         return [entry.as_dict() for entry in read_reports(self._files.report(self.id))]
 
     # -- the interface of futures --------------------------------------------------------------------

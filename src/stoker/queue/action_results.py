@@ -58,6 +58,7 @@ class Sentence(NamedTuple):
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=OVER)
+_OVER_IN_SWEEP = Sentence(_OVER.text, before=OVER, when="sweep")
 _RETRY = Sentence("already finished: {id} ({was}); to run again: stoker retry {id}", before=OVER, refused=True)
 _NO_SUSPEND = (
     "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
@@ -94,6 +95,10 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     ),
     "pause": (
         Sentence("already held: {id}", before=["held"]),
+        _OVER_IN_SWEEP,
+        Sentence("still at work: {id}, the adviser; it adds no trial while one is held", after=ACTIVE, when="adviser"),
+        Sentence("may finish: {id} ({now})", after=ACTIVE, when="sweep"),
+        Sentence("just ended: {id} ({now})", after=OVER, when="sweep"),
         Sentence(_OVER.text, before=OVER, refused=True),
         Sentence("held {id}", after=["held"]),
         Sentence("just ended: {id} ({now})", after=OVER, refused=True),
@@ -101,6 +106,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence(f"not paused: {{id}} ({{was}}); {_NO_SUSPEND}", refused=True),
     ),
     "resume": (
+        _OVER_IN_SWEEP,
         _RETRY,
         Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="abandoned"),
         Sentence("released {id}", before=["held"]),

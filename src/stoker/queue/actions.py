@@ -12,6 +12,8 @@ from stoker.core.requests import Cancel, Edit, Hold, Release, Request
 from stoker.queue.action_results import ChangeResult, result
 from stoker.queue.control import Control, abandoned, change, spec_in_queue, start_expected
 from stoker.queue.signals import signal_name
+from stoker.store.queries import jobs_of_sweep
+from stoker.store.writer import Store
 
 CANCELLED = "cancelled by you"
 HELD = "held by you"
@@ -38,21 +40,43 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
 def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
     """Keep waiting jobs from starting."""
     requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
-    return [result("pause", before, after) for before, after in change(control, jobs, requests)]
+    whole = _whole_sweeps(control.store, jobs)  # before the adviser of one can add a trial
+    pairs = change(control, jobs, requests)
+    paused = {_sweep_of(after) for _, after in pairs if isinstance(after.state, OnHold)}
+
+    def when(job: Job) -> str:
+        if job.trial is None and job.id in whole:
+            return "adviser" if whole[job.id] in paused else ""  # without a held trial, it goes on choosing
+        return "sweep" if job.id in whole else ""
+
+    return [result("pause", before, after, when(before)) for before, after in pairs]
 
 
 def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[ChangeResult]:
     """Let held jobs start, and move those that a foreground run left into the queue."""
     left = {job.id for job in jobs if isinstance(job.state, Queued)} & abandoned(control, jobs)
     ready = [job for job in jobs if isinstance(job.state, OnHold) or job.id in left]
+    whole = _whole_sweeps(control.store, jobs)
     requests: list[Request] = []
     for job in ready:
         spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
         requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
         requests.append(Release(job.id))
     results = [
-        result("resume", before, after, "abandoned" if before.id in left else "")
+        result("resume", before, after, "abandoned" if before.id in left else "sweep" if before.id in whole else "")
         for before, after in change(control, ready if only_held else jobs, requests)
     ]
     start_expected(control, "the jobs are safe in the queue")
     return results
+
+
+def _sweep_of(job: Job) -> int:
+    """The sweep of a trial; 0 for other jobs."""
+    return job.trial.sweep if job.trial else 0
+
+
+def _whole_sweeps(store: Store, jobs: Sequence[Job]) -> dict[int, int]:
+    """The sweeps by the ids of their jobs, of sweeps whose jobs are all among these: the user named the sweep."""
+    ids = {job.id for job in jobs}
+    members = {sweep: jobs_of_sweep(store, sweep) for sweep in {_sweep_of(job) for job in jobs} - {0}}
+    return {job_id: sweep for sweep, found in members.items() if ids.issuperset(found) for job_id in found}

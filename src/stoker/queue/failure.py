@@ -6,11 +6,9 @@ from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT
 from stoker.core.logs.text import without_colours
 from stoker.core.text import printable, shortened
-from stoker.store.logs import last_line, read_tail
+from stoker.store.logs import LONGEST_SAID, last_line, read_tail
 from stoker.store.reader import Reader
 
-LONGEST = 200
-"""Characters of a log line that are shown."""
 LONGEST_LINE = 400
 LOG_BYTES = 16 * 1024
 NOT_FAILED = ("done", "cancelled", "stopped", "skipped")
@@ -23,12 +21,12 @@ def failure_text(store: Reader, job: Job) -> str:
     """
     if not isinstance(job.state, Ended) or job.state.result in NOT_FAILED:
         return ""
-    return said_at_end(job.state.note, newest_log(store, job.id))
+    return said_at_end(job.state.note or job.state.said, newest_log(store, job.id))
 
 
 def said_at_end(note: str, log: str) -> str:
-    """The note about an end, else the telling line of the log; safe for a terminal."""
-    return shortened(printable(note) or (last_line(log) if log else ""), LONGEST)
+    """The note about an end, else the telling line of the log as it is now; safe for a terminal."""
+    return shortened(printable(note) or (last_line(log) if log else ""), LONGEST_SAID)
 
 
 def newest_log(store: Reader, job_id: int) -> str:

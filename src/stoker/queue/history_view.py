@@ -212,7 +212,7 @@ def _note(ended: Ended, last: AttemptRow | None) -> str:
     if last is None or ended.result in NOT_FAILED:
         return ended.note
     log = last.errors or last.log
-    return said_at_end(ended.note, "" if log == INHERIT else log)
+    return said_at_end(ended.note or ended.said, "" if log == INHERIT else log)
 
 
 def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -310,16 +311,23 @@ class StreamSource:
         self._lines = lines
         self._make = make
         self._refuse = refuse
+        self._items: deque[Listed | Unusable] = deque()
+        """Lines that were read and not taken."""
+        self._ended = False
         self.exhausted = False
 
     def fileno(self) -> int:
-        return self._descriptor
+        """None while there are lines that were read."""
+        return -1 if self._items else self._descriptor
 
     def take(self, limit: int) -> Sequence[NewJob]:
-        """The jobs of one read."""
-        data = os.read(self._descriptor, _READ_SIZE)
-        self.exhausted = not data
-        items = self._lines.feed(data) if data else self._lines.end()
+        """The jobs of one read, or the rest of the one before."""
+        if not self._items:
+            data = os.read(self._descriptor, _READ_SIZE)
+            self._ended = not data
+            self._items.extend(self._lines.feed(data) if data else self._lines.end())
+        items = [self._items.popleft() for _ in range(min(limit, len(self._items)))]
+        self.exhausted = self._ended and not self._items
         return made(items, self._make, self._refuse)
 
 

@@ -28,6 +28,10 @@ _LAUNCHER = b"CalledProcessError"
 _ESCAPE_SEQUENCE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
 
 
+LONGEST_SAID = 200
+"""Characters of a telling line that are stored and shown."""
+
+
 def last_line(path: str) -> str:
     """The line at the end of a log that tells most about a failure; empty where there is none or it cannot be read.
 

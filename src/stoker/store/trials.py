@@ -68,6 +68,12 @@ def count_queued_trials(reader: Reader, sweep_id: int) -> int:
     return int(reader.rows(query, sweep_id)[0][0])
 
 
+def has_held_trials(reader: Reader, sweep_id: int) -> bool:
+    """Whether a user holds a trial."""
+    query = f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND sweep = ? AND state = 'held' LIMIT 1"
+    return bool(reader.rows(query, sweep_id))
+
+
 def has_open_trials(reader: Reader, sweep_id: int) -> bool:
     """Whether a trial has not ended, or an engine still has to handle a request for one, such as a retry."""
     query = (

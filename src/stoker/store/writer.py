@@ -263,10 +263,15 @@ def open_store(paths: Paths, *, durable: bool = True) -> Store:
 
 def open_existing(paths: Paths) -> Store:
     """The queue, for a viewer that has seen it: one that was removed is not made again."""
+    check_existing(paths)
+    return open_store(paths)
+
+
+def check_existing(paths: Paths) -> None:
+    """Refuse to go on without the queue, which a viewer has seen."""
     if not paths.database.exists():
         what = f"the queue is gone: {paths.database}"
         raise StokerError(what, "it was removed; stoker submit creates a new one")
-    return open_store(paths)
 
 
 class Position(NamedTuple):

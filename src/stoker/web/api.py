@@ -40,7 +40,7 @@ from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
 from stoker.store.reader import Reader
-from stoker.store.writer import Store, open_existing
+from stoker.store.writer import Store, check_existing, open_existing
 from stoker.web.actions import LARGEST as LARGEST_BODY
 from stoker.web.actions import carry_out, parse_action
 from stoker.web.answers import answer, failure
@@ -81,6 +81,7 @@ class Service(Struct, frozen=True):
         return bool(self.sim)
 
     def known(self) -> contextlib.AbstractContextManager[Knowledge]:
+        check_existing(self.paths)
         return known(self.paths, simulated=self.simulated)
 
 
@@ -104,17 +105,21 @@ def routes(service: Service) -> list[BaseRoute]:
         "sweeps/{sweep}": api.sweep,
     }
     return [
-        *(Route(f"/api/v1/{path}", _explained(endpoint), methods=["GET"]) for path, endpoint in reads.items()),
+        *(
+            Route(f"/api/v1/{path}", _explained(endpoint, service.paths), methods=["GET"])
+            for path, endpoint in reads.items()
+        ),
         Route("/api/v1/actions", api.act, methods=["POST"]),
     ]
 
 
-def _explained(endpoint: Endpoint) -> Endpoint:
-    """Answer errors that a user can meet as JSON. Starlette runs the function in a thread."""
+def _explained(endpoint: Endpoint, paths: Paths) -> Endpoint:
+    """Answer errors that a user can meet as JSON, also that the queue is gone. Starlette runs it in a thread."""
 
     @wraps(endpoint)
     def explained(request: Request) -> Response:
         try:
+            check_existing(paths)
             return endpoint(request)
         except StokerError as error:
             return failure(error)
@@ -214,6 +219,7 @@ class Api:
         """Carry out an action; the guard has refused requests of other sites, and all if the server is read-only."""
         try:
             action = parse_action(await _body(request))
+            check_existing(self._paths)
             return answer(await anyio.to_thread.run_sync(carry_out, self._paths, self._service.sim, action))
         except StokerError as error:
             return failure(error)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from stoker.core.device import Reading, Snapshot
-from stoker.core.job import Exited, Running, Waiting
+from stoker.core.job import Ended, Exited, Running, Waiting
 from stoker.core.spec import Resources
+from stoker.queue.failure import failure_text
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices
@@ -53,6 +54,25 @@ def test_start_and_end_in_one_poll(world: EngineOnFakeRunner) -> None:
     assert (exited.at, exited.code, exited.peak_memory, exited.note) == (began + 3, 7, 123, "worker's note")
     attempt = world.store.attempts(job)[-1]
     assert (attempt.started, attempt.ended) == (began + 1, began + 3)
+
+
+@pytest.mark.parametrize(
+    ("code", "note", "said"), [(1, "", "ValueError: no data"), (1, "worker's note", ""), (0, "", "")]
+)
+def test_the_reason_outlives_the_log(world: EngineOnFakeRunner, code: int, note: str, said: str) -> None:
+    """Of a failure without a note, the telling line of the log is stored with the end."""
+    (job,) = world.add()
+    key = world.run(job)
+    log = Path(world.store.attempts(job)[-1].log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("Traceback (most recent call last):\nValueError: no data\n")
+    world.runner.report("w1", AttemptExited(key, world.clock(), code, 0, "exited", 0, note))
+    world.turn()
+    log.unlink()
+    after = world.job(job)
+    assert isinstance(after.state, Ended)
+    assert after.state.said == said
+    assert failure_text(world.store, after) == (note or said)
 
 
 def test_durations_are_learnt_from_success(world: EngineOnFakeRunner) -> None:

@@ -170,7 +170,7 @@ def summary_lines(
 def _failure_line(run: FinishedRun, job: Job, logs: str, width: int | None) -> str:
     assert isinstance(job.state, Ended)
     log = newest_log(run.store, job.id)
-    said = said_at_end(job.state.note, log)
+    said = said_at_end(job.state.note or job.state.said, log)
     advice = _advice(run, job, logs) if job.state.result == "oom" else ""
     said = f"{said.partition(': ')[0]}; {advice}" if advice else shortened(said, 100)
     show = f"  [{logs} {job.id}]" if logs and os.path.exists(log) else ""

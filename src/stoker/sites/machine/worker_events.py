@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stoker.core.job import Active, Exited, Job, Lost, Returned, Started, slot_of, started_at, state_word
+from stoker.core.launch import INHERIT
+from stoker.core.text import shortened
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.allocations import Allocation, Allocations
@@ -14,6 +16,7 @@ from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.shortages import Shortages
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
+from stoker.store.logs import LONGEST_SAID, last_line
 
 REFUSED = 126
 """Exit code of a program that exists and cannot be run."""
@@ -135,6 +138,7 @@ class WorkerEvents:
 
 def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: bool) -> Exited:
     why: Any = event.why
+    note = "; ".join(filter(None, (diagnosis.note, event.note)))
     return Exited(
         job.attempts,
         event.code,
@@ -142,8 +146,14 @@ def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: boo
         event.at,
         why=why,
         peak_memory=event.peak,
-        note="; ".join(filter(None, (diagnosis.note, event.note))),
+        note=note,
         cause=diagnosis.cause,
         shared=shared,
         floor=diagnosis.floor,
+        said=_said(job) if event.code and event.why != "stopped" and not note else "",
     )
+
+
+def _said(job: Job) -> str:
+    log = job.state.log if isinstance(job.state, Active) else INHERIT
+    return "" if log == INHERIT else shortened(last_line(log), LONGEST_SAID)

@@ -37,6 +37,7 @@ JOB_VARIABLES = {
     "STOKER_REPORT": "File for reports ([python.md](python.md)).",
     "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy.",
     "STOKER_ALLOCATION": "GPUs and memory of the job, for schedulers that run inside it.",
+    "STOKER_BUNDLE": "On a cluster: the allocation of the job, by which Stoker finds processes that outlive it.",
 }
 
 

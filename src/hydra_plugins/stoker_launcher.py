@@ -22,6 +22,7 @@ class StokerConf:
     vram: str | None = None
     cluster: str | None = None
     nodes: int | None = None
+    slurm: dict[str, Any] = field(default_factory=dict)
     on: Any = None
     prefer: Any = None
     gpu_type: str | None = None

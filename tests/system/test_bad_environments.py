@@ -84,7 +84,7 @@ def check(outcome: Outcome, code: int, *said: str) -> None:
         ("stoker wait held --timeout 0.1s", 124, ""),
         ("stoker cancel", 2, ""),
         ("stoker cancel nobody", 4, "nobody"),
-        ("stoker cancel many.99", 4, "many.99"),
+        ("stoker cancel many.99", 4, "has no task"),
         ("stoker retry", 2, "name them, or use --failed"),
         ("stoker retry held", 2, ""),
         ("stoker edit held priority=5", 4, "--priority 5"),

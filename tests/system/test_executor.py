@@ -248,10 +248,8 @@ class TestContract:
     def test_max_workers_limits_the_jobs_of_an_executor(self, queue: Programs) -> None:
         """Single calls and arrays share the limit; jobs of other executors do not count."""
         pool = stoker.Executor(2, gpus=1, vram="1G")
-        jobs = [
-            pool.submit(wait_for(gate(queue, "pool"))),
-            *pool.map_array(lambda _: wait_for(gate(queue, "pool"))(), [1, 2]),
-        ]
+        wait = wait_for(gate(queue, "pool"))
+        jobs = [pool.submit(wait), *pool.map_array(lambda _: wait(), [1, 2])]
         other = stoker.Executor(1, gpus=1, vram="1G").submit(pow, 2, 3)
         assert other.result(60) == 8
 

@@ -161,7 +161,7 @@ def test_skipped_jobs(background: Background) -> None:
     background.wait_over(*array, behind, last)
     exclusive = background("retry", str(behind))
     assert exclusive.code == 2
-    assert f"{behind} is skipped again: array {array[0]} did not succeed" in exclusive.err
+    assert f"ended again: {behind} (skipped): array {array[0]} did not succeed" in exclusive.err
     background.open_gate("mended")
     assert background("retry", "all", "--failed").code == 0
     assert background("wait", str(array[0]), str(behind), str(last)).code == 0

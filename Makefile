@@ -50,7 +50,8 @@ demo: $(PRODUCT)
 	@echo "  stoker submit -- sleep 60      # your command in place of sleep 60"
 	@echo "  stoker                         # GPUs and jobs"
 
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# Four workers on two cores: system tests mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 SUPPORT := PYTHONPATH=tests $(BIN)/python -m support
 
 test: $(PAGE)

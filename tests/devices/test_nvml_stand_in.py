@@ -40,7 +40,7 @@ def test_without_a_compiler(
     """A machine without a C compiler skips these tests, but in CI they fail."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("CI", ci)
-    with pytest.raises(outcome, match="needs a C compiler"):
+    with pytest.raises(outcome, match="cc missing"):
         compiled(tmp_path)
 
 

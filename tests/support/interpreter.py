@@ -19,11 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from support.optional import refuse
+import pytest
+
+from support.optional import refuse, require
 
 ROOT = Path(__file__).parents[2]
 SYSTEM = "/usr/bin/python3"
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+NOBODY = ["--reuid=65534", "--regid=65534", "--clear-groups"]
 INSTALL_SECONDS = 600
 
 
@@ -37,7 +39,7 @@ def reachable_bin() -> Path:
 def _all_can_import(python: Path) -> bool:
     # Twice: the first program may still have rights of ours, the ones it starts have not.
     again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import stoker.cli']))"
-    command = [*NOBODY, str(python), "-c", again]
+    command = [require("setpriv"), *NOBODY, str(python), "-c", again]
     return subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=INSTALL_SECONDS).returncode == 0
 
 
@@ -111,8 +113,11 @@ def _runs(*command: str) -> bool:
 
 def prepare() -> None:
     """Install the packages before the tests, whose time is limited."""
-    if os.geteuid() == 0 and not _all_can_import(Path(sys.executable)):
-        installed_packages()
+    try:
+        if os.geteuid() == 0 and not _all_can_import(Path(sys.executable)):
+            installed_packages()
+    except pytest.skip.Exception as reason:
+        print(f"tests with several users are skipped: {reason}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from support.interpreter import ROOT, make_environment
 from support.users import made_users, reachable_directory, typed_by
 
@@ -15,10 +17,16 @@ UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", 
 
 
 def main() -> int:
-    """Return the exit code of the tests; without root there is no other user to become."""
-    if os.geteuid() != 0:
-        print("only root can run tests as another user: left out", file=sys.stderr)
+    """Return the exit code of the tests; where there is no other user to become, they are left out."""
+    try:
+        return run_tests()
+    except pytest.skip.Exception as reason:
+        print(f"no tests as an ordinary user: {reason}", file=sys.stderr)
         return 0
+
+
+def run_tests() -> int:
+    """Run them in a copy of the sources that belongs to the user."""
     with made_users(1) as (user,), reachable_directory() as place:
         shutil.copytree(ROOT, tree := place / "stoker", ignore=UNNEEDED)
         programs = make_environment(place / "python", tree / "src")
@@ -26,8 +34,19 @@ def main() -> int:
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
         environment |= {"HOME": str(place), "TMPDIR": str(place), "USER": user.name, "LOGNAME": user.name}
         environment["PATH"] = f"{programs}:/usr/local/bin:/usr/bin:/bin"
-        pytest = [str(programs / "python"), "-m", "pytest", "-q", "-rfE", "-n", "3", "--dist", "loadfile"]
-        command = typed_by(user, *pytest, *sys.argv[1:], *(f"tests/{name}" for name in CHOSEN))
+        start = [
+            str(programs / "python"),
+            "-m",
+            "pytest",
+            "-q",
+            "-rfE",
+            "-n",
+            "3",
+            "--dist",
+            "loadfile",
+            f"--basetemp={place}/t",
+        ]
+        command = typed_by(user, *start, *sys.argv[1:], *(f"tests/{name}" for name in CHOSEN))
         return subprocess.call(command, env=environment, cwd=tree, timeout=1800)
 
 

@@ -1,4 +1,4 @@
-"""What early stopping saves, and how often it loses the best trials, on simulated learning curves.
+"""Measure how many epochs early stopping saves and how often it loses the best trials, on simulated curves.
 
 A search is 150 random trials of 52 epochs, four at a time. It misses the best 5 % (1 %) if no trial that ran all its
 epochs has a noise-free final accuracy among the best 5 % (1 %) of 4,500 trials of the same task. Epochs are counted
@@ -12,8 +12,8 @@ plateau   a trial stays at chance for some epochs, 6 on average, and then rises
 schedule  a trial gains up to 12 points at once in the second half, as when the learning rate falls
 overfit   worse trials lose up to 0.4 points per epoch after the tenth
 
-The ranks of the first epoch say nothing about the last in all of them (correlation 0 to 0.3). Trials are judged by the
-rules of the adviser with their defaults, and by Optuna's pruners with theirs; hyperband is told the 52 epochs.
+The ranks of the first epoch say nothing about the last in all of them (correlation 0 to 0.3). The adviser's
+rules and Optuna's pruners judge trials, each with its own defaults; both kinds of hyperband know the 52 epochs.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _rise(task: str, rest: float, source: Random) -> tuple[float, float]:
 
 
 class Outcome(NamedTuple):
-    """What a search took, and the best of its trials that ran to their end."""
+    """Epochs of a search, and the best of its trials that ran to their end."""
 
     epochs: int
     best: float

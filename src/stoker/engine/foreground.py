@@ -246,11 +246,11 @@ class Foreground:
                     self._interrupted(number, max(2, self._interrupts + 1))
 
     def watch_reader(self, pipe: int) -> None:
-        """Start no more jobs when nobody reads from the pipe any more, which counts as SIGPIPE."""
+        """Start no more jobs once the reader has closed the pipe; this counts as SIGPIPE."""
 
         def leave() -> None:
             self.engine.unwatch(pipe)
-            self._wind_down(signal.SIGPIPE, "nobody reads the output any more")
+            self._wind_down(signal.SIGPIPE, "the reader of the output is gone")
 
         self.engine.watch(pipe, leave)  # the end that is written to is never readable, but reports an error
 

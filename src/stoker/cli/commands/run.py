@@ -74,7 +74,7 @@ def command(
 
     Your shell runs each line; several words are executed without a shell. A list that ends in .jsonl,
     .toml or .csv also holds the options of each job. Ctrl-C lets running jobs finish, a second one stops them,
-    a third kills them. A list from standard input is read no further when nobody reads the output any more: running
+    a third kills them. If the reader of the output closes it, stoker stops reading a list from standard input: running
     jobs finish, and the exit code is 141.
     """
     if pty:

@@ -76,8 +76,8 @@ def installed_packages() -> Path:
     if not (os.path.exists(SYSTEM) and _runs(SYSTEM, "-c", "import ensurepip, venv")):
         refuse(f"ordinary users cannot reach {sys.executable}, and {SYSTEM} has no venv: apt-get install python3-venv")
     files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
-    key = hashlib.sha256(b"".join(file.read_bytes() for file in files) + os.readlink(SYSTEM).encode()).hexdigest()
-    place = Path(f"/var/tmp/stoker-test-packages-{os.getuid()}-{key[:12]}")
+    key = hashlib.sha256(b"".join(file.read_bytes() for file in files) + os.path.realpath(SYSTEM).encode()).hexdigest()
+    place = Path(f"/var/cache/stoker-test-packages-{key[:12]}")  # only root can write there, and all can read
     with Path(f"{place}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (place / "complete").exists():

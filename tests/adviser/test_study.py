@@ -105,6 +105,19 @@ def test_a_study_that_is_cut_is_made_again(share: float, tmp_path: Path) -> None
     assert [trial.value for trial in opened(path).trials()] == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_a_point_keeps_the_parameters_that_its_job_has(tmp_path: Path) -> None:
+    """Wherever the study was cut: the queue tells what was chosen, and nothing is chosen a second time."""
+    path = tmp_path / "study"
+    study = opened(path)
+    points = dict(study.ask() for _ in range(3))
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        again = opened(path)
+        again.restore([Told(number, params, over=False) for number, params in points.items()])
+        assert again.unfinished() == points
+
+
 def test_a_line_of_another_process_that_is_not_whole(tmp_path: Path) -> None:
     """The study is lost, not the adviser; the file is put aside."""
     path = tmp_path / "1.study"

@@ -229,7 +229,7 @@ def test_a_stream_whose_output_nobody_reads(stoker: Stoker) -> None:
     job = "touch began; until test -e gone; do sleep 0.01; done; echo >> ran"
     reader = "until test -e began; do sleep 0.01; done"
     run = f"(yes '{job}' | stoker run --devices 0 - 2> said; echo $? > code) | ({reader})"
-    stoker.typed(f"({run}) & until grep -q 'nobody reads' said; do sleep 0.01; done; touch gone; wait")
+    stoker.typed(f"({run}) & until grep -q 'output is gone' said; do sleep 0.01; done; touch gone; wait")
     assert stoker.lines("code") == ["141"]
     assert len(stoker.lines("ran")) == 1
     assert "1 ok, " in stoker.lines("said")[-2]

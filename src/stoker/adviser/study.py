@@ -175,13 +175,25 @@ class Study:
         self._study.tell(trial, list(told.values) if state == TrialState.COMPLETE else None, state=state)
 
     def restore(self, points: Sequence[Told]) -> int:
-        """Add points that the queue has and the study has not, in the order of their numbers; returns how many."""
-        known = len(self.trials())
+        """Add points that the queue has and the study has not, in the order of their numbers; returns how many.
+
+        A point of which the study has lost some parameters gets those of the queue.
+        """
+        known = self.trials()
         by_number = {one.number: one for one in points}
-        missing = range(known, max(by_number, default=-1) + 1)
+        for frozen in known:
+            if frozen.number in by_number and not frozen.state.is_finished():
+                self._complete(frozen, by_number[frozen.number].params)
+        missing = range(len(known), max(by_number, default=-1) + 1)
         for number in missing:
             self._study.add_trial(self._made(by_number.get(number)))
         return len(missing)
+
+    def _complete(self, frozen: FrozenTrial, params: Params) -> None:
+        distributions, values = self._distributions(params)
+        for key in values.keys() - frozen.params.keys():
+            value = distributions[key].to_internal_repr(values[key])
+            self._study._storage.set_trial_param(frozen._trial_id, key, value, distributions[key])
 
     def _made(self, told: Told | None) -> FrozenTrial:
         if told is None:
@@ -201,13 +213,12 @@ class Study:
         )
 
     def _check_space(self, path: Path, objectives: Sequence[Objective]) -> None:
-        """Refuse the study of another space; a new one gets this space."""
+        """Refuse the study of another space; a new one gets this space, also one whose process was killed there."""
         now = {SPACE: _space_lines(self._space), OBJECTIVES: [f"{one.name}:{one.goal}" for one in objectives]}
+        if not self.trials():
+            for key in now.keys() - self._study.user_attrs.keys():
+                self._study.set_user_attr(key, now[key])
         known = self._study.user_attrs
-        if not any(key in known for key in now) and not self.trials():
-            for key, lines in now.items():
-                self._study.set_user_attr(key, lines)
-            return
         before = [line for key in now for line in known.get(key, ())]
         after = [line for lines in now.values() for line in lines]
         theirs = [line for line in before if line not in after]

@@ -64,6 +64,6 @@ def test_another_file_is_refused() -> None:
     """Such as one of an unknown version, or with fields of an unknown kind."""
     with pytest.raises(ValueError, match="not a file of wandb"):
         read(b"SQLite format 3\0")
-    for body in (b"\x0f", b"\x0a", b"\x80"):
+    for body in (b"\x0f", b"\x0a", b"\x80", b"\x09"):
         with pytest.raises(ValueError, match="it "):
             read(run_file([field(2, body)]))

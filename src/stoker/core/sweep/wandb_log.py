@@ -12,6 +12,7 @@ HEADER = b":W&B\xe1\xbe\x00"
 BLOCK = 32768
 _PREFIX = struct.Struct("<IHB")
 """Before each part of a record: checksum, length, and which part it is."""
+_DOUBLE = struct.Struct("<d")
 _FULL, _FIRST, _LAST = 1, 2, 4
 _KINDS: Mapping[int, Literal["history", "summary"]] = {2: "history", 3: "summary"}
 """Fields of a record; in both of them, field 1 is an item."""
@@ -120,8 +121,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
                 value, place = _varint(data, place)
                 yield tag >> 3, value
             case 1:
-                yield tag >> 3, struct.unpack_from("<d", data, place)[0]
-                place += 8
+                if place + _DOUBLE.size > len(data):
+                    raise ValueError("it ends within a number")
+                yield tag >> 3, _DOUBLE.unpack_from(data, place)[0]
+                place += _DOUBLE.size
             case 2:
                 length, place = _varint(data, place)
                 yield tag >> 3, data[place : place + length]

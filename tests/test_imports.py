@@ -52,6 +52,7 @@ PURE = {
     "hashlib",
     "heapq",
     "itertools",
+    "json",
     "math",
     "msgspec",
     "operator",

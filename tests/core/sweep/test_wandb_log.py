@@ -45,6 +45,17 @@ def test_nested_names_and_numbers_that_json_does_not_have() -> None:
     assert set(logged.values) == {"eval.loss", "nan", "text"}
 
 
+def test_tables_are_numbers_with_names() -> None:
+    """Their names have dots, also where wandb wrote the table as one item; lists and texts are no numbers."""
+    table = {"loss": 2, "deep": {"acc": float("nan")}, "text": "a", "list": [1]}
+    (logged,) = read(run_file([record(2, item("eval", table), item("huge", 10**400), item("name", "a"))]))
+    assert {name: str(value) for name, value in logged.values.items()} == {
+        "eval.loss": "2.0",
+        "eval.deep.acc": "nan",
+        "huge": "inf",
+    }
+
+
 def test_integers_and_doubles() -> None:
     """Newer versions may write these instead of JSON."""
     integer = field(1, field(1, b"a") + varint(5 << 3) + varint((1 << 64) - 3))

@@ -13,7 +13,7 @@ from support.wandb import field, item, record, run_file, varint
 
 
 def read(data: bytes, size: int = 1 << 20) -> list[Logged]:
-    """What is read of a file that comes in pieces of this size."""
+    """Read a file that comes in pieces of this size."""
     log = RunLog()
     return [found for start in range(0, len(data), size) for found in log.feed(data[start : start + size])]
 

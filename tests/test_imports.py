@@ -53,6 +53,7 @@ PURE = {
     "hashlib",
     "heapq",
     "itertools",
+    "json",
     "math",
     "msgspec",
     "operator",

@@ -48,14 +48,14 @@ def main() -> None:
     """Measure and print; raises Incomplete where a program failed."""
     options = _options()
     if options.kinds:
-        _print_kinds()
+        _print_kinds(options.jobs)
         return
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     with workshop(options.directory) as directory:
         looks, memory, busy = _measure(directory, names, options)
         plans = {shapes: _planning_seconds(options.jobs, shapes) for shapes in SHAPES}
         _print(looks, memory, busy, plans, options)
-        _print_kinds()
+        _print_kinds(options.jobs)
 
 
 def _options() -> argparse.Namespace:
@@ -201,8 +201,9 @@ def _drawn(random: Random) -> Learnt:
     return Learnt((random.lognormvariate(7.0, 2.0),), {"": runs})
 
 
-def _print_kinds() -> None:
-    costs = {(kinds, known): _kinds_cost(kinds, known) for known in (False, True) for kinds in KINDS_MILLISECONDS}
+def _print_kinds(jobs: int) -> None:
+    bars_of_kinds = {kinds: wanted for kinds, wanted in KINDS_MILLISECONDS.items() if kinds <= jobs}
+    costs = {(kinds, known): _kinds_cost(kinds, known) for known in (False, True) for kinds in bars_of_kinds}
     print("\none job of each kind on a full machine, processor time")
     rows = [
         [f"{kinds:,}", "known" if known else "new", f"{1000 * cost.plan:.2f}", f"{cost.filing:.2f}"]
@@ -211,7 +212,7 @@ def _print_kinds() -> None:
     print(table(["kinds", "durations and memory", "ms per plan", "s for the first"], rows))
     bars = [
         Bar(f"ms per plan, {kinds:,} known kinds", 1000 * costs[kinds, True].plan, wanted, at_most=True)
-        for kinds, wanted in KINDS_MILLISECONDS.items()
+        for kinds, wanted in bars_of_kinds.items()
     ]
     print("\nbars\n" + bars_shown(bars))
 

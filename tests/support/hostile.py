@@ -28,7 +28,7 @@ NASTY = (
 
 def examples() -> int:
     """How many inputs each property test tries; STOKER_EXAMPLES asks for more."""
-    return int(os.environ.get("STOKER_EXAMPLES", "1000"))
+    return int(os.environ.get("STOKER_EXAMPLES", "300"))
 
 
 hostile = settings(

@@ -64,6 +64,7 @@ def test_errors_have_one_form() -> None:
         (["12.3"], "type: stoker status 12.3"),
         (["12.[3-5]"], "type: stoker status '12.[3-5]'"),
         (["jobs.txt"], "type: stoker run jobs.txt"),
+        (["clear"], "this is not needed: Stoker removes ended jobs by itself (setting keep)"),
         (["train.py", "--lr", "1"], "type: stoker submit -- python3 train.py --lr 1"),
         (["job.sh", "a b"], "type: stoker submit job.sh 'a b'"),
         (["sh", "-c", "true"], "type: stoker submit -- sh -c true"),

@@ -31,8 +31,6 @@ TIMED_OUT = 124
 DETACHED = 130
 SCHEMA = "stoker.wait/1"
 NAMED_FAILURES = 20
-LAST_RESULTS = "skipped cancelled"
-"""Results that are told after the failures, in this order."""
 
 
 class WaitedJob(Struct, frozen=True):
@@ -172,13 +170,14 @@ def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None
     for job in jobs:
         if isinstance(job.state, Ended) and job.state.result not in GOOD_RESULTS:
             by_result.setdefault(job.state.result, []).append(job)
-    results = sorted(by_result, key=LAST_RESULTS.find)
-    named = [job for result in results if result != "cancelled" or len(jobs) == 1 for job in by_result[result]]
+    results = sorted(by_result, key=lambda result: (result == "cancelled", result == "skipped"))
+    failures = [result for result in results if result != "cancelled" or len(jobs) == 1]
+    named = [job for result in failures for job in by_result[result]]
     for job in named[:NAMED_FAILURES]:
         warn(f"{id_text(job)} {end_text(control.store, job)}")
     if len(named) > NAMED_FAILURES:
         chosen = shlex.join(["stoker", "history", *(word for word in words if word != "all")])
-        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(results)}")
+        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(failures)}")
     if len(jobs) > 1 and results:
         among = f"the {len(jobs)} jobs that were open" if "all" in words else f"{len(jobs)} jobs"
         warn(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")

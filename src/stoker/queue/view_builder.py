@@ -287,7 +287,7 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
                 claim.memory,
                 exactly(lease.since),
                 yours,
-                text_for_json(lease.job) if lease.process else "",
+                lease.job if lease.process else "",
                 moment(lease.until),
             )
 

@@ -309,7 +309,7 @@ _MOST_NOTES = 5
 _MOST_LINES = 100
 """Lines with an odd number of quotes that are looked at more closely."""
 _NO_FILES = ("/proc/", "/sys/")
-"""Where the kernel lets nobody create files."""
+"""Where no file can be created, not even by root."""
 
 
 def start_notes(

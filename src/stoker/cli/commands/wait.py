@@ -81,7 +81,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str |
                 warn(f"waiting for {what}: {title(job)}")
             in_time = _wait(control, wanted, deadline)
         except KeyboardInterrupt:
-            warn(f"detached; {_those(wanted)}")
+            warn(f"detached; {_those(control, wanted)}")
             return DETACHED
         jobs = list(queries.jobs_of(control.store, wanted))
         return _report(control, jobs, ids, in_time=in_time, as_json=wants_json(as_json))
@@ -144,8 +144,10 @@ def exit_code_of(job: Job) -> int:
     return job.state.code or 1
 
 
-def _those(wanted: Sequence[int]) -> str:
-    return f"job {wanted[0]} continues" if len(wanted) == 1 else f"the {len(wanted)} jobs continue"
+def _those(control: Control, wanted: Sequence[int]) -> str:
+    if len(wanted) == 1:
+        return f"job {control.store.shown_id(wanted[0])} continues"
+    return f"the {len(wanted)} jobs continue"
 
 
 def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
@@ -157,7 +159,7 @@ def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_t
         _sum_up(control, jobs, words)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        warn(f"timed out; {_those([job.id for job in left])}")
+        warn(f"timed out; {_those(control, [job.id for job in left])}")
         return TIMED_OUT
     if len(jobs) == 1:
         return exit_code_of(jobs[0])

@@ -35,7 +35,7 @@ def said(*words: str) -> str:
         ("-N", "in stoker it is --nodes"),
         ("--mail-type", "on_finish"),
         ("--mail-user", "on_finish"),
-        ("--wrap", "stoker submit 'python train.py'"),
+        ("--wrap", "stoker submit 'python3 train.py'"),
         ("--devices", "--on 0,1"),
         ("--job-name", "in stoker it is --name"),
         ("--dependency", "in stoker it is --after"),

@@ -19,7 +19,7 @@ from stoker.queue.script import TABLES, Line
 _OF_JOBS = ("submit", "run")
 _FOREIGN = {
     "--gres": "GPUs are -G 2, their model --gpu-type a100",
-    "--wrap": "give the command itself: stoker submit 'python train.py'",
+    "--wrap": "give the command itself: stoker submit 'python3 train.py'",
     "--devices": "--on 0,1 lets these jobs use only GPUs 0 and 1; "
     "for all jobs: STOKER_DEVICES=0,1 stoker engine restart",
     "--ntasks": "stoker starts one process; many tasks are an array: -a 0-9",

@@ -213,7 +213,7 @@ class JobsTab(JobTable[JobLine]):
             return ""
         if filtered:
             return "no job matches the filter (Esc removes it)"
-        return "no jobs; add one: stoker submit -- python train.py"
+        return "no jobs; add one: stoker submit -- python3 train.py"
 
     @property
     def wants_more(self) -> bool:

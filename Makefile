@@ -6,8 +6,10 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help web schema reference demo test check faults format bench picture clean
+.PHONY: help web schema reference demo test check style types page-tests rewritten faults format bench picture clean
 PAGE := src/stoker/web/page/index.html
+# Python keeps what it has compiled; else each worker of pytest rewrites all tests again.
+export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo    show Stoker on four simulated GPUs (about 20 s, after the installation)"
@@ -55,6 +57,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 SUPPORT := PYTHONPATH=tests $(BIN)/python -m support
 
 test: $(PAGE)
+	$(BIN)/python -m compileall -q src
 	$(SUPPORT).interpreter
 	$(PYTEST)
 
@@ -62,15 +65,27 @@ test: $(PAGE)
 # the system's own Python.
 NOTES := $(VENV)/.tests-with-optional-programs
 check: $(PAGE)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/python web/build_page.py --fetch --test
+	$(BIN)/python -m compileall -q src
+	$(MAKE) --no-print-directory -j 2 -O style types page-tests rewritten
 	$(SUPPORT).interpreter
 	rm -f $(NOTES)
 	STOKER_TEST_NOTES=$(abspath $(NOTES)) $(PYTEST)
 	$(SUPPORT).bare $(NOTES)
 	$(SUPPORT).ordinary_user
+
+style: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+page-tests: $(PAGE)
+	$(BIN)/python web/build_page.py --fetch --test
+
+# By one process, before several need them. A test that cannot be collected fails later.
+rewritten: $(STAMP)
+	-@$(BIN)/python -m pytest --collect-only -qq -n 0 > /dev/null
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
 SEED ?= 1

@@ -176,7 +176,7 @@ def targets(task: str) -> list[float]:
 def main() -> int:
     """Search with several seeds, and print epochs and misses of each rule."""
     options = parser(__doc__ or "")
-    options.add_argument("--seeds", type=int, default=20, help="searches of each rule and task, default %(default)s")
+    options.add_argument("--seeds", type=int, default=12, help="searches of each rule and task, default %(default)s")
     chosen = options.parse_args()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     found: dict[str, dict[str, list[tuple[float, ...]]]] = {}

@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -52,6 +53,7 @@ PURE = {
     "hashlib",
     "heapq",
     "itertools",
+    "json",
     "math",
     "msgspec",
     "operator",
@@ -120,7 +122,8 @@ class Module:
         return {found for name in self.imports if (found := module_named(name))} - {self.name}
 
 
-def read_modules() -> dict[str, Module]:
+@cache
+def modules() -> dict[str, Module]:
     """Every module below the source directory by its name."""
     paths = {name_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
     trees = {name: ast.parse(path.read_text()) for name, path in paths.items()}
@@ -144,21 +147,21 @@ def imported(tree: ast.Module) -> Iterator[str]:
 def module_named(name: str) -> str | None:
     """The module that an imported name is, or is a part of, if it is ours."""
     candidates = (name, name.rpartition(".")[0])
-    return next((candidate for candidate in candidates if candidate in MODULES), None)
+    return next((candidate for candidate in candidates if candidate in modules()), None)
 
 
 def is_within(name: str, package: str) -> bool:
     return name == package or name.startswith(f"{package}.")
 
 
-MODULES = read_modules()
-STOKER = [module for name, module in MODULES.items() if is_within(name, "stoker") and module.package]
-"""All but the package's own file, which holds the version and may be imported by everybody."""
+def stoker_modules() -> list[Module]:
+    """All but the package's own file, which holds the version and may be imported by everybody."""
+    return [module for name, module in modules().items() if is_within(name, "stoker") and module.package]
 
 
 def test_every_package_is_in_the_table() -> None:
     """A new package is put into the table before anything is built on it."""
-    assert {module.package for module in STOKER} <= set(MAY_IMPORT)
+    assert {module.package for module in stoker_modules()} <= set(MAY_IMPORT)
 
 
 def test_packages_are_ordered() -> None:
@@ -170,7 +173,9 @@ def test_packages_are_ordered() -> None:
 
 def test_imports_follow_the_table() -> None:
     """A module imports its own package and those that the table allows."""
-    wrong = [f"{module.name} imports {name}" for module in STOKER for name in module.ours if not _may(module, name)]
+    wrong = [
+        f"{module.name} imports {name}" for module in stoker_modules() for name in module.ours if not _may(module, name)
+    ]
     assert not wrong, "\n".join(sorted(wrong))
 
 
@@ -188,7 +193,7 @@ def test_core_is_pure() -> None:
     """The core imports itself, and nothing that could tell it of the outside."""
     wrong = [
         f"{module.name} imports {name}"
-        for module in STOKER
+        for module in stoker_modules()
         if module.package == "core"
         for name in module.imports
         if not (name in PURE or name.split(".")[0] in PURE or is_within(name, "stoker.core"))
@@ -200,15 +205,15 @@ def test_workers_stay_small() -> None:
     """What workers consist of imports the standard library and each other."""
     family = {f"stoker.runner.{member}" for member in FORKED}
     for name in family:
-        module = MODULES[name]
+        module = modules()[name]
         assert module.ours <= family, name
         assert {each.split(".")[0] for each in module.imports} <= sys.stdlib_module_names | {"stoker"}, name
 
 
 def test_libraries_have_one_place() -> None:
     """A library is imported only by the part that needs it, and none but those in the table is."""
-    known = sys.stdlib_module_names | {name.split(".")[0] for name in MODULES}
-    for module in MODULES.values():
+    known = sys.stdlib_module_names | {name.split(".")[0] for name in modules()}
+    for module in modules().values():
         for library in {name.split(".")[0] for name in module.imports} - known - PLUGINS.get(module.top, set()):
             allowed = THIRD_PARTY.get(library, ())
             places = (allowed,) if isinstance(allowed, str) else allowed
@@ -217,12 +222,12 @@ def test_libraries_have_one_place() -> None:
 
 def test_no_cycles() -> None:
     """No module imports itself by way of others, not even from inside a function."""
-    TopologicalSorter({name: module.ours for name, module in MODULES.items()}).prepare()
+    TopologicalSorter({name: module.ours for name, module in modules().items()}).prepare()
 
 
 def test_names_have_a_meaning() -> None:
     """No module has a name under which anything could be put."""
-    for name in MODULES:
+    for name in modules():
         assert NAMES_WITHOUT_MEANING.isdisjoint(name.split(".")), name
 
 
@@ -234,14 +239,14 @@ def test_the_root_holds_only_packages() -> None:
 def test_plugins_share_their_package() -> None:
     """Others put theirs into the same package, which therefore has no file of its own."""
     for package in PLUGINS:
-        assert package not in MODULES
+        assert package not in modules()
         assert not (SOURCE / package / "__init__.py").exists()
 
 
 def test_older_names_only_lead_on() -> None:
     """The import names of older tools define nothing: they import from the front ends, and start them."""
-    for name in (name for name in MODULES if name.split(".")[0] not in {"stoker", *PLUGINS}):
-        module = MODULES[name]
+    for name in (name for name in modules() if name.split(".")[0] not in {"stoker", *PLUGINS}):
+        module = modules()[name]
         assert all(is_within(target, "stoker.compat") for target in module.ours), name
         for statement in module.tree.body:
             _check_leads_on(statement)

@@ -188,7 +188,7 @@ def test_a_retried_trial_has_a_new_result(queue: Queue) -> None:
 
 
 def test_a_trial_that_was_handed_back_before_its_start_keeps_its_values(queue: Queue) -> None:
-    """What it reports counts, as does a run after a failure that was handed back as well; the first run's does not."""
+    """Its reports count, also those of the next run after a retry; those of the first run then do not."""
     adviser = queue.start(objectives=("loss:min",), count=1, max_parallel=1)
     adviser.turn()
     queue.hand_back(0)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def write_run(folder: Path, run_id: str, *records: bytes) -> Path:
 def values_in(folder: Path, since: float = 0.0) -> list[float]:
     """The values that are read at the end of a trial."""
     series = Series()
-    with contextlib.closing(WandbRuns(str(folder), NAME, since)) as runs:
+    with contextlib.closing(WandbRuns(str(folder), NAME, 1, since)) as runs:
         runs.read(series, last=True)
     return [value for _, value in series.curve]
 
@@ -38,13 +39,20 @@ def folder(tmp_path: Path) -> Path:
     """The folder of a trial, whose run is `r1`."""
     path = tmp_path / "wandb/job-3"
     path.mkdir(parents=True)
-    (path / "run.json").write_text(json.dumps({"id": "r1", "folders": [str(path), str(tmp_path)]}))
+    describe(path)
     return path
+
+
+def describe(folder: Path, attempt: int = 1, earlier: Sequence[Path] = ()) -> None:
+    """Write what the starter of an attempt writes."""
+    names = [str(run.relative_to(folder)) for run in earlier]
+    table = {"attempt": attempt, "id": "r1", "folders": [str(folder), str(folder.parents[1])], "earlier": names}
+    (folder / "run.json").write_text(json.dumps(table))
 
 
 def test_values_are_read_as_they_come(folder: Path) -> None:
     """Each log of the value is a step, whatever else was logged between."""
-    runs, series = WandbRuns(str(folder), NAME, 0.0), Series()
+    runs, series = WandbRuns(str(folder), NAME, 1, 0.0), Series()
     with contextlib.closing(runs):
         runs.read(series, last=False)
         run = write_run(folder, "r1", record(2, item(NAME, 3)), record(2, item("other", 1)))
@@ -89,9 +97,20 @@ def test_runs_of_an_earlier_attempt_are_not_read(folder: Path) -> None:
     assert values_in(folder, time.time()) == []
 
 
+def test_runs_of_an_attempt_that_ended_just_now_are_not_read(folder: Path) -> None:
+    """Nor before the new attempt has described itself: a trial that is requeued starts again within a second."""
+    run = write_run(folder, "r0", record(2, item(NAME, 1)))
+    describe(folder, attempt=2)
+    assert values_in(folder) == []
+    describe(folder, earlier=[run])
+    assert values_in(folder) == []
+    write_run(folder, "r1", record(2, item(NAME, 2)))
+    assert values_in(folder) == [2.0]
+
+
 def test_a_file_of_another_form_is_named(folder: Path) -> None:
     """In place of silence."""
     (write_run(folder, "r1") / "run-r1.wandb").write_bytes(b"something else")
-    with contextlib.closing(WandbRuns(str(folder), NAME, 0.0)) as runs:
+    with contextlib.closing(WandbRuns(str(folder), NAME, 1, 0.0)) as runs:
         runs.read(Series(), last=True)
     assert "not a file of wandb" in runs.notice

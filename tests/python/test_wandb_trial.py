@@ -28,7 +28,8 @@ def run(cwd: Path, *words: str, **variables: str) -> tuple[list[str], dict[str, 
 def started(cwd: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """How the command of a trial ended."""
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "STOKER_"))}
-    own = {"STOKER_JOB_ID": "7", "STOKER_SWEEP": "3", "STOKER_JOB_NAME": "lr=0.1", "STOKER_PARAMS": json.dumps(PARAMS)}
+    own = {"STOKER_JOB_ID": "7", "STOKER_ATTEMPT": "1", "STOKER_SWEEP": "3", "STOKER_JOB_NAME": "lr=0.1"}
+    own["STOKER_PARAMS"] = json.dumps(PARAMS)
     return subprocess.run(
         [sys.executable, "-P", "-m", "stoker.python.wandb_trial", *words],
         cwd=cwd,
@@ -58,7 +59,20 @@ def test_wandb_finds_parameters_and_writes_where_the_sweep_reads(tmp_path: Path)
     }
     values = {name: field["value"] for name, field in in_folder(tmp_path, "config.yaml").items() if name in PARAMS}
     assert values == {**PARAMS, "layers": [1, 2]}
-    assert in_folder(tmp_path, "run.json") == {"id": variables["WANDB_RUN_ID"], "folders": [folder, str(tmp_path)]}
+    assert in_folder(tmp_path, "run.json") == {
+        "attempt": 1,
+        "id": variables["WANDB_RUN_ID"],
+        "folders": [folder, str(tmp_path)],
+        "earlier": [],
+    }
+
+
+def test_the_next_attempt_names_the_runs_of_earlier_ones(tmp_path: Path) -> None:
+    """All attempts of a trial share a folder."""
+    (tmp_path / "wandb/job-7/wandb/offline-run-1-a").mkdir(parents=True)
+    run(tmp_path, STOKER_ATTEMPT="2")
+    described = in_folder(tmp_path, "run.json")
+    assert (described["attempt"], described["earlier"]) == (2, ["wandb/offline-run-1-a"])
 
 
 def test_what_the_user_chose_stays(tmp_path: Path) -> None:
@@ -66,7 +80,8 @@ def test_what_the_user_chose_stays(tmp_path: Path) -> None:
     own = {"WANDB_MODE": "online", "WANDB_DIR": "runs", "WANDB_RUN_ID": "a1", "WANDB_NAME": "n", "WANDB_RUN_GROUP": "g"}
     _, variables = run(tmp_path, **own)
     assert {name: variables[name] for name in own} == own
-    assert in_folder(tmp_path, "run.json") == {"id": "a1", "folders": [str(tmp_path / "runs"), str(tmp_path)]}
+    described = in_folder(tmp_path, "run.json")
+    assert (described["id"], described["folders"]) == ("a1", [str(tmp_path / "runs"), str(tmp_path)])
 
 
 def test_nested_parameters_are_tables(tmp_path: Path) -> None:
@@ -77,6 +92,7 @@ def test_nested_parameters_are_tables(tmp_path: Path) -> None:
     config = in_folder(tmp_path, "config.yaml")
     assert config["opt"] == {"value": {"sgd": {"lr": 0.1}, "name": "sgd"}}
     assert config["model.width"] == {"value": 3}
+    assert run(tmp_path, "--nested=2")[0] == ["--nested=2"], "a parameter may have that name"
 
 
 def test_macros_that_depend_on_values(tmp_path: Path) -> None:

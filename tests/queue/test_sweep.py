@@ -100,8 +100,27 @@ parameters:
 VALUES = {"lr": 0.1, "flag": False, "net": None}
 
 
+def install_only(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be the only program on the path."""
+    folder = tmp_path / f"only-{program}"
+    folder.mkdir()
+    (folder / program).touch(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
 class TestFiles:
     """TOML, YAML, and the keys of Weights & Biases."""
+
+    @pytest.fixture(autouse=True)
+    def _machine_with_python(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        install_only("python", tmp_path, monkeypatch)
+
+    def test_the_interpreter_has_the_name_that_exists(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """W&B's agent calls it python, which some systems do not have."""
+        install_only("python3", tmp_path, monkeypatch)
+        table = {"program": "train.py", "parameters": {"a": {"values": [1]}}}
+        for given in (table, {**table, "command": ["${interpreter}", "${program}", "${args}"]}):
+            assert asked_of(given, "/bin/sh").command == Command(("python3", "train.py", "${args}"))
 
     def test_weights_and_biases(self, tmp_path: Path) -> None:
         """Distributions, nested parameters, the metric and early termination."""

@@ -1,7 +1,8 @@
 """An interpreter with Stoker that every user of this machine can reach.
 
 The interpreter of the tests may lie where only root can enter (below root's home). Then users get the system's own
-Python, with packages that were installed for it once and a copy of the sources, all in a place that users can read.
+Python with the packages of these tests, if both are of one version and users can read them. Otherwise packages are
+installed for it once. The sources are copied to a place that users can read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import tomllib
 from functools import cache
@@ -40,7 +42,7 @@ def _all_can_import(python: Path) -> bool:
     # Twice: the first program may still have rights of ours, the ones it starts have not.
     again = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', 'import stoker.cli']))"
     command = [require("setpriv"), *NOBODY, str(python), "-c", again]
-    return subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=INSTALL_SECONDS).returncode == 0
+    return _runs(*command)
 
 
 def _environment() -> Path:
@@ -72,7 +74,9 @@ def make_environment(place: Path, sources: Path) -> Path:
 
 
 def installed_packages() -> Path:
-    """The directory of all packages that tests need, for the system's Python; it is made once and kept."""
+    """The directory of all packages that tests need, for the system's Python."""
+    if _all_can_use(ours := Path(sysconfig.get_path("platlib"))):
+        return ours
     if not (os.path.exists(SYSTEM) and _runs(SYSTEM, "-c", "import ensurepip, venv")):
         refuse(f"ordinary users cannot reach {sys.executable}, and {SYSTEM} has no venv: apt-get install python3-venv")
     files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
@@ -86,6 +90,13 @@ def installed_packages() -> Path:
             (place / "complete").touch()
     (site,) = place.glob("lib/python*/site-packages")
     return site
+
+
+def _all_can_use(packages: Path) -> bool:
+    """Whether the system's Python, started by an ordinary user, can import packages that were made for this one."""
+    check = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}; import msgspec, pytest, venv"
+    command = [require("setpriv"), *NOBODY, "env", f"PYTHONPATH={packages}", SYSTEM, "-c", check]
+    return _runs(*command)
 
 
 def _install(place: Path) -> None:
@@ -108,7 +119,7 @@ def _project() -> Any:
 
 
 def _runs(*command: str) -> bool:
-    return subprocess.run(command, check=False, capture_output=True, timeout=INSTALL_SECONDS).returncode == 0
+    return subprocess.run(command, check=False, capture_output=True, cwd="/", timeout=INSTALL_SECONDS).returncode == 0
 
 
 def prepare() -> None:

@@ -338,13 +338,7 @@ def _opened(path: Path, name: str, objectives: Sequence[Objective]) -> optuna.St
         try:
             storage = JournalStorage(_Backend(path))
             return optuna.create_study(storage=storage, study_name=name, directions=directions, load_if_exists=True)
-        except (
-            StudyLost,
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-        ):  # what Optuna raises for lines that it did not write
+        except (StudyLost, ValueError, KeyError, TypeError, AttributeError):  # Optuna did not write these lines
             if not again:
                 raise
             path.replace(path.with_suffix(".damaged"))

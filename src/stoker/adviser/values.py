@@ -25,7 +25,7 @@ CLOCK_SECONDS = 2.0
 """How much older than the attempt a file may seem that it wrote: file systems have clocks of their own."""
 MOST_SCALARS = 100_000
 RUN_FILE = "run.json"
-"""In the folder of a trial of W&B: which run is its own."""
+"""In the folder of a trial of W&B: which run is that of its last attempt."""
 
 
 class ValueSource(Protocol):
@@ -141,11 +141,12 @@ class EventFiles:
 class WandbRuns:
     """Values that a trial gave to `wandb.log`, in the files of its runs."""
 
-    def __init__(self, folder: str, name: str, since: float) -> None:
-        """`folder` is that of the trial, in which its starter says where the runs are."""
+    def __init__(self, folder: str, name: str, run: int, since: float) -> None:
+        """`folder` is that of the trial, in which the starter of each attempt says where its runs are."""
         self.notice = ""
         self._folder = Path(folder)
         self._name = name
+        self._run = run
         self._since = since - CLOCK_SECONDS
         self._files: dict[Path, tuple[Tail, RunLog]] = {}
         self._summary: float | None = None
@@ -174,13 +175,15 @@ class WandbRuns:
                     self._files[path] = Tail(str(path)), RunLog()
 
     def _runs(self) -> set[Path]:
-        """Directories of all runs in the folder, and of the run with the id of the trial wherever the script put it."""
-        runs = set(self._folder.glob("wandb/*run-*"))
+        """New directories of runs in the folder, and that of the attempt's own run wherever the script put it."""
         with contextlib.suppress(OSError, *UNREADABLE):
-            run = msgspec.json.decode((self._folder / RUN_FILE).read_bytes(), type=_Run)
-            for folder in run.folders:
-                runs.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(run.id)}"))
-        return runs
+            started = msgspec.json.decode((self._folder / RUN_FILE).read_bytes(), type=_Started)
+            if started.attempt == self._run:
+                runs = set(self._folder.glob("wandb/*run-*"))
+                for folder in started.folders:
+                    runs.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(started.id)}"))
+                return runs - {self._folder / name for name in started.earlier}
+        return set()
 
     def _add(self, series: Series, records: Iterable[Logged]) -> None:
         for kind, values in records:
@@ -201,11 +204,14 @@ class WandbRuns:
         return self._summary
 
 
-class _Run(msgspec.Struct):
-    """The run of a trial, as its starter describes it."""
+class _Started(msgspec.Struct):
+    """An attempt, as its starter describes it."""
 
+    attempt: int
     id: str
     folders: list[str]
+    earlier: list[str]
+    """Runs of earlier attempts in the folder of the trial."""
 
 
 def _table_in(path: Path) -> dict[str, Any]:
@@ -269,6 +275,6 @@ def _sources(
             return [EventFiles(resolve(objective.where), objective.name, began)]
         case "wandb":
             reported = TextSource(str(report), ReportReader(objective.name, run))
-            return [reported, WandbRuns(resolve(objective.where), objective.name, began)]
+            return [reported, WandbRuns(resolve(objective.where), objective.name, run, began)]
         case _:
             return [TextSource(resolve(objective.where), reader_for(objective), began)]

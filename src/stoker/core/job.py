@@ -88,7 +88,7 @@ class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
     signal: int = 0
     note: str = ""
     said: str = ""
-    """The telling line of the log of a failure without a note: the log may be deleted before anybody asks."""
+    """The telling line of the log of a failure without a note: the user may delete the log."""
 
 
 State = Waiting | OnHold | Starting | Running | Stopping | Ended

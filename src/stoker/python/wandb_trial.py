@@ -12,6 +12,8 @@ import os
 import re
 import secrets
 import sys
+from glob import glob
+from itertools import takewhile
 from typing import Any
 
 FLUSH_SECONDS = "1"
@@ -19,14 +21,13 @@ FLUSH_SECONDS = "1"
 NESTED = "--nested="
 """Before the name of a parameter that has parameters."""
 RUN_FILE = "run.json"
-"""Says the reader of values which run is that of the trial, and below which directories it may be."""
+"""Tells the reader of values which run is that of the attempt, and below which directories it may be."""
 _VARIABLE = re.compile(r"\$\{envvar:(\w+)\}")
 
 
 def main(words: list[str]) -> int:
     """Write the parameters for wandb, set its variables, and become the command."""
-    nested = [word.removeprefix(NESTED) for word in words if word.startswith(NESTED)]
-    words = words[len(nested) :]
+    nested = [word.removeprefix(NESTED) for word in takewhile(lambda word: word.startswith(NESTED), words)]
     params = {name: _value(value) for name, value in json.loads(os.environ.get("STOKER_PARAMS", "{}")).items()}
     folder = os.path.abspath(os.path.join("wandb", f"job-{os.environ['STOKER_JOB_ID']}"))
     os.makedirs(folder, exist_ok=True)
@@ -36,12 +37,8 @@ def main(words: list[str]) -> int:
         "config.yaml",
         {"wandb_version": 1, **{name: {"value": value} for name, value in _tree(params, nested).items()}},
     )
-    _write(
-        folder,
-        RUN_FILE,
-        {"id": environment["WANDB_RUN_ID"], "folders": [os.path.abspath(environment["WANDB_DIR"]), os.getcwd()]},
-    )
-    command = [part for word in words for part in _expanded(word, params, folder)]
+    _write(folder, RUN_FILE, _run(folder, environment))
+    command = [part for word in words[len(nested) :] for part in _expanded(word, params, folder)]
     try:
         os.execvpe(command[0], command, environment)  # noqa: S606
     except OSError as error:
@@ -69,6 +66,15 @@ def _defaults(folder: str) -> dict[str, str]:
         "WANDB_RUN_GROUP": f"stoker sweep {os.environ.get('STOKER_SWEEP', '')}".strip(),
         "WANDB_NAME": os.environ.get("STOKER_JOB_NAME", ""),
         "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": FLUSH_SECONDS,
+    }
+
+
+def _run(folder: str, environment: dict[str, str]) -> dict[str, Any]:
+    return {
+        "attempt": int(environment["STOKER_ATTEMPT"]),
+        "id": environment["WANDB_RUN_ID"],
+        "folders": [os.path.abspath(environment["WANDB_DIR"]), os.getcwd()],
+        "earlier": sorted(glob("wandb/*run-*", root_dir=folder)),  # noqa: PTH207 - pathlib takes longer to import
     }
 
 

@@ -59,13 +59,11 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
 
 def _check_file(sweep: Sweep, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
-    names = {one.name for one in sweep.space.parameters}
-    used = set(placeholders([objective.where])) if objective.source in ("jsonl", "csv", "tensorboard") else set()
-    if (
-        objective.source in ("report", "regex", "wandb")
-        or used & set(OF_ONE_TRIAL)
-        or (names <= used and sweep.repeat == 1)
-    ):
+    if objective.source in ("report", "regex"):
+        return
+    names = {parameter.name for parameter in sweep.space.parameters}
+    used = set(placeholders([objective.where]))
+    if used & set(OF_ONE_TRIAL) or (names <= used and sweep.repeat == 1):
         return
     raise UsageError(
         f"all trials would write {objective.name} to the same file {objective.where}",

@@ -1,6 +1,6 @@
 """Lines that add packages to this installation of Stoker, or repair it, in the words of the tool that made it.
 
-Stoker is installed from a copy of its source. A package of its name in an index belongs to another project, so no
+Stoker is installed from a copy of its source. A package of its name in an index would be another program, so no
 line asks an index for it.
 """
 

@@ -373,7 +373,9 @@ class Knowledge:
 
     def reason(self, job: Job, engine: str) -> str:
         """Why a job waits for devices, in words; empty if it is about to start."""
-        reason = self._reason(job, engine)
+        return self._in_words(self._reason(job, engine))
+
+    def _in_words(self, reason: Reason | None) -> str:
         return "" if reason is None else sentence(reason, self.clock, self.store.shown_id)
 
     def _reason(self, job: Job, engine: str) -> Reason | None:
@@ -444,10 +446,11 @@ class Knowledge:
             return _queued_word(job, hindered), self._not_eligible_text(hindered)
         if is_background(engine) and engine not in self._living:
             return "queued", NO_ENGINE
-        why = self.reason(job, engine)
+        reason = self._reason(job, engine)
         # At the limit of its own array or group it waits for that, whichever job goes first.
-        passed = "" if not why or isinstance(self._reason(job, engine), CapFull) else self._passed(job, engine)
-        return "queued", "; ".join(filter(None, (why or "about to start", passed, self._mishap(job))))
+        passed = "" if reason is None or isinstance(reason, CapFull) else self._passed(job, engine)
+        words = self._in_words(reason) or "about to start", passed, self._mishap(job)
+        return "queued", "; ".join(filter(None, words))
 
     def _passed(self, job: Job, engine: str) -> str:
         """Which younger job goes first, and why; empty where the first one is older, as users expect."""

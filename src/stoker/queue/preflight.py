@@ -312,7 +312,7 @@ _MOST_LINES = 100
 _LONGEST_LINE = 60
 """Characters of such a line that are shown."""
 _NO_FILES = ("/proc/", "/sys/")
-"""Where no file can be created, not even by root."""
+"""Where the kernel lets no user create files."""
 
 
 def start_notes(

@@ -346,8 +346,13 @@ def _interpreted(word: str) -> Iterator[str]:
     """The words that run a script without a `#!` line."""
     suffixes = [os.path.splitext(name)[1].lower() for name in _names(word)]
     program, *rest = next(INTERPRETERS[suffix] for suffix in suffixes if suffix in INTERPRETERS).split()
-    yield "python3" if program == "python" and not _which("python") and _which("python3") else program
+    yield python_here() if program == "python" else program
     yield from (part.replace("{}", word) for part in rest)
+
+
+def python_here() -> str:
+    """The name of the interpreter: some systems have python3 only."""
+    return "python3" if not _which("python") and _which("python3") else "python"
 
 
 def _which(word: str) -> str | None:

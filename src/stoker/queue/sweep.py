@@ -178,7 +178,7 @@ def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
 
 
 def _with_end(asked: Asked) -> Asked:
-    """A sweep of W&B's goes on until somebody ends it; here it has an end."""
+    """A sweep of W&B's goes on until the user ends it; here it has an end."""
     if not asked.wandb or asked.count is not None or asked.method not in ("random", *ADAPTIVE):
         return asked
     size = size_of(asked.space)

@@ -17,6 +17,7 @@ from stoker.core.sweep.space import Choices, Condition, Domain, Parameter, Produ
 from stoker.core.sweep.template import Style
 from stoker.queue.installation import how_to_add_extra
 from stoker.queue.job_files import read_toml
+from stoker.queue.script import python_here
 from stoker.queue.sweep import Asked
 
 _KEYS = (
@@ -330,7 +331,7 @@ def _command(table: Mapping[str, Any], shell: str) -> Command | None:
 def _expanded(word: str, program: Any) -> Sequence[str]:
     """A word of W&B's command with the macros filled that do not depend on the trial."""
     if word in ("${env}", "${interpreter}"):
-        return ["/usr/bin/env" if word == "${env}" else "python"]
+        return ["/usr/bin/env" if word == "${env}" else python_here()]
     if word == "${program}":
         if program is None:
             raise UsageError("the command has ${program}, but there is no program", "write program: train.py")
@@ -339,4 +340,4 @@ def _expanded(word: str, program: Any) -> Sequence[str]:
 
 
 def _interpreted(words: Sequence[str]) -> tuple[str, ...]:
-    return ("python", *words) if words[0].endswith(".py") and not os.access(words[0], os.X_OK) else tuple(words)
+    return (python_here(), *words) if words[0].endswith(".py") and not os.access(words[0], os.X_OK) else tuple(words)

@@ -312,7 +312,7 @@ class WriteLock:
 
 
 class NoWriteLock:
-    """Takes the place of the lock on a read-only file system, where nobody can write."""
+    """Takes the place of the lock on a read-only file system, which no process can write to."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -509,6 +509,7 @@ def test_an_error_that_the_program_survived_does_not_count(warning: str, after: 
         "wandb: Run history:\nwandb: epoch 1\nwandb: train/loss 0.3\nwandb: step 400\n",
         "[rank3]: RuntimeError: NCCL communicator was aborted on rank 3\nW1117 10:00 Sending process 12 SIGTERM\n",
         "step 300 loss 2.0\n",
+        "the last good state:\nepoch: 2\nstep: 412\nbatch: 32\nloss: 1.9\n",
         "Traceback (most recent call last):\n"
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         "=====\ntrain.py FAILED\nRoot Cause (first observed failure):\n[0]:\n  rank : 1 (local_rank: 1)\n",

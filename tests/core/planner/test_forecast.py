@@ -99,7 +99,7 @@ def test_a_start_is_forecast_where_only_the_end_is_unknown() -> None:
 
 
 def test_the_end_of_an_overdue_job_is_unknown() -> None:
-    """Nobody knows when it ends; for the jobs behind it, it is late by as much again, as for the plan."""
+    """Its end is unknown; for the jobs behind it, it is late by as much again, as for the plan."""
     expected = forecast_of(a_job(3), slots=[slot(1, "0", until=4.0), slot(2, "1")])
     assert (expected.starts, expected.ends) == ({3: 16.0}, {})
 

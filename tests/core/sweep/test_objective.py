@@ -62,7 +62,8 @@ REFUSED = {
     "regexp:x": "did you mean regex",
     "regex:([0-9": "is not a regular expression",
     "csv:m.csv": "write it as val_loss=csv:m.csv",
-    "test_acc": "whether a larger test_acc is better",
+    "test_acc": "whether a larger test_acc is better; add :max",
+    "val acc=wandb": "whether a larger val acc is better; add :max or :min to it, or --goal max",
     "F1": "whether a larger F1 is better",
 }
 

@@ -30,6 +30,7 @@ from stoker.core.sweep.pruning import (
 TYPED: dict[str, Pruner] = {
     "auto": Auto(),
     "auto:startup=12,eta=2": Auto(12, 2),
+    "auto:1e1": Auto(10),
     "median": Median(),
     "median:startup=3,warmup=10": Median(3, 10),
     "asha": Asha(),
@@ -38,6 +39,7 @@ TYPED: dict[str, Pruner] = {
     "hyperband:max=81": Hyperband(max=81),
     "patience": Patience(10),
     "patience:5,delta=1e-3": Patience(5, 0.001),
+    "patience:1e1": Patience(10),
     "threshold:upper=10,lower=-1": Threshold(10, -1),
 }
 REFUSED = {
@@ -47,11 +49,13 @@ REFUSED = {
     "median:startup=x": "is not understood",
     "asha:eta=1": "eta more than 1",
     "auto:eta=1": "eta more than 1",
-    "auto:startup=3": "startup must be 4 or more",
+    "auto:startup=3": "4 or more",
+    "auto:startup=8.5": "whole number",
     "asha:min=0": "min must be more than 0",
     "hyperband:min=9,max=3": "max must be more than min",
     "patience:0": "patience:10",
     "patience:1.5": "patience:10",
+    "patience:1e999": "is not understood",
     "threshold": "needs upper or lower",
     "threshold:upper=1,lower=2": "lower is above upper",
 }
@@ -69,8 +73,10 @@ def ended(number: int, *values: float) -> TrialCurve:
 
 @pytest.mark.parametrize("text", TYPED)
 def test_what_is_understood(text: str) -> None:
-    """Names and their numbers."""
+    """Names and their numbers; each rule can judge a trial, whatever the form of its numbers."""
     assert parse_pruner(text) == TYPED[text]
+    finished = [ended(number, *[float(number)] * 20) for number in range(12)]
+    assert isinstance(stop_reason([parse_pruner(text)], "min", trial(20, *[9.0] * 20), finished), str)
 
 
 @pytest.mark.parametrize("text", REFUSED)

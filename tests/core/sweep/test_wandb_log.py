@@ -13,7 +13,7 @@ from support.wandb import field, item, record, run_file, varint
 
 
 def read(data: bytes, size: int = 1 << 20) -> list[Logged]:
-    """What is read of a file that comes in pieces of this size."""
+    """Read a file that comes in pieces of this size."""
     log = RunLog()
     return [found for start in range(0, len(data), size) for found in log.feed(data[start : start + size])]
 
@@ -45,6 +45,17 @@ def test_nested_names_and_numbers_that_json_does_not_have() -> None:
     assert set(logged.values) == {"eval.loss", "nan", "text"}
 
 
+def test_tables_are_numbers_with_names() -> None:
+    """Their names have dots, also where wandb wrote the table as one item; lists and texts are no numbers."""
+    table = {"loss": 2, "deep": {"acc": float("nan")}, "text": "a", "list": [1]}
+    (logged,) = read(run_file([record(2, item("eval", table), item("huge", 10**400), item("name", "a"))]))
+    assert {name: str(value) for name, value in logged.values.items()} == {
+        "eval.loss": "2.0",
+        "eval.deep.acc": "nan",
+        "huge": "inf",
+    }
+
+
 def test_integers_and_doubles() -> None:
     """Newer versions may write these instead of JSON."""
     integer = field(1, field(1, b"a") + varint(5 << 3) + varint((1 << 64) - 3))
@@ -64,6 +75,6 @@ def test_another_file_is_refused() -> None:
     """Such as one of an unknown version, or with fields of an unknown kind."""
     with pytest.raises(ValueError, match="not a file of wandb"):
         read(b"SQLite format 3\0")
-    for body in (b"\x0f", b"\x0a", b"\x80"):
+    for body in (b"\x0f", b"\x0a", b"\x80", b"\x09"):
         with pytest.raises(ValueError, match="it "):
             read(run_file([field(2, body)]))

@@ -48,9 +48,9 @@ class SweepStorm:
         sweep = self._start("--pruner", "asha:min=2")
         for _ in range(self._kills):
             time.sleep(self._dice.uniform(0.05, 0.9))
+            self._strike_when_there(sweep, self._dice.choice(self._targets))
             if is_over(background, sweep):
                 break
-            self._strike(sweep, self._dice.choice(self._targets))
             background("engine", "start")
         return self._settled(sweep)
 
@@ -94,16 +94,21 @@ class SweepStorm:
                 wait_until(lambda: is_over(background, sweep), 3.0)
         return []
 
-    def _strike(self, sweep: int, target: str) -> None:
-        """Kill all processes of a kind at once, or damage the study."""
+    def _strike_when_there(self, sweep: int, target: str) -> None:
+        """A process that was killed just now may not be there again yet, and on a busy machine not for a while."""
+        wait_until(lambda: is_over(self._background, sweep) or self._strike(sweep, target))
+
+    def _strike(self, sweep: int, target: str) -> bool:
+        """Kill all processes of a kind at once, or damage the study; False if there is nothing to strike."""
         if target.endswith("study"):
-            self.blows[target] += self._damage(self._background.paths.study(sweep), target.split(maxsplit=1)[0])
-            return
-        chosen = [pid for pid in self._processes() if _is(pid, target)]
-        for pid in chosen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.blows[target] += bool(chosen)
+            struck = self._damage(self._background.paths.study(sweep), target.split(maxsplit=1)[0])
+        else:
+            struck = bool(chosen := [pid for pid in self._processes() if _is(pid, target)])
+            for pid in chosen:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        self.blows[target] += struck
+        return struck
 
     def _damage(self, study: Path, how: str) -> bool:
         """Damage the study while its adviser may have it open; True where there was one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -158,13 +159,9 @@ _FORMS = (
     _Form("thrust", (_OOM,), r"parallel_forfailed:outofmemory"),
     _Form(
         "onnxruntime",
-        ("Failedtoallocate",),
-        r"BFCArena::\w{1,40}(?:\([^()]{0,200}\))?:?Failedtoallocatememoryforrequestedbuffer",
-    ),
-    _Form(
-        "onnxruntime",
-        ("smallerthan",),
-        r"BFCArena::\w{1,40}(?:\([^()]{0,200}\))?:?Availablememoryof\d{1,20}issmallerthanrequestedbytes",
+        ("Failedtoallocate", "smallerthan"),
+        r"BFCArena::\w{1,40}(?:\([^()]{0,200}\))?:?"
+        r"(?:Failedtoallocatememoryforrequestedbuffer|Availablememoryof\d{1,20}issmallerthanrequestedbytes)",
     ),
     # TensorRT's builder survives it and skips the tactic.
     _Form("tensorrt", (_OOM,), r"Cuda(?:Runtime|Errorin[\w:]{1,120}:2)\(outofmemory\)(?!.{0,600}?Skippingtactic)"),
@@ -181,6 +178,9 @@ _REPORT = (
 _SUMMARY = ("wandb:", "COMET ")
 """Lines of experiment trackers, which repeat the last values when a program dies."""
 _SIGNS_OF_LIFE = 2
+"""Reports of one form: a program that dies may also print its last step and its last loss."""
+_STATE = r"\d[\d.e+-]*|\|[^|]*\|"
+"""Matches what differs between reports of one form."""
 
 _WANTED = (
     rf"(?:[Tt]r(?:ied|ying)toallocate|Requested:|emoryallocating|emorytoallocate|requestfor|failedtoallocate"
@@ -206,8 +206,9 @@ _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32
 def _survived(log: LogText, end: int) -> bool:
     """Whether the program reported new progress after the message that ends at this place of the packed text."""
     place = position(log.lines, end)
-    before = _reports(log.lines[:place])
-    return len(_reports(log.lines[place:]) - before) >= _SIGNS_OF_LIFE
+    fresh = _reports(log.lines[place:]) - _reports(log.lines[:place])
+    forms = Counter(pattern(_STATE).sub("", " ".join(report)) for report in fresh)
+    return max(forms.values(), default=0) >= _SIGNS_OF_LIFE
 
 
 def _reports(lines: str) -> set[tuple[str, ...]]:

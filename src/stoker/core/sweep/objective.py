@@ -159,7 +159,8 @@ def _goal_of(name: str, goal: str | None, text: str, said: str) -> Goal:
         return "min" if goal == "minimize" else "max"
     if goal is None and re.search(_RISING, said):
         raise UsageError(
-            f"--objective {text!r} does not say whether a larger {name} is better", f"write {name}:max or {name}:min"
+            f"--objective {text!r} does not say whether a larger {name} is better",
+            "add :max or :min to it, or --goal max",
         )
     if goal not in (None, *get_args(Goal)):
         raise UsageError(f"{goal!r} is not a goal", "write --goal min or --goal max")

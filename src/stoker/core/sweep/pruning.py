@@ -290,9 +290,10 @@ def _arguments(name: str, rest: str, text: str) -> dict[str, float]:
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, sign, value = item.rpartition("=")
         key = key.strip() if sign else fields[0]
-        if key not in fields or key in found or not re.fullmatch(_NUMBER, value.strip()):
+        number = float(value) if re.fullmatch(_NUMBER, value.strip()) else inf
+        if key not in fields or key in found or not isfinite(number):
             raise UsageError(f"--pruner {text!r}: {item!r} is not understood", f"{name} has {', '.join(fields)}")
-        found[key] = int(value) if value.strip().isdecimal() else float(value)
+        found[key] = int(number) if number.is_integer() else number
     return found
 
 
@@ -305,7 +306,7 @@ def _checked(rule: Pruner, text: str) -> Pruner:
             raise refuse("min must be more than 0, and eta more than 1")
         case Hyperband(least, most, _) if most and most <= least:
             raise refuse("max must be more than min")
-        case Patience(values=values) if values < 1 or values != int(values):
+        case Patience(values=values) if not isinstance(values, int) or values < 1:
             raise refuse("it needs a number of values, as in patience:10")
         case Threshold(upper, lower, _) if upper == inf and lower == -inf:
             raise refuse("it needs upper or lower")
@@ -313,6 +314,6 @@ def _checked(rule: Pruner, text: str) -> Pruner:
             raise refuse("lower is above upper")
         case Median(startup=startup) if startup < 1:
             raise refuse("startup must be 1 or more")
-        case Auto(startup, eta) if not (startup >= LEAST_STARTUP and eta > 1):
-            raise refuse(f"startup must be {LEAST_STARTUP} or more, and eta more than 1")
+        case Auto(startup, eta) if not (isinstance(startup, int) and startup >= LEAST_STARTUP and eta > 1):
+            raise refuse(f"startup must be a whole number, {LEAST_STARTUP} or more, and eta more than 1")
     return rule

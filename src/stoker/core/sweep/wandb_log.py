@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
-
-import msgspec
 
 HEADER = b":W&B\xe1\xbe\x00"
 BLOCK = 32768
 _PREFIX = struct.Struct("<IHB")
 """Before each part of a record: checksum, length, and which part it is."""
+_DOUBLE = struct.Struct("<d")
 _FULL, _FIRST, _LAST = 1, 2, 4
 _KINDS: Mapping[int, Literal["history", "summary"]] = {2: "history", 3: "summary"}
 """Fields of a record; in both of them, field 1 is an item."""
@@ -76,38 +76,44 @@ def _logged(record: bytes) -> Iterator[Logged]:
     for number, value in _fields(record):
         if number in _KINDS and isinstance(value, bytes):
             items = [item for place, item in _fields(value) if place == 1 and isinstance(item, bytes)]
-            numbers = dict(pair for item in items if (pair := _number_of(item)) is not None)
+            numbers = dict(pair for item in items for pair in _numbers_of(item))
             if numbers:
                 yield Logged(_KINDS[number], numbers)
 
 
-def _number_of(item: bytes) -> tuple[str, float] | None:
-    """The name and the value of an item; None where it is no number."""
+def _numbers_of(item: bytes) -> Iterator[tuple[str, float]]:
+    """The numbers of an item, by name."""
     names: list[str] = []
-    number: float | None = None
+    content: object = None
     for place, value in _fields(item):
         if place in (_KEY, _NESTED_KEY) and isinstance(value, bytes):
             names.append(value.decode(errors="replace"))
         elif place == _JSON and isinstance(value, bytes):
-            number = _parsed(value)
+            content = _decoded(value)
         elif place == _INTEGER and isinstance(value, int):
-            number = float(value - (1 << 64) if value >> 63 else value)
-        elif place == _NUMBER and isinstance(value, float):
-            number = value
-    return None if number is None or not names else (".".join(names), number)
+            content = value - (1 << 64) if value >> 63 else value
+        elif place == _NUMBER:
+            content = value
+    return _numbers_in(".".join(names), content)
 
 
-def _parsed(text: bytes) -> float | None:
-    """A number of JSON, or of Python's JSON, which also knows NaN and Infinity."""
-    special = {b"NaN": "nan", b"Infinity": "inf", b"-Infinity": "-inf"}
-    plain = text.strip(b'"') if text.strip(b'"') in special else text
-    if plain in special:
-        return float(special[plain])
+def _decoded(text: bytes) -> object:
     try:
-        value = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        return json.loads(text, parse_int=float)  # msgspec does not know NaN and Infinity
+    except (ValueError, RecursionError):
         return None
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _numbers_in(name: str, content: object) -> Iterator[tuple[str, float]]:
+    """The numbers of a value; those of a table, which some versions of wandb write whole, have names with dots."""
+    match content:
+        case bool():
+            return
+        case int() | float() | "NaN" | "Infinity" | "-Infinity":
+            yield name, float(content)
+        case dict():
+            for key, value in content.items():
+                yield from _numbers_in(f"{name}.{key}", value)
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
@@ -120,8 +126,10 @@ def _fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
                 value, place = _varint(data, place)
                 yield tag >> 3, value
             case 1:
-                yield tag >> 3, struct.unpack_from("<d", data, place)[0]
-                place += 8
+                if place + _DOUBLE.size > len(data):
+                    raise ValueError("it ends within a number")
+                yield tag >> 3, _DOUBLE.unpack_from(data, place)[0]
+                place += _DOUBLE.size
             case 2:
                 length, place = _varint(data, place)
                 yield tag >> 3, data[place : place + length]

@@ -148,6 +148,8 @@ def test_ended_jobs_have_columns_of_their_own() -> None:
     assert "7.5" in lines[2]
     assert lines[4].split() == ["ID", "STATE", "EXIT", "GPU", "PEAK", "RAN", "ENDED", "NAME", "/", "NOTE"]
     assert lines[5].split()[:6] == ["7.0", "done", "0", "2", "4.0/12G", "0:01:01"]
+    short = [msgspec.structs.replace(job, seconds=0.0) for job in ended]
+    assert " 0:00:00 " in texts(render_jobs(msgspec.structs.replace(chosen, jobs=short), 100, 40, ""))[2]
 
 
 def test_the_end_of_the_log() -> None:

@@ -73,7 +73,7 @@ def test_all_is_every_extra() -> None:
 
 
 def test_no_line_asks_an_index_for_stoker() -> None:
-    """Nobody has published that name, so whoever registers it would be installed."""
+    """Stoker is not published, so a package of that name would be another program."""
     files = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("src/**/*.py")]
     asks = re.compile(r"\b(pipx?|tool) install( -\S+)* '?stoker\b")
     assert [f"{file}: {line}" for file in files for line in file.read_text().splitlines() if asks.search(line)] == []

@@ -328,7 +328,5 @@ def test_quotes_that_are_closed(tmp_path: Path, line: str) -> None:
 
 @pytest.mark.parametrize("line", ["python 'a b", 'python "a', "python train.py; echo 'done"])
 def test_a_quote_that_is_not_closed(tmp_path: Path, line: str) -> None:
-    """The job would fail at once."""
-    assert noted(tmp_path, line, shell="/bin/sh") == [
-        "warning: /bin/sh cannot read the line, so the job would fail: a quote is not closed"
-    ]
+    """The job would fail at once; the warning shows the line, since a list has many."""
+    assert noted(tmp_path, line, shell="/bin/sh") == [f"warning: a quote is not closed, so the job would fail: {line}"]

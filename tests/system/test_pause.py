@@ -218,10 +218,11 @@ def test_a_gpu_is_drained_for_all(background: Background) -> None:
     (only,) = background.submit("true", resources=Resources(allowed=("SIM-0",)))
     wait_until(lambda: "GPU 0 is drained for all by root" in background("status", str(only), "--json").out)
     assert "drained for all by root" in background("gpus").out
-    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 is in use again\n"
+    assert "only root can end this: stoker resume --gpu 0 --for-all" in background("resume", "--gpu", "0").out
+    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 is no longer drained for all users\n"
     background.wait_over(only, second)
     background.open_gate("gate")
-    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 was not drained for all\n"
+    assert background("resume", "--gpu", "0", "--for-all").out == "GPU 0 was not drained for all users\n"
 
 
 def test_only_gpus_are_drained_for_all(background: Background) -> None:

@@ -107,7 +107,8 @@ def test_an_empty_list_is_no_failure(stoker: Stoker) -> None:
     (stoker.cwd / "empty.txt").write_text("# later\n")
     outcome = stoker("run", "--devices", "0", "empty.txt")
     assert outcome.code == 2
-    assert "there is no job in empty.txt" in outcome.err
+    assert outcome.err == "stoker: there is no job in empty.txt\n        write one command on each line\n"
+    assert msgspec.json.decode(stoker("run", "--json", "--devices", "0", "empty.txt").out)["error"]["code"] == 2
 
 
 # -- one command ---------------------------------------------------------------------------------

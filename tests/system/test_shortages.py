@@ -137,7 +137,7 @@ def test_a_read_only_disk_shows_how_things_were(stoker: Stoker) -> None:
         wait_until(lambda: subprocess.run(read_only, check=False, timeout=PATIENCE_SECONDS).returncode == 0)
         shown = stoker("status", "--plain")
         assert (shown.code, "echo later" in shown.out) == (0, True), shown
-        assert "is read-only: this is how things were last" in shown.err
+        assert "is read-only: this is its last state" in shown.err
         assert stoker("history").code == 0
         for words in (["submit", "true"], ["cancel", "1"], ["resume", "1"]):
             refused = stoker(*words)

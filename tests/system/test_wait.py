@@ -51,10 +51,17 @@ def test_time_is_up(background: Background) -> None:
     (running,) = background.submit(until("gate"))
     outcome = background("wait", str(running), "--timeout", "1s", "--json")
     assert outcome.code == 124
-    assert "timed out" in outcome.err
+    assert f"timed out; job {running} continues" in outcome.err
     assert json.loads(outcome.out)["timed_out"] is True
     background.open_gate("gate")
     assert background("wait", str(running)).code == 0
+
+
+def test_a_task_is_named_as_users_type_it(background: Background) -> None:
+    """By its array and its number there."""
+    array = int(background("submit", "--hold", "-a", "3-4", "--parsable", "--", "true").out)
+    outcome = background("wait", f"{array}.4", "--timeout", "0.1s")
+    assert f"timed out; job {array}.4 continues" in outcome.err
 
 
 def test_interrupted(background: Background) -> None:

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 import click
 
 from stoker.cli.sim_option import SIM, sim_words
-from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
+from stoker.core.errors import NoSuchJob, StokerError, UsageError, nearest
 from stoker.core.spec import parse_array
 from stoker.queue.options import BY_NAME, JobOptions, Option
-from stoker.queue.script import Line
+from stoker.queue.script import TABLES, Line
 
 _OF_JOBS = ("submit", "run")
 _FOREIGN = {
     "--gres": "GPUs are -G 2, their model --gpu-type a100",
-    "--wrap": "give the command itself: stoker submit 'python train.py'",
+    "--wrap": "give the command itself: stoker submit 'python3 train.py'",
     "--devices": "--on 0,1 lets these jobs use only GPUs 0 and 1; "
     "for all jobs: STOKER_DEVICES=0,1 stoker engine restart",
     "--ntasks": "stoker starts one process; many tasks are an array: -a 0-9",
@@ -41,7 +41,6 @@ _COMMANDS = {
     **dict.fromkeys(("ps", "list", "jobs", "info"), "stoker, or stoker status ID"),
     **dict.fromkeys(("tail", "attach", "output", "cat"), "stoker logs -f ID"),
     **dict.fromkeys(("delete", "remove", "del"), "stoker cancel ID"),
-    **dict.fromkeys(("clear", "clean", "prune"), "nothing: ended jobs leave the list by themselves (setting keep)"),
     **dict.fromkeys(("doctor", "check", "health"), "stoker engine check"),
     **dict.fromkeys(("config", "settings"), "stoker engine config"),
     **dict.fromkeys(("nvidia-smi", "smi", "nodes"), "stoker gpus"),
@@ -54,7 +53,10 @@ _COMMANDS = {
     "version": "stoker --version",
 }
 """Commands of other tools, each with what to type in its place."""
-_AS_LIST = (".txt", ".csv", ".jsonl", ".toml", ".list")
+_REMOVING = ("clear", "clean", "prune")
+"""Commands of other tools that remove ended jobs."""
+_LISTS = (*TABLES, ".txt", ".list")
+"""Suffixes of job lists."""
 _A_JOB = re.compile(r"\d+([._][\d,\[\]-]+)?")
 
 
@@ -65,9 +67,11 @@ def meant_command(words: Sequence[str]) -> str:
     word = words[0]
     if advice := _COMMANDS.get(word):
         return f"type: {advice}"
+    if word in _REMOVING:
+        return "this is not needed: Stoker removes ended jobs by itself (setting keep)"
     if _A_JOB.fullmatch(word):
         return f"type: {shlex.join(['stoker', 'status', *words])}"
-    if os.path.isfile(word) and word.endswith(_AS_LIST):
+    if os.path.isfile(word) and word.endswith(_LISTS):
         return f"type: {shlex.join(['stoker', 'run', *words])}"
     if os.path.isfile(word):
         python = ["--", "python3"] if word.endswith(".py") else []
@@ -93,8 +97,8 @@ def usage_error(error: click.ClickException, words: Sequence[str]) -> StokerErro
 def _near_option(flag: str, possible: Sequence[str]) -> str:
     """A hint at the nearest of click's suggestions, which counts the dashes as common letters."""
     names = {option.lstrip("-"): option for option in possible}
-    near = did_you_mean(flag.lstrip("-"), names, "")
-    return f"did you mean {names[near.split()[-1].rstrip('?')]}?" if near else ""
+    near = nearest(flag.lstrip("-"), names)
+    return f"did you mean {names[near]}?" if near else ""
 
 
 def _foreign(flag: str) -> str:

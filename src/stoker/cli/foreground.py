@@ -382,11 +382,11 @@ def _run_batch(
             foreground.watch_reader(1)
         foreground.run(batch.source(foreground, shown))
         shown.close()
+        if foreground.stopped_by is None and _is_empty(foreground.tally, batch):
+            raise UsageError(f"there is no job in {batch.label}", "write one command on each line")
         _sum_up(foreground, batch, shown.ids)
         if demonstration and foreground.stopped_by is None:
             return demonstration.judge()
-        if foreground.stopped_by is None and _is_empty(foreground.tally, batch):
-            raise UsageError(f"there is no job in {printable(batch.label)}", "write one command on each line")
         return exit_code(foreground, one_command=batch.one_command)
 
 

@@ -134,7 +134,7 @@ def stoker() -> None:
     """Queue and run jobs on this machine's GPUs.
 
     \b
-      stoker submit -- python train.py     queue a job and print its id; it survives your logout
+      stoker submit -- python3 train.py    queue a job and print its id; it survives your logout
       stoker status                        show GPUs, running and waiting jobs
       stoker logs -f last                  follow its output
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from stoker.cli.console import to_stderr
+from stoker.cli.console import say, to_stderr
 from stoker.cli.relay import Relay
 from stoker.cli.views.run_lines import QuietView
 from stoker.core.job import Active, Ended, Job, JobEvent, Started, id_text, started_at
@@ -77,7 +77,7 @@ class SessionView:
     def happened(self, job_event: JobEvent) -> None:
         if isinstance(job_event.event, Started):
             self._waits.clear()
-            to_stderr(f"stoker: {printable(self._banner(job_event.job))}\n")
+            say(self._banner(job_event.job))
             self._relay.begin()
         self._ending.happened(job_event)
         if isinstance(job_event.job.state, Ended):
@@ -97,7 +97,7 @@ class SessionView:
             self._relay.say(printable(text))
         else:
             self._waits.clear()
-            to_stderr(f"stoker: {printable(text)}\n")
+            say(text)
 
     def close(self) -> None:
         self._waits.clear()

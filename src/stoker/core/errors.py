@@ -74,7 +74,12 @@ class JobFailed(StokerError):
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
     """A hint: the known word that is nearest to a mistyped one, else `otherwise`."""
+    near = nearest(word, known)
+    return f"did you mean {near}?" if near else otherwise
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known word that is nearest to a mistyped one; empty if none is near."""
     import difflib  # slow to load
 
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]}?" if near else otherwise
+    return next(iter(difflib.get_close_matches(word, list(known), 1)), "")

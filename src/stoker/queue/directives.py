@@ -154,7 +154,7 @@ def _stoker_options(lines: Sequence[tuple[str, str]]) -> JobOptions:
         if option is None:
             hint = did_you_mean(flag, _STOKER_FLAGS, "#STOKER lines take the job options of stoker submit --help")
             raise UsageError(f"{where}: {flag} is not a job option", hint)
-        with _placed(where):
+        with placed(where):
             if option.kind == "table":
                 tables.setdefault(option.name, []).append(value or "")
             else:
@@ -176,12 +176,12 @@ def _typed(option: Option, flag: str, value: str | None) -> Any:
 
 
 @contextlib.contextmanager
-def _placed(where: str) -> Iterator[None]:
-    """Put the place of an option before an error about its value."""
+def placed(where: str) -> Iterator[None]:
+    """Put the line of an option before an error that follows from it; an empty one changes nothing."""
     try:
         yield
     except StokerError as error:
-        raise type(error)(f"{where}: {error.message}", error.hint) from None
+        raise type(error)(f"{where}: {error.message}", error.hint) if where else error from None
 
 
 # -- #SBATCH -------------------------------------------------------------------------------------
@@ -371,7 +371,7 @@ class _Slurm:
             elif flag is None or flag.option not in BY_NAME:
                 (self.ignored if long in IGNORED else self.unsupported)[f"--{long}"] = None
             else:
-                with _placed(one.where):
+                with placed(one.where):
                     self._add(values, flag, one.value or "", one.where)
         return JobOptions(**values)
 

@@ -241,11 +241,11 @@ class Background:
         named = status.settings.devices if status.settings else ""
         sizes = [device.memory or 0 for device in status.devices]
         if self._sim and not named and sorted(device_sizes(self._sim)) != sorted(sizes):
-            return _other_devices(sim_text(sizes), self._sim, f"stoker engine restart --sim {shlex.quote(self._sim)}")
+            return _other(sim_text(sizes), self._sim, f"stoker engine restart --sim {shlex.quote(self._sim)}")
         if self._devices and self._devices != named:
             restart = f"STOKER_DEVICES={shlex.quote(self._devices)} stoker engine restart"
             has = ",".join(device.label for device in status.devices) or "no device"
-            return _other_devices(has, self._devices, f"{restart} --sim {self._sim}" if self._sim else restart)
+            return _other(has, self._devices, f"{restart} --sim {self._sim}" if self._sim else restart)
         return ""
 
     def machine(self) -> Machine | None:
@@ -290,13 +290,11 @@ def _other_ledger(paths: Paths) -> str:
     has = record.environment.get("STOKER_LEDGER", "") if record else wanted
     if has == wanted:
         return ""
-    return printable(
-        f"the running engine uses {f'the ledger {has}' if has else 'the default ledger'}, not STOKER_LEDGER={wanted}; "
-        "to change that: stoker engine restart (running jobs continue)"
-    )
+    used = f"the ledger {has}" if has else "the default ledger"
+    return _other(used, f"STOKER_LEDGER={wanted}", "stoker engine restart")
 
 
-def _other_devices(has: str, wanted: str, fix: str) -> str:
+def _other(has: str, wanted: str, fix: str) -> str:
     return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs continue)")
 
 

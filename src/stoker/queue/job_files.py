@@ -224,7 +224,7 @@ def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
 
 def _job_of(table: Any, where: str, shell: str) -> Listed:
     if not isinstance(table, dict) or "command" not in table:
-        raise UsageError(f"{where} has no command", 'give it one: "command": "python train.py"')
+        raise UsageError(f"{where} has no command", 'give it one: "command": "python3 train.py"')
     try:
         command = msgspec.convert(table["command"], str | list[str])
     except msgspec.ValidationError as error:

@@ -283,7 +283,7 @@ def read_jobs(
 
 
 def _output(store: Store, job: Job) -> tuple[str, ...]:
-    return tuple(text_for_json(line) for line in last_lines(newest_log(store, job.id), LAST_LINES))
+    return tuple(last_lines(newest_log(store, job.id), LAST_LINES))
 
 
 def _reported(paths: Paths, job: Job) -> Latest | None:

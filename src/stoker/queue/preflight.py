@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.spec import Command, JobSpec
+from stoker.core.text import on_one_line, shortened
 from stoker.core.units import size_text
 from stoker.queue.targets import why_not_sendable
 
@@ -308,6 +309,8 @@ _SHELL_WORDS = frozenset(
 _MOST_NOTES = 5
 _MOST_LINES = 100
 """Lines with an odd number of quotes that are looked at more closely."""
+_LONGEST_LINE = 60
+"""Characters of such a line that are shown."""
 _NO_FILES = ("/proc/", "/sys/")
 """Where the kernel lets no user create files."""
 
@@ -383,7 +386,7 @@ def _quote_note(command: Command) -> str:
         return ""
     if done.returncode == 0:
         return ""
-    return f"warning: {command.shell} cannot read the line, so the job would fail: a quote is not closed"
+    return f"warning: a quote is not closed, so the job would fail: {shortened(on_one_line(line), _LONGEST_LINE)}"
 
 
 def _output_note(pattern: str) -> str:

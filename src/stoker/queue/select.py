@@ -97,7 +97,7 @@ def find_last(store: Store) -> list[int]:
     """The job submitted last, with all tasks where it is an array."""
     found = queries.newest(store)
     if found is None:
-        raise NoSuchJob("the queue is empty", "submit a job: stoker submit -- python train.py", "last")
+        raise NoSuchJob("the queue is empty", "submit a job: stoker submit -- python3 train.py", "last")
     job_id, array = found
     return queries.ids_between(store, array, array) if array else [job_id]
 
@@ -172,7 +172,7 @@ def _no_number(store: Store, pick: Numbers) -> list[int]:
     newest, word = queries.newest(store), pick_text(pick)
     if newest is None:
         raise NoSuchJob(
-            f"there is no job {word}: the queue is empty", "submit a job: stoker submit -- python train.py", word
+            f"there is no job {word}: the queue is empty", "submit a job: stoker submit -- python3 train.py", word
         )
     raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 

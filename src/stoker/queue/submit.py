@@ -27,6 +27,7 @@ from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, pa
 from stoker.core.units import size_text
 from stoker.devices.mps.daemon import without_given
 from stoker.queue.config import Config
+from stoker.queue.directives import placed
 from stoker.queue.job_files import COMMAND_LINE, PLAIN, Listed
 from stoker.queue.options import (
     JobOptions,
@@ -202,7 +203,7 @@ class JobBuilder:
             return spec
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
-            with _named(self.around.place_of_model(settled.resources.model)):
+            with placed(self.around.place_of_model(settled.resources.model)):
                 _refuse_impossible(settled, self.snapshot, self._policy)
         return settled
 
@@ -402,15 +403,6 @@ def located(item: Listed) -> Iterator[None]:
         yield
     except StokerError as error:
         raise error if item.options == PLAIN else _with_place(item, error) from None
-
-
-@contextlib.contextmanager
-def _named(place: str) -> Iterator[None]:
-    """Put the line of a script before an error that follows from it."""
-    try:
-        yield
-    except StokerError as error:
-        raise type(error)(f"{place}: {error.message}", error.hint) if place else error from None
 
 
 def _with_place(item: Listed, error: StokerError) -> StokerError:

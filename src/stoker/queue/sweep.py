@@ -134,7 +134,7 @@ def _joined(file: Space, typed: Space) -> Space:
 def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
     """The sweep with the template of its command; refuses what cannot be a sweep."""
     if asked.command is None:
-        raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python train.py")
+        raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python3 train.py")
     if options.array is not None:
         raise UsageError("--array and a sweep cannot be combined", "write the index as a parameter: i=0..9")
     given = asked.command

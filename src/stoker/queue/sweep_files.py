@@ -321,10 +321,10 @@ def _command(table: Mapping[str, Any], shell: str) -> Command | None:
     if isinstance(given, str):
         return Command((given,), shell)
     if not isinstance(given, list) or not given:
-        raise UsageError("command is neither a text nor a list of words", 'write command: "python train.py --lr {lr}"')
+        raise UsageError("command is neither a text nor a list of words", 'write command: "python3 train.py --lr {lr}"')
     words = [word for each in given for word in _expanded(str(each), program)]
     if not words:
-        raise UsageError("the command is empty", 'write command: "python train.py --lr {lr}"')
+        raise UsageError("the command is empty", 'write command: "python3 train.py --lr {lr}"')
     return Command(tuple(words))
 
 

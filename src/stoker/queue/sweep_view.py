@@ -153,7 +153,7 @@ def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
     """The sweep with this id or name; without a word, the newest."""
     sweeps = all_sweeps(reader)
     if not sweeps:
-        raise NoSuchJob("there is no sweep in this queue", "start one: stoker sweep lr=1e-3,1e-4 -- python train.py")
+        raise NoSuchJob("there is no sweep in this queue", "start one: stoker sweep lr=1e-3,1e-4 -- python3 train.py")
     if word in (None, "last"):
         return sweeps[0]
     named = [one for one in sweeps if one.sweep.name and one.sweep.name == word]

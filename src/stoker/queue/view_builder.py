@@ -287,7 +287,7 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
                 claim.memory,
                 exactly(lease.since),
                 yours,
-                text_for_json(lease.job) if lease.process else "",
+                lease.job if lease.process else "",
                 moment(lease.until),
             )
 
@@ -448,7 +448,7 @@ def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:
     return Counts(counts.active - active, max(0, counts.waiting - waiting), max(0, counts.held - held))
 
 
-READ_ONLY = "the file system of the queue is read-only: this is how things were last; the disk may be failing"
+READ_ONLY = "the file system of the queue is read-only: this is its last state; see dmesg"
 
 
 def _notes(statuses: EngineStatuses, knowledge: Knowledge) -> list[str]:

@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.device import Snapshot
+from stoker.core.device import Process, Reading, Snapshot
 from stoker.core.lease import Claim
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.sites.machine.observation import LEASE_INTERVAL, REFRESH_INTERVAL, SHORTEST_INTERVAL, Observation
-from support.build import declared
+from stoker.sites.machine.observation import (
+    AFTER_JOBS,
+    LEASE_INTERVAL,
+    REFRESH_INTERVAL,
+    SAME_BYTES,
+    SHORTEST_INTERVAL,
+    Observation,
+    StillProcesses,
+)
+from support.build import GIB, declared, simulated
 from support.fakes import START, FakeDevices
 
 CLAIM = (Claim("0"),)
@@ -83,3 +91,61 @@ def test_an_engine_that_waits_for_others_looks_more_often(ledger: Ledger) -> Non
     observation.leave(["0"], START)
     intervals = [observation.hurried_interval(START + seconds) for seconds in (0.1, 2.0, 100.0)]
     assert intervals == [SHORTEST_INTERVAL, pytest.approx(0.1), LEASE_INTERVAL]
+
+
+# -- foreign processes that only hold memory -----------------------------------------------------
+
+CARD = simulated(24)
+
+
+class Watch:
+    """Looks at a card with processes, one second after the other."""
+
+    def __init__(self) -> None:
+        self._still = StillProcesses()
+        self.at = 100.0
+
+    def since(self, *processes: Process, busy: int | None = 0, leased: bool = False, seconds: float = 1.0) -> object:
+        """Since when they are still, as the next look says."""
+        self.at += seconds
+        snapshot = Snapshot(self.at, CARD, {"0": Reading(GIB, busy, processes=processes)})
+        return self._still.marked(snapshot, CARD[0].claims if leased else ()).reading("0").still_since
+
+
+BOB = Process(7, GIB, "bob")
+
+
+def test_a_process_is_still_from_its_first_look() -> None:
+    """As long as its memory and the utilisation do not change much."""
+    watch = Watch()
+    first = watch.since(BOB)
+    assert first == watch.at
+    assert watch.since(Process(7, GIB + SAME_BYTES, "bob"), busy=5) == first
+    assert watch.since(Process(7, GIB + SAME_BYTES + 1, "bob")) == watch.at
+
+
+def test_all_of_them_count() -> None:
+    """The last that came or moved; one of unknown memory is never still, one that draws does not matter."""
+    watch = Watch()
+    first = watch.since(BOB, Process(9, None, "gdm", graphics=True))
+    assert watch.since(BOB, Process(8, GIB, "carol")) == watch.at
+    assert watch.since(BOB) == first
+    assert watch.since(BOB, Process(8, None, "carol")) is None
+    assert watch.since() is None
+
+
+def test_a_process_that_computes_is_not_still() -> None:
+    """Nor one on a card whose utilisation is unknown."""
+    watch = Watch()
+    watch.since(BOB)
+    assert watch.since(BOB, busy=6) == watch.at
+    assert watch.since(BOB, busy=None) == watch.at
+
+
+def test_jobs_on_the_card_say_nothing_of_it() -> None:
+    """While they run, and a moment longer."""
+    watch = Watch()
+    first = watch.since(BOB)
+    assert watch.since(BOB, busy=100, leased=True) == first
+    assert watch.since(BOB, busy=100) == first
+    assert watch.since(BOB, busy=100, seconds=AFTER_JOBS) == watch.at

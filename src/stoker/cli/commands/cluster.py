@@ -38,7 +38,7 @@ def command() -> None:
       stoker cluster add lab --slurm --partition gpu     the Slurm of this login node
       stoker cluster make gpus gpu[1-5]                  a private one on five servers, through ssh
       stoker cluster check lab                           can jobs run there?
-      stoker submit --cluster lab -- python train.py
+      stoker submit --cluster lab -- python3 train.py
     """
 
 

@@ -38,7 +38,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
 
     \b
       stoker gpus
-      CUDA_VISIBLE_DEVICES=$(stoker gpus --pick 2 --vram 10G) python train.py
+      CUDA_VISIBLE_DEVICES=$(stoker gpus --pick 2 --vram 10G) python3 train.py
       stoker gpus --json
       stoker gpus -M lab
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -132,7 +132,7 @@ def _use_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
     before = ledger.live().drained
     ledger.drain({name: None for device in devices for name in device.claims})
     return [
-        f"GPU {device.label} {'is in use again' if set(device.claims) & before.keys() else 'was not drained for all'}"
+        f"GPU {device.label} {'is no longer' if _is_among(device, before) else 'was not'} drained for all users"
         for device in devices
     ]
 
@@ -144,8 +144,14 @@ def _ledger(control: Control) -> Ledger:
 
 
 def _use(control: Control, device: Device) -> str:
-    was_drained = _unset(control, drained_key(device.id))
-    return f"GPU {device.label} is in use again" if was_drained else f"GPU {device.label} was not drained"
+    label, was_drained = device.label, _unset(control, drained_key(device.id))
+    if _is_among(device, _ledger(control).live().drained):
+        return f"GPU {label} is drained for all users; only root can end this: stoker resume --gpu {label} --for-all"
+    return f"GPU {label} is in use again" if was_drained else f"GPU {label} was not drained"
+
+
+def _is_among(device: Device, drained: Mapping[str, float]) -> bool:
+    return not drained.keys().isdisjoint(device.claims)
 
 
 def _drain(control: Control, device: Device) -> str:

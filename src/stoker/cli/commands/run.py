@@ -60,10 +60,10 @@ def command(
     """Run a job list (one command per line), a script or a command on free GPUs.
 
     \b
-      stoker run jobs.txt                       all lines of a file, as GPUs become free
-      tail -f -n 0 queue | stoker run -         lines as they arrive
-      stoker run -G 2 job.sh a b                one script with its arguments, as one job
-      stoker run -G 2 -t 1h -- python train.py  one command; exits with its exit code
+      stoker run jobs.txt                        all lines of a file, as GPUs become free
+      tail -f -n 0 queue | stoker run -          lines as they arrive
+      stoker run -G 2 job.sh a b                 one script with its arguments, as one job
+      stoker run -G 2 -t 1h -- python3 train.py  one command; exits with its exit code
 
     A file that is executable, starts with #! or has the suffix of a script (.sh, .py, ...) is never read as a job
     list, unless -f says so. A script runs from a copy made now; STOKER_SCRIPT is its original path. After -- the words

@@ -238,10 +238,10 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     """Submit a command or script to the queue and print its id. The engine starts automatically.
 
     \b
-      stoker submit -- python train.py --lr 1e-3            one job on one GPU
+      stoker submit -- python3 train.py --lr 1e-3           one job on one GPU
       stoker submit -G 2 job.sh a b                         a script with its arguments, as sbatch does
-      stoker submit -a 0-9%4 'python train.py --seed {i}'   ten tasks, four at once
-      stoker submit -d 12 -G 0 -- python evaluate.py        after job 12 has succeeded
+      stoker submit -a 0-9%4 'python3 train.py --seed {i}'  ten tasks, four at once
+      stoker submit -d 12 -G 0 -- python3 evaluate.py       after job 12 has succeeded
 
     Several words are executed without a shell; one quoted word with spaces is run by your shell, and so are
     the lines of a file. {i}, {id}, {gpu} and {name} in the command are replaced. The job gets the

@@ -149,9 +149,9 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     """Submit one job for each point of a parameter space, and print the id of the sweep.
 
     \b
-      stoker sweep lr=0.1,0.01 depth=2..8 -- python train.py        14 jobs with --lr=0.1 --depth=2 ...
-      stoker sweep lr=1e-5..1e-1:log --method random -N 20 -- python train.py --lr {lr}
-      stoker sweep opt=sgd,adam momentum=0.8,0.9 if opt=sgd -- python train.py
+      stoker sweep lr=0.1,0.01 depth=2..8 -- python3 train.py       14 jobs with --lr=0.1 --depth=2 ...
+      stoker sweep lr=1e-5..1e-1:log --method random -N 20 -- python3 train.py --lr {lr}
+      stoker sweep opt=sgd,adam momentum=0.8,0.9 if opt=sgd -- python3 train.py
       stoker sweep @sweep.yaml                                      a file, also of Weights & Biases
 
     \b
@@ -223,7 +223,7 @@ def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values:
     if not files:
         if not specs:
             raise UsageError(
-                "no parameter given", "write one before the --: stoker sweep lr=0.1,0.01 -- python train.py"
+                "no parameter given", "write one before the --: stoker sweep lr=0.1,0.01 -- python3 train.py"
             )
         return asked
     from stoker.queue.sweep_files import read_sweep_file

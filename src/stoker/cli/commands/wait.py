@@ -31,8 +31,6 @@ TIMED_OUT = 124
 DETACHED = 130
 SCHEMA = "stoker.wait/1"
 NAMED_FAILURES = 20
-LAST_RESULTS = "skipped cancelled"
-"""Results that are told after the failures, in this order."""
 
 
 class WaitedJob(Struct, frozen=True):
@@ -83,7 +81,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str |
                 warn(f"waiting for {what}: {title(job)}")
             in_time = _wait(control, wanted, deadline)
         except KeyboardInterrupt:
-            warn(f"detached; {_those(wanted)}")
+            warn(f"detached; {_those(control, wanted)}")
             return DETACHED
         jobs = list(queries.jobs_of(control.store, wanted))
         return _report(control, jobs, ids, in_time=in_time, as_json=wants_json(as_json))
@@ -146,8 +144,10 @@ def exit_code_of(job: Job) -> int:
     return job.state.code or 1
 
 
-def _those(wanted: Sequence[int]) -> str:
-    return f"job {wanted[0]} continues" if len(wanted) == 1 else f"the {len(wanted)} jobs continue"
+def _those(control: Control, wanted: Sequence[int]) -> str:
+    if len(wanted) == 1:
+        return f"job {control.store.shown_id(wanted[0])} continues"
+    return f"the {len(wanted)} jobs continue"
 
 
 def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
@@ -159,7 +159,7 @@ def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_t
         _sum_up(control, jobs, words)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        warn(f"timed out; {_those([job.id for job in left])}")
+        warn(f"timed out; {_those(control, [job.id for job in left])}")
         return TIMED_OUT
     if len(jobs) == 1:
         return exit_code_of(jobs[0])
@@ -172,13 +172,14 @@ def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None
     for job in jobs:
         if isinstance(job.state, Ended) and job.state.result not in GOOD_RESULTS:
             by_result.setdefault(job.state.result, []).append(job)
-    results = sorted(by_result, key=LAST_RESULTS.find)
-    named = [job for result in results if result != "cancelled" or len(jobs) == 1 for job in by_result[result]]
+    results = sorted(by_result, key=lambda result: (result == "cancelled", result == "skipped"))
+    failures = [result for result in results if result != "cancelled" or len(jobs) == 1]
+    named = [job for result in failures for job in by_result[result]]
     for job in named[:NAMED_FAILURES]:
         warn(f"{id_text(job)} {end_text(control.store, job)}")
     if len(named) > NAMED_FAILURES:
         chosen = shlex.join(["stoker", "history", *(word for word in words if word != "all")])
-        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(results)}")
+        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(failures)}")
     if len(jobs) > 1 and results:
         among = f"the {len(jobs)} jobs that were open" if "all" in words else f"{len(jobs)} jobs"
         warn(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")

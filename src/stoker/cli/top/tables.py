@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from stoker.cli.top.widgets import strip_of
 from stoker.cli.views.job import peak_text
-from stoker.cli.views.job_table import ACTIVE, LOOKS, left_cell, memory_cell, progress_cell, start_cell
+from stoker.cli.views.job_table import ACTIVE, LOOKS, gpu_cell, left_cell, memory_cell, progress_cell, start_cell
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
 from stoker.core.text import printable
@@ -213,7 +213,7 @@ class JobsTab(JobTable[JobLine]):
             return ""
         if filtered:
             return "no job matches the filter (Esc removes it)"
-        return "no jobs; add one: stoker submit -- python train.py"
+        return "no jobs; add one: stoker submit -- python3 train.py"
 
     @property
     def wants_more(self) -> bool:
@@ -235,7 +235,7 @@ def jobs_table(jobs: Sequence[JobLine], now: float, width: int) -> Table:
     columns = [
         Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
         Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
+        Column("GPU", [gpu_cell(job.devices) for job in jobs], 5, most=7),
         Column("MEM", [memory_cell(job) for job in jobs], 4, right=True),
         Column("TIME", [_time(job, now) for job in jobs], 3, right=True),
         Column("LEFT", [Span(_left_or_start(job, now)) for job in jobs], 7, right=True),
@@ -305,7 +305,7 @@ def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
         Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
         Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 7, right=True),
         Column("RAN", list(map(Span, runs)), 8, right=True),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
+        Column("GPU", [gpu_cell(job.devices) for job in jobs], 3, most=7),
         Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
         Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 5, right=True),
     ]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.job_table import LOOKS, job_table, left_cell, progress_cell
+from stoker.cli.views.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
     EMPTY,
@@ -175,7 +175,7 @@ def _at_once(limit: int, *, is_task: bool) -> str:
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
     columns = [
         Column("ATTEMPT", [Span(str(one.number)) for one in attempts], 9, right=True),
-        Column("GPU", [Span(printable(",".join(one.devices)) or "-") for one in attempts], 6, most=12),
+        Column("GPU", [gpu_cell(one.devices) for one in attempts], 6, most=12),
         Column("STARTED", [Span(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
         Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
@@ -254,9 +254,9 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
         Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
         Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
         Column("EXIT", [Span(_exit(job)) for job in jobs], 5),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 7, most=7),
+        Column("GPU", [gpu_cell(job.devices) for job in jobs], 7, most=7),
         Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 6, right=True),
-        Column("RAN", [Span(or_dash(job.seconds and watch_text(job.seconds))) for job in jobs], 8, right=True),
+        Column("RAN", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 8, right=True),
         Column("ENDED", [Span(_ended(job, now)) for job in jobs], 4, right=True),
     ]
     names = [one_line(job.title or job.name or job.command) for job in jobs]
@@ -268,7 +268,7 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
     return table_lines(columns, "NAME / NOTE", last, width, LEAST_NAME, fit=fit_titles(names))
 
 
-def _exit(job: JobDetails) -> str:
+def _exit(job: JobDetails | PastLine) -> str:
     return f"signal {job.signal}" if job.signal else or_dash(job.exit_code)
 
 
@@ -296,12 +296,11 @@ def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
     jobs = sorted(past, key=lambda job: (job.ended.timestamp() // 60, job.id))
     waits = ["-" if job.wait_seconds is None else span_text(job.wait_seconds) for job in jobs]
     runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
-    exits = [f"signal {job.signal}" if job.signal else or_dash(job.exit_code) for job in jobs]
     columns = [
         Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
         Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9),
-        Column("EXIT", list(map(Span, exits)), 5),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 3, most=7),
+        Column("EXIT", [Span(_exit(job)) for job in jobs], 5),
+        Column("GPU", [gpu_cell(job.devices) for job in jobs], 3, most=7),
         Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
         Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
         Column("UTIL", [Span(or_dash(job.utilisation_percent, "{}%")) for job in jobs], 1, right=True),

@@ -76,7 +76,7 @@ def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: tuple[i
     done = [Column("DONE", [progress_cell(job.progress, bar) for job in jobs], 6)]
     columns = [
         *_first_columns(jobs, wide),
-        Column("GPU", [Span(printable(",".join(job.devices)) or "-") for job in jobs], 5, most=7),
+        Column("GPU", [gpu_cell(job.devices) for job in jobs], 5, most=7),
         Column("MEM", [memory_cell(job) for job in jobs], 3, right=True),
         Column("TIME", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 4, right=True),
         Column("LEFT", [Span(left_cell(job, now)) for job in jobs], 7, right=True),
@@ -141,6 +141,10 @@ def memory_cell(job: JobLine) -> Span:
     if reserved is None:
         return Span(f"{used / GIB:.1f}G")
     return Span(amount_text(used, reserved), "odd" if used > reserved else "")
+
+
+def gpu_cell(devices: Sequence[str]) -> Span:
+    return Span(printable(",".join(devices)) or "-")
 
 
 def left_cell(job: JobLine, now: float) -> str:
@@ -212,7 +216,7 @@ def _run_lines(run: InterruptedRun, now: float, sim: str) -> list[Line]:
     commands = (("run them in the queue", run.resume), ("discard them", run.discard))
     return [
         (Span(f" {jobs}", "faint"),),
-        *((Span(f"   {text}: {printable(command)}{sim}", "faint"),) for text, command in commands if command),
+        *((Span(f"   {text}: {command}{sim}", "faint"),) for text, command in commands if command),
     ]
 
 

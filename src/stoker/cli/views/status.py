@@ -56,7 +56,7 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     shown = chosen_jobs(listed, for_jobs, gaps=len(gap))
     jobs = job_table(shown, now, width, headers_in(for_jobs), gap) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
-        jobs = [(Span(f"No jobs. Submit one: stoker submit{sim} -- python train.py"),)]
+        jobs = [(Span(f"No jobs. Submit one: stoker submit{sim} -- python3 train.py"),)]
     if status.filtered and not shown:
         jobs = [(Span("no job matches the filter"),)]
     jobs += below[: max(0, room - len(jobs))]

@@ -8,7 +8,7 @@ import { getJob, postAction } from "../api";
 import { isOver } from "../changes";
 import { count } from "../format";
 import { refresh, useChanges } from "../state";
-import type { ActionName, ActionResult, Matching } from "../types";
+import type { ActionName, ActionResult, Matching, TasksLine } from "../types";
 
 /** What an action needs to know of a job. */
 export interface Target {
@@ -49,6 +49,11 @@ export function ask(action: ActionName, targets: Target[], matching?: Matching):
 
 function total(targets: Target[]): number {
   return targets.reduce((sum, target) => sum + (target.tasks ?? 1), 0);
+}
+
+/** How the server knows a target. */
+export function nameOf({ label, state, tasks = 1 }: Target): string | TasksLine {
+  return tasks > 1 ? { label, state } : label;
 }
 
 /** One sentence about the results. */
@@ -126,7 +131,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
     event.preventDefault();
     setBusy(true);
     try {
-      const meant = matching ?? targets.map((target) => target.label);
+      const meant = matching ?? targets.map(nameOf);
       const report = await postAction(action, meant, action === "priority" ? Number(value) : undefined);
       notice.value = summary(action, report.jobs);
       close();

@@ -1,4 +1,4 @@
-"""What engines tell of the jobs behind their leases."""
+"""Engines tell other users which jobs run under their leases; root drains devices for all."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ export async function searchAll(text: string, search: Search, isOld: () => boole
 
 /** Where the matches are: in lines that the page has, before them, or after them. */
 export interface Places {
-  /** Offsets of lines before those that the page has... */
+  /** Offsets of lines before those that the page has. */
   earlier: number[];
-  /** ... numbers of lines that it has... */
+  /** Numbers of lines that it has. */
   here: number[];
-  /** ... and offsets of lines after them. */
+  /** Offsets of lines after them. */
   later: number[];
 }
 
@@ -60,7 +60,7 @@ export function stepped({ earlier, here, later }: Places, match: number, step: n
 
 export type Step = { match: number } | { offset: number };
 
-/** `3/17`, `none`, `17+` where not all was searched, and a dot while the search goes on. */
+/** `3/17`, `none`, `17+` where not all was searched, and `…` while the search goes on. */
 export function placeText({ earlier, here, later }: Places, match: number, hits: Hits | null, busy: boolean): string {
   const total = earlier.length + here.length + later.length;
   const more = busy ? " …" : hits?.more ? "+" : "";

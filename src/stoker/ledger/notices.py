@@ -1,4 +1,4 @@
-"""The file format of notices: what an engine tells all users of the jobs behind its leases."""
+"""The file format of notices: an engine tells all users which jobs run under its leases."""
 
 from __future__ import annotations
 

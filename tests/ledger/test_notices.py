@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
+from stoker.ledger import Ledger, LedgerNotice, LedgerUnusable, prepare_ledger
 from stoker.ledger.notices import LeaseJob
 from support.ledger_files import lease_name, planted, taken
 
@@ -93,3 +93,12 @@ def test_a_list_of_drains_that_is_not_of_root(ledger: Ledger) -> None:
     path.symlink_to("/etc/hostname")
     view = ledger.live()
     assert (view.drained, "it cannot be opened" in view.warnings[0]) == ({}, True)
+
+
+def test_a_directory_in_the_place_of_the_list(ledger: Ledger) -> None:
+    """It drains nothing, and the error says what to remove."""
+    (ledger.path / "drained").mkdir()
+    view = ledger.live()
+    assert (view.drained, len(view.warnings)) == ({}, 1)
+    with pytest.raises(LedgerUnusable, match="drained is a directory"):
+        ledger.drain({"A": 5.0})

@@ -115,8 +115,9 @@ export function Confirm(): JSX.Element | null {
 function Dialog({ action, targets, matching }: Question): JSX.Element {
   const element = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
-  const priorities = prioritiesOf(targets);
-  const [value, setValue] = useState(priorities.includes(" ") ? "" : priorities);
+  const priorities = matching ? "" : prioritiesOf(targets); // those of jobs on other pages are not known
+  const differ = priorities.includes(" ");
+  const [value, setValue] = useState(differ ? "" : priorities);
   const stateOf = useStates(targets);
   const [problem, setProblem] = useState("");
   const { verb, note, danger } = WORDS[action];
@@ -168,7 +169,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
               autofocus
               onInput={(event) => setValue(event.currentTarget.value)}
             />
-            {priorities.includes(" ") ? <span class="faint">{`now ${priorities}`}</span> : null}
+            {differ ? <span class="faint">{`now ${priorities}`}</span> : null}
           </label>
         ) : null}
         <p class="faint">{note}</p>

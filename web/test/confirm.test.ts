@@ -14,6 +14,7 @@ test("a job that had finished by itself was not cancelled", () => {
     "1 job cancelled; 2 jobs had already finished",
   );
   expect(summary("retry", [result("failed", "queued", "")]).text).toBe("1 job queued again");
+  expect(summary("cancel", []).text).toContain("nothing was done");
   expect(summary("hold", [result("running", "running", "runs", true)]).bad).toBe(true);
 });
 

@@ -58,6 +58,7 @@ export function nameOf({ label, state, tasks = 1 }: Target): string | TasksLine 
 
 /** One sentence about the results. */
 export function summary(action: ActionName, results: ActionResult[]): Notice {
+  if (!results.length) return { text: "nothing was done: the jobs are in another state by now", bad: true };
   const refused = results.filter((result) => result.refused);
   const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
   const done = results.length - refused.length - late.length;

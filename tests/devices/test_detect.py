@@ -17,7 +17,7 @@ from stoker.core.errors import Impossible, UsageError
 from stoker.devices.detect import DeclaredDevices, NoDevices, Subset, known_names, simulate
 from support.build import simulated
 from support.nvml import DRIVER_NOT_LOADED, Bench, FakeGpu, FakeMachine
-from support.wait import ending, line_from
+from support.wait import ending, line_from, wait_until
 
 TWO = FakeMachine((FakeGpu("GPU-aaaa-1"), FakeGpu("GPU-aabb-2")))
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
@@ -240,14 +240,9 @@ _LOOKER = """
 import json, sys, time
 from stoker.devices.detect import LateDevices
 devices = LateDevices(sys.argv[1:], "no GPU found: at first", soonest=0.1)
-for line in sys.stdin:
-    deadline = time.monotonic() + 30
-    while True:
-        seen = devices.snapshot(time.time())
-        if line.strip() in (seen.note, str(len(seen.devices))) or time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    print(json.dumps([[each.id for each in seen.devices], seen.note]), flush=True)
+for _ in sys.stdin:
+    seen = devices.snapshot(time.time())
+    print(json.dumps([[device.id for device in seen.devices], seen.note]), flush=True)
 devices.close()
 """
 
@@ -260,19 +255,24 @@ def unloaded(bench: Bench) -> Bench:
 
 
 class Looker:
-    """A process that polls until it sees the expected devices."""
+    """A process that looks at the devices when it is asked to."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self._ids: list[str] = []
+        self._note = ""
 
     def look_for(self, wanted: str) -> tuple[list[str], str]:
-        """Wait for a note, or for a number of devices."""
+        """Let it look until it sees a note, or a number of devices."""
+        wait_until(lambda: self._sees(wanted))
+        return self._ids, self._note
+
+    def _sees(self, wanted: str) -> bool:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(wanted + "\n")
+        self._process.stdin.write("\n")
         self._process.stdin.flush()
-        ids, note = json.loads(line_from(self._process.stdout))
-        return ids, note
+        self._ids, self._note = json.loads(line_from(self._process.stdout))
+        return wanted in (self._note, str(len(self._ids)))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What engines tell of the jobs behind their leases."""
+"""Engines tell other users which jobs run under their leases; root drains devices for all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
+from stoker.ledger import Ledger, LedgerNotice, LedgerUnusable, prepare_ledger
 from stoker.ledger.notices import LeaseJob
 from support.ledger_files import lease_name, planted, taken
 
@@ -42,6 +42,9 @@ def test_a_lease_tells_its_job(ledger: Ledger) -> None:
         '{"leases":{"a":{"job":"1","pid":-1}}}',
         '{"leases":{"a":{"job":"1","until":1e300}}}',
         '{"leases":{"a":{"job":"1","name":"secret"}}}',
+        r'{"leases":{"a":{"job":"\u001b[2J"}}}',
+        r'{"leases":{"a":{"job":"1\n"}}}',
+        f'{{"leases":{{"a":{{"job":"{"9" * 1000}"}}}}}}',
     ],
 )
 def test_bad_contents_are_ignored(ledger: Ledger, contents: str) -> None:
@@ -51,16 +54,6 @@ def test_bad_contents_are_ignored(ledger: Ledger, contents: str) -> None:
         view = ledger.live()
         assert (list(view.leases.values()), view.waiting) == ([held.lease], {})
         assert name in view.warnings[0]
-
-
-def test_text_of_others_is_harmless(ledger: Ledger) -> None:
-    """It is short and moves no cursor."""
-    with taken(ledger, "A") as held:
-        notice = ledger.notify(LedgerNotice(leases={held.name: LeaseJob("\x1b[2J" + "9" * 1000)}))
-        (lease,) = ledger.live().leases.values()
-        assert lease.job.isprintable()
-        assert len(lease.job) < 30
-        ledger.retract(notice)
 
 
 def test_drains_of_root(ledger: Ledger) -> None:
@@ -93,3 +86,12 @@ def test_a_list_of_drains_that_is_not_of_root(ledger: Ledger) -> None:
     path.symlink_to("/etc/hostname")
     view = ledger.live()
     assert (view.drained, "it cannot be opened" in view.warnings[0]) == ({}, True)
+
+
+def test_a_directory_in_the_place_of_the_list(ledger: Ledger) -> None:
+    """It drains nothing, and the error says what to remove."""
+    (ledger.path / "drained").mkdir()
+    view = ledger.live()
+    assert (view.drained, len(view.warnings)) == ({}, 1)
+    with pytest.raises(LedgerUnusable, match="drained is a directory"):
+        ledger.drain({"A": 5.0})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -41,16 +42,24 @@ def in_place_of_stoker(directory: Path, program: str) -> Mapping[str, str]:
     return {**os.environ, "PYTHONPATH": str(package)}
 
 
+@pytest.fixture
+def waiting(tmp_path: Path) -> Iterator[str]:
+    """A statement that lets a process wait until the test is over."""
+    with (tmp_path / "gate").open("w") as gate:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        yield f"import fcntl; fcntl.flock(open({gate.name!r}), fcntl.LOCK_SH)"
+
+
 def test_one_that_lives_is_not_started_again(paths: Paths) -> None:
-    """Whoever asks for an engine has one."""
+    """There is an engine already."""
     engine_lock = EngineLock(paths, QUEUE)
     assert not ensure_engine(paths, [], {})
     engine_lock.close()
 
 
-def test_an_engine_that_is_ready(paths: Paths, tmp_path: Path) -> None:
-    """It says so through the pipe, and whoever started it goes on while it lives."""
-    program = f"import os, sys, time; os.write(int(sys.argv[-1]), {READY!r}); time.sleep(0.5)"
+def test_an_engine_that_is_ready(paths: Paths, tmp_path: Path, waiting: str) -> None:
+    """It says so through the pipe, and the process that started it goes on while it lives."""
+    program = f"import os, sys; os.write(int(sys.argv[-1]), {READY!r}); {waiting}"
     assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
@@ -89,17 +98,17 @@ sys.exit(9)
         ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 
 
-def test_an_engine_that_failed_because_another_was_faster(paths: Paths, tmp_path: Path) -> None:
+def test_an_engine_that_failed_because_another_was_faster(paths: Paths, tmp_path: Path, waiting: str) -> None:
     """There is one, which is all that was wanted."""
     paths.engines.mkdir()
     program = f"""
-import fcntl, os, sys, time
+import fcntl, os, sys
 lock = os.open({str(lock_path(paths, QUEUE))!r}, os.O_CREAT | os.O_RDWR)
 fcntl.flock(lock, fcntl.LOCK_EX)
 if os.fork():
     os._exit(3)
 os.close(int(sys.argv[-1]))
-time.sleep(2)
+{waiting}
 """
     assert ensure_engine(paths, [], in_place_of_stoker(tmp_path, program))
 

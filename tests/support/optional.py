@@ -65,7 +65,7 @@ def require(*names: str) -> str:
 
 
 def refuse(why: str) -> NoReturn:
-    """Skip the test; in CI, where nobody notices a skip, fail it."""
+    """Skip the test; in CI, where a skip is easily overlooked, fail it."""
     import pytest  # CI runs this module before pytest is installed
 
     if os.environ.get("CI") == "true":

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 def reserved_port() -> Iterator[int]:
     """A port of 127.0.0.1 that only a server with SO_REUSEADDR can take, also after one that was killed.
 
-    The kernel gives a bound port to nobody else; one on which nobody listens can be shared by those who asked for it.
+    The kernel gives a bound port to no other program. As long as no program listens on it, those that ask for this very
+    port can share it.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -13,12 +13,12 @@ PATIENCE_SECONDS = 60.0
 """More than anything takes on a machine with far too much to do."""
 
 
-def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the condition holds; fail when it never does."""
+def wait_until(condition: Callable[[], object], seconds: float = PATIENCE_SECONDS, pause: float = 0.01) -> None:
+    """Wait until the condition holds, and look again after each pause; fail when it never does."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.01)
+        time.sleep(pause)
 
 
 def line_from(stream: IO[AnyStr] | None) -> AnyStr:

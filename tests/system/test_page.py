@@ -193,7 +193,7 @@ def test_a_priority_is_never_guessed(site: Site, view: View) -> None:
 
 
 def test_all_jobs_of_all_pages(site: Site, view: View) -> None:
-    """They are chosen at once, and only as many as were shown; a line of tasks leads to its array."""
+    """They are chosen at once, only as many as were shown, and no priority is guessed. A line leads to its array."""
     tasks = site.queue.submit(*["true"] * 120, names=["mass"] * 120, array=True, held="test", resources=NO_GPU)
     view.open("jobs?state=held")
     view.page.get_by_role("link", name="mass").click()
@@ -203,6 +203,9 @@ def test_all_jobs_of_all_pages(site: Site, view: View) -> None:
     view.wait("100 jobs chosen")
     view.page.get_by_role("button", name="Choose all that match").click()
     view.wait("120 jobs chosen")
+    view.page.get_by_role("toolbar").get_by_role("button", name="Priority").click()
+    assert view.page.locator("dialog input").input_value() == ""
+    view.page.locator("dialog").get_by_role("button", name="Go back").click()
     view.page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
     view.page.locator("dialog").get_by_text("and 112 more").wait_for()
     view.page.locator("dialog").get_by_role("button", name="Cancel 120 jobs").click()

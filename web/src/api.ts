@@ -16,6 +16,7 @@ import type {
   Status,
   SweepLine,
   SweepPage,
+  TasksLine,
   Timeline,
   Usage,
 } from "./types";
@@ -116,7 +117,7 @@ export function downloadAddress(label: string, attempt: number, stream: string):
 
 export function postAction(
   action: ActionName,
-  jobs: string[] | Matching,
+  jobs: (string | TasksLine)[] | Matching,
   value?: number,
 ): Promise<{ jobs: ActionResult[] }> {
   const named = Array.isArray(jobs) ? { jobs } : { matching: jobs };

@@ -1,5 +1,6 @@
 /** A search in all of a log: the server finds what the page has not loaded. */
 
+import { size } from "./format";
 import type { LogSearch } from "./types";
 
 const MOST_REQUESTS = 16;
@@ -9,7 +10,9 @@ export interface Hits {
   text: string;
   /** First bytes of the lines that match, in the order of the file. */
   offsets: number[];
-  /** Whether the log may have more, which were not searched. */
+  /** Bytes at the end of the log that were searched. */
+  searched: number;
+  /** Whether the log may have more before them. */
   more: boolean;
 }
 
@@ -19,23 +22,25 @@ export type Search = (text: string, before: number | undefined) => Promise<LogSe
 export async function searchAll(text: string, search: Search, isOld: () => boolean): Promise<Hits | null> {
   const offsets: number[] = [];
   let before: number | undefined;
+  let searched = 0;
   for (let request = 0; request < MOST_REQUESTS; request++) {
     const found = await search(text, before);
     if (isOld()) return null;
     offsets.push(...found.offsets);
     before = found.start;
+    searched = found.size - before;
     if (before === 0 || offsets.length >= MOST_HITS) break;
   }
-  return { text, offsets: offsets.reverse(), more: before !== 0 };
+  return { text, offsets: offsets.reverse(), searched, more: before !== 0 };
 }
 
 /** Where the matches are: in lines that the page has, before them, or after them. */
 export interface Places {
-  /** Offsets of lines before those that the page has... */
+  /** Offsets of lines before those that the page has. */
   earlier: number[];
-  /** ... numbers of lines that it has... */
+  /** Numbers of lines that it has. */
   here: number[];
-  /** ... and offsets of lines after them. */
+  /** Offsets of lines after them. */
   later: number[];
 }
 
@@ -60,10 +65,10 @@ export function stepped({ earlier, here, later }: Places, match: number, step: n
 
 export type Step = { match: number } | { offset: number };
 
-/** `3/17`, `none`, `17+` where not all was searched, and a dot while the search goes on. */
+/** `3/17`, `none`, `17+` where not all was searched, and `…` while the search goes on. */
 export function placeText({ earlier, here, later }: Places, match: number, hits: Hits | null, busy: boolean): string {
   const total = earlier.length + here.length + later.length;
   const more = busy ? " …" : hits?.more ? "+" : "";
-  if (!total) return busy ? "…" : hits?.more ? "none in the last 1G" : "none";
+  if (!total) return busy ? "…" : hits?.more ? `none in the last ${size(hits.searched)}` : "none";
   return here.length ? `${earlier.length + match + 1}/${total}${more}` : `–/${total}${more}`;
 }

@@ -249,6 +249,12 @@ export interface Changes {
 
 export type ActionName = "cancel" | "retry" | "hold" | "release" | "priority";
 
+/** Tasks of an array that share a line; the state tells which of them are meant if the label is shortened. */
+export interface TasksLine {
+  label: string;
+  state: string;
+}
+
 /** All jobs of a list, as many as the user saw. */
 export interface Matching {
   count: number;

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 
-import { prioritiesOf, summary } from "../src/parts/confirm";
+import { nameOf, prioritiesOf, summary } from "../src/parts/confirm";
 import type { ActionResult } from "../src/types";
 
 function result(before: string, after: string, said: string, refused = false): ActionResult {
@@ -14,6 +14,7 @@ test("a job that had finished by itself was not cancelled", () => {
     "1 job cancelled; 2 jobs had already finished",
   );
   expect(summary("retry", [result("failed", "queued", "")]).text).toBe("1 job queued again");
+  expect(summary("cancel", []).text).toContain("nothing was done");
   expect(summary("hold", [result("running", "running", "runs", true)]).bad).toBe(true);
 });
 
@@ -26,4 +27,10 @@ test("different priorities are told, and none of them is proposed", () => {
   });
   expect(prioritiesOf([target(7), target(7)])).toBe("7");
   expect(prioritiesOf([target(7), target(0), target(3)])).toBe("0 to 7");
+});
+
+test("a line of several tasks is sent with its state", () => {
+  const line = { label: "12.[0,3,…]", title: "", state: "held", tasks: 40 };
+  expect(nameOf(line)).toEqual({ label: "12.[0,3,…]", state: "held" });
+  expect(nameOf({ ...line, label: "12.3", tasks: 1 })).toBe("12.3");
 });

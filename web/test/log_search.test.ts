@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 
 import { placeText, placesOf, searchAll, stepped } from "../src/log_search";
 
-const HITS = { text: "x", offsets: [5, 40, 70, 200], more: false };
+const HITS = { text: "x", offsets: [5, 40, 70, 200], searched: 400, more: false };
 
 describe("a search in a log", () => {
   test("goes on until the start of the file", async () => {
@@ -15,7 +15,12 @@ describe("a search in a log", () => {
       asked.push(before);
       return Promise.resolve(parts[asked.length - 1] ?? { offsets: [], start: 0, size: 0 });
     };
-    expect(await searchAll("x", search, () => false)).toEqual({ text: "x", offsets: [100, 800, 900], more: false });
+    expect(await searchAll("x", search, () => false)).toEqual({
+      text: "x",
+      offsets: [100, 800, 900],
+      searched: 1000,
+      more: false,
+    });
     expect(asked).toEqual([undefined, 500]);
     expect(await searchAll("x", search, () => true)).toBeNull();
   });
@@ -27,7 +32,9 @@ describe("a search in a log", () => {
     expect(placesOf(HITS, "another text", [], 30, 100).earlier).toEqual([]);
     expect(placeText(placesOf(HITS, "x", [], 300, 400), 0, HITS, false)).toBe("–/4");
     expect(placeText({ earlier: [], here: [], later: [] }, 0, null, true)).toBe("…");
-    expect(placeText({ earlier: [], here: [], later: [] }, 0, { ...HITS, more: true }, false)).toBe("none in the last 1G");
+    expect(placeText({ earlier: [], here: [], later: [] }, 0, { ...HITS, searched: 2 ** 30, more: true }, false)).toBe(
+      "none in the last 1.0G",
+    );
   });
 
   test("steps to the next match, wherever it is, and round again", () => {

@@ -32,8 +32,10 @@ def read(directory: int) -> dict[str, float]:
     try:
         with opened(directory, NAME) as fd:
             status = os.fstat(fd)
-            if status.st_uid != ROOT or not stat.S_ISREG(status.st_mode):
+            if status.st_uid != ROOT:
                 raise InvalidFile(f"it belongs to {owner_name(status.st_uid)}, and only root drains devices for all")
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidFile("not a file of Stoker")
             return dict(_decoder.decode(within_limit(os.read(fd, SIZE_LIMIT + 1))))
     except FileNotFoundError:
         return {}
@@ -47,7 +49,10 @@ def read(directory: int) -> dict[str, float]:
 
 def write(directory: int, drains: Mapping[str, float]) -> None:
     """Replace the list."""
-    if drains:
-        os.close(publish(directory, NAME, within_limit(msgspec.json.encode(drains))))
-    else:
+    if not drains:
         unlink(directory, NAME)
+        return
+    try:
+        os.close(publish(directory, NAME, within_limit(msgspec.json.encode(drains))))
+    except IsADirectoryError as error:
+        raise OSError(error.errno, f"{NAME} is a directory that a user made there: remove it") from error

@@ -1,4 +1,4 @@
-"""The file format of notices: what an engine tells all users of the jobs behind its leases."""
+"""The file format of notices: an engine tells all users which jobs run under its leases."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from stoker.core.lease import Lease
-from stoker.ledger.files import LARGEST, InvalidFile, Moment, Process, owner_name, printable, within_limit
+from stoker.ledger.files import LARGEST, InvalidFile, Moment, Process, owner_name, within_limit
 
 KIND = "jobs"
-JOB_LIMIT = 24
 MOST_LEASES = 400
 """Leases that one notice tells of: more would not fit into the size that readers accept."""
 
@@ -23,8 +22,8 @@ MOST_LEASES = 400
 class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The job that runs under a lease now. Nothing tells its name or command."""
 
-    job: str
-    """Its id in the queue of its user."""
+    job: Annotated[str, Meta(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?\Z")]
+    """Its id in the queue of its user: any other text makes the file void, so that none reaches a screen."""
     pid: Process = 0
     """Its first process; 0 where that is not known yet."""
     until: Moment | None = None
@@ -79,6 +78,4 @@ def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
 
 
 def _explained(lease: Lease, job: LeaseJob | None) -> Lease:
-    return (
-        lease if job is None else replace(lease, job=printable(job.job)[:JOB_LIMIT], process=job.pid, until=job.until)
-    )
+    return lease if job is None else replace(lease, job=job.job, process=job.pid, until=job.until)

@@ -98,7 +98,7 @@ class RemovedLeases:
     def _locked(self, directory: int) -> set[int]:
         """The inodes of all leases of this ledger that a process holds, with or without a name.
 
-        None where none of the live ones is among them: some file systems show other numbers to stat than to the kernel.
+        It is empty if no live lease is among them: with some file systems, stat shows other numbers than the kernel.
         """
         device = os.fstat(directory).st_dev
         wanted = (os.major(device), os.minor(device), self._mark)

@@ -9,7 +9,18 @@ from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
-from stoker.core.selectors import All, Last, Named, Numbers, Pick, Task, parse_selection, parse_tasks, pick_text
+from stoker.core.selectors import (
+    All,
+    Last,
+    Named,
+    Numbers,
+    Pick,
+    Task,
+    line_word,
+    parse_selection,
+    parse_tasks,
+    pick_text,
+)
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
 from stoker.queue.view_model import LETTERS
@@ -105,6 +116,12 @@ def find_last(store: Store) -> list[int]:
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
     found = {job.id: job for job in queries.jobs_of(store, ids)}
     return [found[job_id] for job_id in ids]
+
+
+def tasks_of_line(store: Store, label: str, state: str) -> list[Job]:
+    """The tasks of an array that a list shows in one line: of those that its label can mean, those in its state."""
+    states = ("held",) if state == "held" else WAITING
+    return jobs_in_order(store, find(store, [line_word(label)], chosen=Filter(states=states)))
 
 
 def is_there(store: Store, word: str) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Job, Queued
-from stoker.core.selectors import line_word
+from stoker.core.job import Job
 from stoker.core.text import printable
 from stoker.queue.action_results import SCHEMA, ChangeResult, Report
 from stoker.queue.actions import cancel, hold, release
@@ -22,7 +21,7 @@ from stoker.queue.engine_process import simulated_gpus
 from stoker.queue.jobs_page import ids_of_pages
 from stoker.queue.knowledge import Knowledge, known
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry
-from stoker.queue.select import find, jobs_in_order
+from stoker.queue.select import find, jobs_in_order, tasks_of_line
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from stoker.web.query import jobs_filter
@@ -37,13 +36,25 @@ VERBS: dict[Name, str] = {
 }
 LARGEST = 2 * 2**20
 """Bytes of a request."""
-_LABEL = re.compile(r"(?a)(\d{1,18})(?:\.(?:(\d{1,18})|(\[[0-9,:…-]+\])))?")
+MOST_JOBS = 2**53
+"""More than any queue has."""
+_LABEL = re.compile(r"(?a)\d{1,18}(\.\d{1,18})?")
+_LABEL_OF_TASKS = re.compile(r"(?a)\d{1,18}\.\[[0-9,:…-]+\]")
+
+
+class TasksLine(Struct, frozen=True, forbid_unknown_fields=True):
+    """Tasks of an array that a list shows in one line."""
+
+    label: str
+    """Such as `12.[3-99]`; it may be shortened."""
+    state: str
+    """As the line shows it: `held` means tasks on hold, any other word those that wait."""
 
 
 class Matching(Struct, frozen=True, forbid_unknown_fields=True):
     """All jobs that a list shows on its pages."""
 
-    count: int
+    count: Annotated[int, Meta(ge=0, le=MOST_JOBS)]
     """How many there were when the user chose them; if there are more now, nothing is done."""
     state: str = ""
     group: str = ""
@@ -55,9 +66,8 @@ class Action(Struct, frozen=True, forbid_unknown_fields=True):
     """An action on jobs: `POST /api/v1/actions`."""
 
     action: Name
-    jobs: list[str] = []
-    """Labels as the page shows them: `3`, `12.4`, and `12.[3-99]` for the tasks of a line, of which only those that
-    wait are meant."""
+    jobs: list[str | TasksLine] = []
+    """Labels such as `3` and `12.4`, and lines of several tasks."""
     value: int | None = None
     """The new priority."""
     matching: Matching | None = None
@@ -75,7 +85,7 @@ def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
     """Do it, and tell what became of each job."""
     with contextlib.closing(open_store(paths)) as store:
         control = Control(paths, store, simulated_gpus(sim, paths))
-        jobs = [job for label in action.jobs for job in _jobs(control, label)]
+        jobs = [job for given in action.jobs for job in _jobs(control, given)]
         if action.matching is not None:
             with known(paths, simulated=bool(sim)) as knowledge:
                 ids = _matching(knowledge, action.matching)
@@ -110,10 +120,10 @@ def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeR
             return edit_jobs(control, Rewriter(control), jobs, {"priority": action.value})
 
 
-def _jobs(control: Control, label: str) -> list[Job]:
-    """The jobs of a line. Names and words such as `all` are not accepted: a job could be called so."""
-    match = _LABEL.fullmatch(label)
-    if match is None:
+def _jobs(control: Control, given: str | TasksLine) -> list[Job]:
+    label, form = (given, _LABEL) if isinstance(given, str) else (given.label, _LABEL_OF_TASKS)
+    if not form.fullmatch(label):
         raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
-    jobs = jobs_in_order(control.store, find(control.store, [line_word(label)]))
-    return [job for job in jobs if isinstance(job.state, Queued)] if match[3] else jobs
+    if isinstance(given, TasksLine):
+        return tasks_of_line(control.store, label, given.state)
+    return jobs_in_order(control.store, find(control.store, [label]))

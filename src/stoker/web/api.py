@@ -40,7 +40,7 @@ from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
 from stoker.store.reader import Reader
-from stoker.store.writer import Store, check_existing, open_existing
+from stoker.store.writer import Store, check_existing, open_store
 from stoker.web.actions import LARGEST as LARGEST_BODY
 from stoker.web.actions import carry_out, parse_action
 from stoker.web.answers import answer, failure
@@ -81,7 +81,6 @@ class Service(Struct, frozen=True):
         return bool(self.sim)
 
     def known(self) -> contextlib.AbstractContextManager[Knowledge]:
-        check_existing(self.paths)
         return known(self.paths, simulated=self.simulated)
 
 
@@ -105,26 +104,23 @@ def routes(service: Service) -> list[BaseRoute]:
         "sweeps/{sweep}": api.sweep,
     }
     return [
-        *(
-            Route(f"/api/v1/{path}", _explained(endpoint, service.paths), methods=["GET"])
-            for path, endpoint in reads.items()
-        ),
+        *(Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()),
         Route("/api/v1/actions", api.act, methods=["POST"]),
     ]
 
 
-def _explained(endpoint: Endpoint, paths: Paths) -> Endpoint:
+def explained(endpoint: Endpoint, service: Service) -> Endpoint:
     """Answer errors that a user can meet as JSON, also that the queue is gone. Starlette runs it in a thread."""
 
     @wraps(endpoint)
-    def explained(request: Request) -> Response:
+    def checked(request: Request) -> Response:
         try:
-            check_existing(paths)
+            check_existing(service.paths)
             return endpoint(request)
         except StokerError as error:
             return failure(error)
 
-    return explained
+    return checked
 
 
 class Api:
@@ -156,10 +152,8 @@ class Api:
         return answer(_one_job(found))
 
     def log(self, request: Request) -> Response:
-        offset, limit = (
-            number_of(request.query_params, "offset", 0),
-            number_of(request.query_params, "limit", LARGEST_PART, least=0),
-        )
+        offset = number_of(request.query_params, "offset", 0)
+        limit = number_of(request.query_params, "limit", LARGEST_PART, least=0)
         return answer(read_log(self._log_file(request), offset, limit))
 
     def search_log(self, request: Request) -> Response:
@@ -226,7 +220,7 @@ class Api:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[Store]:
-        with contextlib.closing(open_existing(self._paths)) as store:
+        with contextlib.closing(open_store(self._paths)) as store:
             yield store
 
 

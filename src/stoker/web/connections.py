@@ -26,7 +26,7 @@ def most_connections() -> int:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if it is one too many, or if no request comes."""
+    """A connection that is closed if there are too many, or if no complete request comes in time."""
 
     most = MOST_CONNECTIONS
     _deadline: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class BoundedConnection(H11Protocol):
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_deadline()
-        elif self._deadline is None:  # bytes of the next request, or of a body that nobody reads
+        elif self._deadline is None:  # bytes of the next request, or of a body that the application does not read
             self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -56,7 +56,7 @@ class BoundedConnection(H11Protocol):
 
 
 class LoopErrors:
-    """Handles errors of the event loop: a shortage of files is told once a minute, whoever causes it."""
+    """Handles errors of the event loop: a shortage of files is told once a minute, and not at each connection."""
 
     def __init__(self) -> None:
         self._next = 0.0

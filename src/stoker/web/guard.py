@@ -38,7 +38,8 @@ _ENTRANCE = """<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" c
 not send a cookie with SameSite=Strict."""
 _LOCKED = """<!doctype html><meta charset="utf-8"><title>Stoker</title>
 <h1>This page needs a new link</h1>
-<p>Type <code>stoker web</code> on the server, and open the link that it prints. A link works once, for ten minutes.</p>
+<p>Type <code>stoker web</code> on the server, and open the link that it prints.
+A link works once, within ten minutes.</p>
 """
 COOKIE_SECONDS = 30 * 86400
 
@@ -47,7 +48,7 @@ class Guard:
     """Lets only those through who know the token."""
 
     def __init__(self, app: ASGIApp, token: str, *, readonly: bool, started: float) -> None:
-        """`started` is when the server did: it does not know which earlier links were used."""
+        """Take no link from before `started`, when the server began: it does not know which of those were used."""
         self._app = app
         self._token = token.encode()
         self._readonly = readonly
@@ -92,7 +93,7 @@ class Guard:
         return answer
 
     def _take(self, code: str, now: float) -> bool:
-        """Whether a code is valid; it is not any more afterwards."""
+        """Use a code up; False if it is not valid."""
         made = time_of_code(self._token.decode(), code)
         if made is None or made < self._started or not now - CODE_SECONDS <= made <= now + 1 or code in self._used:
             return False

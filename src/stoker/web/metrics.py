@@ -11,14 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stoker.core.errors import StokerError
 from stoker.queue.view_builder import status_of
 from stoker.queue.view_model import DeviceLine, Status
 from stoker.store import queries
 from stoker.store.paths import host_name
 from stoker.store.queries import Period
-from stoker.web.answers import failure
-from stoker.web.api import Service
+from stoker.web.api import Service, explained
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -80,14 +78,11 @@ def _of_devices(name: str, text: str, values: list[tuple[DeviceLine, float | Non
 
 def route(service: Service) -> Route:
     def metrics(_request: Request) -> Response:
-        try:
-            with service.known() as knowledge:
-                ended = queries.past_counts(knowledge.store, Period())
-                status = status_of(knowledge, host_name(), 0)
-        except StokerError as error:
-            return failure(error)
+        with service.known() as knowledge:
+            ended = queries.past_counts(knowledge.store, Period())
+            status = status_of(knowledge, host_name(), 0)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Figures(status, ended))
         return Response(generate_latest(registry), media_type=TYPE)
 
-    return Route("/metrics", metrics)
+    return Route("/metrics", explained(metrics, service))

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,9 +61,10 @@ def serve(service: Service, token: str, listener: socket.socket, address: str, l
     )
     lock.announce(WebServer(os.getpid(), address, service.readonly))
     AppStatus.enable_automatic_graceful_drain = False  # the server ends the streams itself
-    for number in (signal.SIGTERM, signal.SIGHUP):  # uvicorn ends at TERM, then raises it for this handler
-        signal.signal(number, lambda *_: sys.exit(0))
-    _Server(config, broadcast).run(sockets=[listener])
+    server = _Server(config, broadcast)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # uvicorn ends the server, and then raises the signal once more
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):

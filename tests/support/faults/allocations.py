@@ -1,7 +1,7 @@
 """Processes between Slurm and a job are killed: the pilot, the program of a task, their parent, Slurm's own process.
 
-A job stays for long at its first run and ends at once at the next, so that a first run that was left alive is still
-there when the second one begins; the lock of the job tells.
+The first run of a job takes long and the next one ends at once, so that a first run that was left alive is still there
+when the second one begins; the lock of the job tells.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import contextlib
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.cluster import NAME
-from support.faults.clusters import WITNESS, Heads, heads
+from support.faults.clusters import Heads, heads, resume_nodes
 from support.faults.table import fault
 from support.reaper import descendants, is_alive
 from support.slurm import Slurm, running_slurm
@@ -39,7 +37,7 @@ TASK = "stoker.sites.slurm.node"
 
 
 def victims(slurm: Slurm, role: str, *, pilots: bool) -> list[int]:
-    """Processes of one allocation that are in the way of the kill, Slurm's first."""
+    """The processes of one allocation that a role means, parents first."""
     below = descendants(slurm.process)
     guards = [pid for pid in below if _is_guard(pid, below, pilots=pilots)]
     if not guards:
@@ -75,7 +73,7 @@ def _parent(pid: int) -> int:
 
 
 def kill(pids: list[int]) -> None:
-    """All at once: stopped first, so that none sees another die."""
+    """Kill all at once: they are stopped first, so that none sees another die."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
@@ -84,15 +82,12 @@ def kill(pids: list[int]) -> None:
 
 
 def strike(queue: Heads, role: str, pause: float, *, pilots: bool) -> None:
-    """Submit jobs, and kill what is above them as soon as all of them run."""
-    slurm, before = queue.lab.slurm, len(queue.lab.lines("began"))
-    words = ["submit", "-M", NAME, "--parsable", "-a", f"0-{TASKS - 1}", "-G", "1", "--"]
-    done = queue.lab(*words, "sh", "-c", WITNESS.format(work=WORK, code=0))
-    assert done.code == 0, done
-    queue.jobs |= dict.fromkeys(range(int(done.out), int(done.out) + TASKS), 0)
+    """Submit jobs, and kill what is above them, so many seconds after all of them run."""
+    before = len(queue.lab.lines("began"))
+    queue.submit(WORK, "-G", "1", code=0, tasks=TASKS)
     wait_until(lambda: len(queue.lab.lines("began")) >= before + TASKS)
     time.sleep(pause)
-    found = victims(slurm, role, pilots=pilots)
+    found = victims(queue.lab.slurm, role, pilots=pilots)
     assert found, f"no {role} to kill"
     kill(found)
     queue.kills[f"{role} of a {'pilot' if pilots else 'task'}"] += 1
@@ -100,26 +95,18 @@ def strike(queue: Heads, role: str, pause: float, *, pilots: bool) -> None:
 
 @fault(
     "kill-allocation",
-    "no job runs beside a process of its last attempt, whoever is killed between Slurm and the job",
+    "no job runs beside a process of its last attempt, whichever process between Slurm and the job is killed",
     needs=("slurm",),
 )
 def kill_allocation(trial: QueueStorm) -> None:
-    """In a campaign everyone, else one of them by chance; with and without pilots."""
+    """With and without pilots; in a campaign each process in turn, else one by chance."""
     trial.submit([Work(trial.next_number)])
-    pilots = trial.dice.random() < 0.5
-    ways = [(role, way) for role in ROLES for way in (False, True)]
-    chosen = ways if trial.thorough else [(trial.dice.choice(ROLES), pilots)]
+    ways = [False, True] if trial.thorough else [trial.dice.random() < 0.5]
+    roles = ROLES if trial.thorough else [trial.dice.choice(ROLES)]
     with running_slurm(nodes=2, kill_wait=1) as slurm:
-        for way in sorted({way for _, way in chosen}):
-            with heads(trial.home / f"cluster-{way:d}", slurm, pilots=way) as queue:
-                for role in [role for role, its_way in chosen if its_way == way]:
-                    strike(queue, role, trial.dice.uniform(0.0, LONGEST_PAUSE), pilots=way)
-                    queue.wait_jobs(lambda: _resume(slurm))
-                trial.broken += queue.findings(losses=True)
-                trial.blows.update(Counter(queue.kills))
-                trial.blows["cluster job"] += len(queue.jobs)
-
-
-def _resume(slurm: Slurm) -> None:
-    """A person resumes a node that Slurm drained."""
-    slurm.attempt("scontrol", "update", "nodename=ALL", "state=resume")
+        for pilots in ways:
+            with heads(trial.home / f"cluster-{pilots:d}", slurm, pilots=pilots) as queue:
+                for role in roles:
+                    strike(queue, role, trial.dice.uniform(0.0, LONGEST_PAUSE), pilots=pilots)
+                    queue.wait_jobs(lambda: resume_nodes(slurm))
+                queue.report(trial, losses=True)

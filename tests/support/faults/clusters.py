@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -112,16 +111,16 @@ class Heads:
             else:
                 self.submit("sleep 0.3")
             wait_until(once.exists)
-        self.kills[name] += 1
+        self.kills[f"cluster engine: {name}"] += 1
         self.lab("status")  # brings an engine back
 
-    def submit(self, work: str, *options: str, code: int = 3) -> None:
+    def submit(self, work: str, *options: str, code: int = 3, tasks: int = TASKS) -> None:
         """Submit an array; the engine that starts for it may die before it works, which the submit tells."""
         line = WITNESS.format(work=work, code=code)
-        words = ["submit", "-M", NAME, "--parsable", "-a", f"0-{TASKS - 1}", *options, "--", "sh", "-c", line]
+        words = ["submit", "-M", NAME, "--parsable", "-a", f"0-{tasks - 1}", *options, "--", "sh", "-c", line]
         done = self.lab(*words)
         assert done.code in (0, NO_ENGINE), done
-        self.jobs |= dict.fromkeys(range(int(done.out), int(done.out) + TASKS), code)
+        self.jobs |= dict.fromkeys(range(int(done.out), int(done.out) + tasks), code)
 
     @contextlib.contextmanager
     def _engine_that_dies(self, step: Step, once: Path) -> Iterator[None]:
@@ -176,6 +175,12 @@ class Heads:
         with contextlib.suppress(AssertionError):
             wait_until(lambda: (meanwhile(), self.lab("status"), self._all_over())[-1], END_SECONDS)
 
+    def report(self, trial: QueueStorm, *, losses: bool = False) -> None:
+        """Tell the trial what was broken and what was killed."""
+        trial.broken += self.findings(losses=losses)
+        trial.blows.update(self.kills)
+        trial.blows["cluster job"] += len(self.jobs)
+
     def _all_over(self) -> bool:
         return all(isinstance(self.lab.job(job).state, Ended) for job in [*self.jobs, *self.cancelled])
 
@@ -201,9 +206,7 @@ def kill_cluster_engine(trial: QueueStorm) -> None:
         for name in trial.dice.sample(sorted(steps), STEPS_A_ROUND):
             queue.kill_at(name, steps[name])
         queue.wait_jobs()
-        trial.broken += queue.findings()
-        trial.blows.update({f"cluster engine: {name}": times for name, times in queue.kills.items()})
-        trial.blows["cluster job"] += len(queue.jobs)
+        queue.report(trial)
 
 
 @fault(
@@ -223,17 +226,19 @@ def kill_controller(trial: QueueStorm) -> None:
             queue.submit(f"sleep {trial.dice.uniform(0.2, longest):.2f}", "-G", "1", code=0)
         for count in (4, 12) if trial.thorough else (4,):
             number = count + trial.dice.randrange(4)
-            wait_until(lambda least=number: _resume(slurm) and len(queue.lab.lines("began")) >= least)  # type: ignore[misc]
+            wait_until(lambda least=number: _have_begun(queue, least), pause=0.3)  # type: ignore[misc]
             slurm.stop_controller(signal.SIGKILL)
             slurm.start_controller()
             trial.blows["controller"] += 1
-        queue.wait_jobs(lambda: _resume(slurm))
-        trial.broken += queue.findings(losses=True)
-        trial.blows["cluster job"] += len(queue.jobs)
+        queue.wait_jobs(lambda: resume_nodes(slurm))
+        queue.report(trial, losses=True)
 
 
-def _resume(slurm: Slurm) -> bool:
-    """A person resumes nodes, which Slurm drains for "Duplicate jobid"."""
+def _have_begun(queue: Heads, least: int) -> bool:
+    resume_nodes(queue.lab.slurm)
+    return len(queue.lab.lines("began")) >= least
+
+
+def resume_nodes(slurm: Slurm) -> None:
+    """Do as an administrator does: Slurm drains nodes, for example for "Duplicate jobid"."""
     slurm.attempt("scontrol", "update", "nodename=ALL", "state=resume")
-    time.sleep(0.3)
-    return True

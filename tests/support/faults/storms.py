@@ -47,8 +47,8 @@ def storm_of_sweeps(trial: QueueStorm) -> None:
     home = trial.home / "sweep"
     home.mkdir()
     with contextlib.closing(Background(home)) as background:
-        storm = SweepStorm(background, trial.weather.seed, kills=30, count=24)
-        trial.broken += storm.rage()
+        storm = SweepStorm(background, trial.weather.seed, count=24)
+        trial.broken += storm.rage(kills=30)
         trial.blows.update(storm.blows)
 
 

@@ -26,29 +26,20 @@ FULL_SECONDS = 7.0
 class SweepStorm:
     """Kills at random moments; the seed decides what is killed."""
 
-    def __init__(
-        self,
-        background: Background,
-        seed: int,
-        kills: int = 0,
-        count: int = COUNT,
-        targets: Sequence[str] = TARGETS,
-    ) -> None:
+    def __init__(self, background: Background, seed: int, count: int = COUNT) -> None:
         self.blows: Counter[str] = Counter()
         self._count = count
         self._background = background
         self._dice = random.Random(seed)
-        self._kills = kills
-        self._targets = targets
         self._sweep = 0
 
-    def rage(self) -> list[str]:
+    def rage(self, kills: int, targets: Sequence[str] = TARGETS) -> list[str]:
         """Run a sweep through the storm to its end; returns what is wrong with it."""
         background = self._background
         sweep = self._start("--pruner", "asha:min=2")
-        for _ in range(self._kills):
+        for _ in range(kills):
             time.sleep(self._dice.uniform(0.05, 0.9))
-            self._strike_when_there(sweep, self._dice.choice(self._targets))
+            self._strike_when_there(sweep, self._dice.choice(targets))
             if is_over(background, sweep):
                 break
             background("engine", "start")

@@ -8,7 +8,7 @@ import { getJob, postAction } from "../api";
 import { isOver } from "../changes";
 import { count } from "../format";
 import { refresh, useChanges } from "../state";
-import type { ActionName, ActionResult, Matching } from "../types";
+import type { ActionName, ActionResult, Matching, TasksLine } from "../types";
 
 /** What an action needs to know of a job. */
 export interface Target {
@@ -51,8 +51,14 @@ function total(targets: Target[]): number {
   return targets.reduce((sum, target) => sum + (target.tasks ?? 1), 0);
 }
 
+/** How the server knows a target. */
+export function nameOf({ label, state, tasks = 1 }: Target): string | TasksLine {
+  return tasks > 1 ? { label, state } : label;
+}
+
 /** One sentence about the results. */
 export function summary(action: ActionName, results: ActionResult[]): Notice {
+  if (!results.length) return { text: "nothing was done: the jobs are in another state by now", bad: true };
   const refused = results.filter((result) => result.refused);
   const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
   const done = results.length - refused.length - late.length;
@@ -110,8 +116,9 @@ export function Confirm(): JSX.Element | null {
 function Dialog({ action, targets, matching }: Question): JSX.Element {
   const element = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
-  const priorities = prioritiesOf(targets);
-  const [value, setValue] = useState(priorities.includes(" ") ? "" : priorities);
+  const priorities = matching ? "" : prioritiesOf(targets); // those of jobs on other pages are not known
+  const differ = priorities.includes(" ");
+  const [value, setValue] = useState(differ ? "" : priorities);
   const stateOf = useStates(targets);
   const [problem, setProblem] = useState("");
   const { verb, note, danger } = WORDS[action];
@@ -126,7 +133,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
     event.preventDefault();
     setBusy(true);
     try {
-      const meant = matching ?? targets.map((target) => target.label);
+      const meant = matching ?? targets.map(nameOf);
       const report = await postAction(action, meant, action === "priority" ? Number(value) : undefined);
       notice.value = summary(action, report.jobs);
       close();
@@ -163,7 +170,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
               autofocus
               onInput={(event) => setValue(event.currentTarget.value)}
             />
-            {priorities.includes(" ") ? <span class="faint">{`now ${priorities}`}</span> : null}
+            {differ ? <span class="faint">{`now ${priorities}`}</span> : null}
           </label>
         ) : null}
         <p class="faint">{note}</p>

@@ -120,12 +120,18 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
           <a class="chip" href={downloadAddress(label, attempt, stream)} download="">
             Download
           </a>
-        <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>
-          Wrap
-        </button>
-        <button type="button" class="chip" aria-pressed={follow} onClick={() => setFollow(!follow)} title="Follow (f)">
-          Follow
-        </button>
+          <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>
+            Wrap
+          </button>
+          <button
+            type="button"
+            class="chip"
+            aria-pressed={follow}
+            onClick={() => setFollow(!follow)}
+            title="Follow (f)"
+          >
+            Follow
+          </button>
         </span>
       </div>
       <div
@@ -223,7 +229,7 @@ function useTail(
       closed = true;
       clearTimeout(timer);
     };
-  }, [tail, live, follow, connection.value === "live"]); // whoever follows again wants the end at once
+  }, [tail, live, follow, connection.value === "live"]); // when the user follows again, the end is shown at once
   return { version, problem, changed };
 }
 

@@ -7,15 +7,13 @@ from typing import Literal, NamedTuple
 
 from stoker.cli.views.text import clip, one_line
 from stoker.core.job import Ended, Job, OnHold
-from stoker.core.selectors import line_word
 from stoker.core.units import count_text
 from stoker.queue.action_results import ChangeResult
 from stoker.queue.actions import cancel, hold, release
 from stoker.queue.control import Control
 from stoker.queue.edit import Rewriter, edit_jobs
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry
-from stoker.queue.select import ENDED_STATES, find, jobs_in_order
-from stoker.store.filters import NO_FILTER, WAITING, Filter
+from stoker.queue.select import ENDED_STATES, find, jobs_in_order, tasks_of_line
 
 Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
 ASKS: tuple[Verb, ...] = ("cancel", "retry")
@@ -65,11 +63,9 @@ def act(control: Control, verb: Verb, targets: Sequence[Target]) -> str:
 
 
 def _jobs(control: Control, target: Target) -> list[Job]:
-    """The jobs of a line; `12.[3-9]` stands for those tasks that are in the same state."""
-    word = line_word(target.label)
-    states = ("held",) if target.state == "held" else WAITING
-    chosen = Filter(states=states) if target.tasks > 1 else NO_FILTER
-    return jobs_in_order(control.store, find(control.store, [word], "open", chosen))
+    if target.tasks > 1:
+        return tasks_of_line(control.store, target.label, target.state)
+    return jobs_in_order(control.store, find(control.store, [target.label]))
 
 
 def _results(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[ChangeResult]:

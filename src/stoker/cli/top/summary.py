@@ -127,8 +127,8 @@ def header_line(status: Status | None, clock: str, width: int, *, readonly: bool
 
 def filter_text(text: str, status: Status | None) -> str:
     """`filter: bert (14 of 53)`: how many of all open jobs match."""
-    matching, every = (0, 0) if status is None else map(_size, (status.counts, status.total or status.counts))
-    return f"filter: {printable(text)}" + (f" ({matching} of {every})" if status and status.total else "")
+    matching = f" ({_size(status.counts)} of {_size(status.total)})" if status and status.total else ""
+    return f"filter: {printable(text)}{matching}"
 
 
 def _size(counts: Counts) -> int:

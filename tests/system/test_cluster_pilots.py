@@ -97,14 +97,16 @@ def test_the_pilot_is_cancelled_in_slurm(pilots: ClusterQueue) -> None:
 
 
 def test_the_allocation_is_about_to_end(pilots: ClusterQueue) -> None:
-    """The pilot starts nothing more, gives back what waits, and lets end what runs."""
+    """The pilot starts nothing more, gives back what waits, lets end what runs, and stops what the user cancels."""
     first = pilots.submit(f"{RAN} {until('gate')}", count="0-5")
     jobs = list(range(first, first + 6))
     pilots.wait_word("running", *jobs[:4])
     pilots.slurm.run("scancel", "--batch", "--signal=USR1", pilot_id(pilots))
     wait_until(lambda: len(pilots.slurm.run("squeue", "-h", "-n", "stoker-pilot").splitlines()) == 2)
+    pilots("cancel", f"{first}.0")
+    pilots.wait_word("cancelled", jobs[0])
     (pilots.cwd / "gate").touch()
-    for job in jobs:
+    for job in jobs[1:]:
         assert pilots.wait(job).code == 0
     assert pilots.ran() == jobs
 

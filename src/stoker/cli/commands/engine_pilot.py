@@ -119,10 +119,9 @@ class Pilot:
         """Work until told to leave, or idle for too long."""
         engine = self._runtime.engine
         while not self._is_over():
-            is_ending = self._leaving or self._ended_by_slurm
-            if not is_ending and engine.now >= self._pace.at:
+            if not self._ended_by_slurm and engine.now >= self._pace.at:
                 self._take_orders()
-            engine.turn(SLOWEST_LOOK if is_ending else max(0.0, self._pace.at - engine.now))
+            engine.turn(SLOWEST_LOOK if self._ended_by_slurm else max(0.0, self._pace.at - engine.now))
             self._give_up_repeated()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
@@ -172,9 +171,12 @@ class Pilot:
                 self._obey(order)
 
     def _take(self, hands: list[Hand]) -> None:
-        """Claim attempts and queue them; one that the head took back is left out."""
+        """Claim attempts that the head did not take back, and queue them, or return them if the pilot leaves."""
         mine = [hand for hand in hands if self._folder.claim_as(_key(hand.job))]
         self._folder.sync_claims()
+        if self._leaving:
+            self._news += [Report(_key(hand.job), Returned(0, self._runtime.engine.now)) for hand in mine]
+            return
         store = self._runtime.store
         with store.writing():
             for hand in mine:

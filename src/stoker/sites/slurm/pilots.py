@@ -399,8 +399,9 @@ class Pilots:
 
     def check(self, node: str, check: CheckOrder) -> bool:
         """Let a pilot on a node check it; whether there is one."""
-        there = (pilot for pilot in self.all.values() if pilot.is_usable and pilot.ready and pilot.ready.node == node)
-        pilot = next((pilot for pilot in there if not is_settled(pilot.answers)), None)
+        there = (pilot for pilot in self.all.values() if pilot.ready is not None and pilot.ready.node == node)
+        working = (pilot for pilot in there if pilot.is_usable or pilot.handed)  # also on a node that is drained
+        pilot = next((pilot for pilot in working if not is_settled(pilot.answers)), None)
         if pilot is not None:
             self._order(pilot, check)
         return pilot is not None

@@ -14,8 +14,10 @@ import pytest
 
 from support.cli import until
 from support.cluster import RAN, ClusterQueue
-from support.faults.allocations import strike
+from support.faults.allocations import kill, strike, victims
 from support.faults.clusters import Heads
+from support.local import wait_pid
+from support.reaper import is_alive
 from support.slurm import Slurm
 from support.wait import wait_until
 
@@ -225,3 +227,20 @@ def test_everything_between_slurm_and_the_jobs_is_killed(pilots: ClusterQueue) -
     assert queue.findings(losses=True) == []
     assert {pilots.job(job).losses for job in queue.jobs} == {1}
     assert "stoker-check COMPLETED" in pilots.slurm.run("squeue", "-h", "-t", "all", "-o", "%j %T")
+
+
+def test_a_job_that_waits_for_a_check_can_be_cancelled(pilots: ClusterQueue) -> None:
+    """At once, though its node is drained and cannot be checked; what is left of it is killed when it can."""
+    job = pilots.submit("echo $$ > pid; exec sleep 600")
+    process = wait_pid(pilots.cwd / "pid")
+    node = pilots.slurm.run("squeue", "-h", "-n", "stoker-pilot", "-t", "R", "-o", "%N").strip()
+    kill(victims(pilots.slurm, "all but the jobs", pilots=True))
+    pilots.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    try:
+        wait_until(lambda: f"jobs lost on {node} wait for a check" in pilots("status", "--json").out)
+        assert is_alive(process)
+        pilots("cancel", str(job))
+        pilots.wait_word("cancelled", job)
+    finally:
+        pilots.slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+    wait_until(lambda: not is_alive(process))

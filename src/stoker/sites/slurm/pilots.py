@@ -413,13 +413,18 @@ class Pilots:
     def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact
         never_began = pilot.files.claim_as(OWN_CLAIM)
-        if not never_began and (stalled or not self._is_dead(pilot)):
+        if stalled and not never_began:
             return
+        is_dead = never_began or self._is_dead(pilot)
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
+            if job is not None and not is_dead and not isinstance(job.state, Stopping):
+                continue  # it may run again, and must wait for the check; one that is cancelled does not
             if job is not None:
                 self._lose(pilot, job, key, handed, safe=never_began or (fact is not None and not handed.assigned))
             pilot.forget(key)
+        if not is_dead:
+            return
         if pilot.ready is None and fact is not None and fact.state in ("FAILED", "COMPLETED", "OUT_OF_MEMORY"):
             self.failures.append(pilot.files.error(0) or said(fact))
         self._leave(pilot)

@@ -272,6 +272,8 @@ class Controller:
         if self.watches_nodes and not self._asked_drained:
             self._commands.drained()
         else:
+            if not self._asked_drained:
+                self.drained = frozenset()  # the last answer may be old, and the nodes in use again
             self._asked_drained = False
             self._commands.query()
 

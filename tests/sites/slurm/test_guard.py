@@ -46,6 +46,31 @@ def test_it_ends_after_all_that_came_from_it(tmp_path: Path, last: str, code: in
     assert not is_alive(daemon(tmp_path))
 
 
+HOPPING = """
+import os, time
+for hop in range(4000):
+    if os.fork():
+        os._exit(3)
+time.sleep(60)
+"""
+
+
+def test_what_flees_is_killed(tmp_path: Path) -> None:
+    """A process that forks and ends again and again is somewhere else at each look."""
+    program = tmp_path / "hopping.py"
+    program.write_text(HOPPING)
+    with ending(guarded(tmp_path, f"exec {sys.executable} {program}")) as guard:
+        assert guard.communicate(timeout=PATIENCE_SECONDS)[0] == "over 3\n"
+        assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if bytes(program) in _content(path)]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_signals_reach_the_program(tmp_path: Path) -> None:
     """Slurm sends some of them to its first process alone."""
     line = "trap 'exit 5' USR1; touch ready; while :; do sleep 0.01; done"

@@ -45,7 +45,8 @@ def guard(run: Callable[[], None], over: Callable[[int], None], at_death: int) -
         run()
         os._exit(0)
     code = _wait(child, step)
-    processes.end(lambda: processes.descendants(own))
+    while _has_children():  # a look alone may miss a process whose parent ends meanwhile
+        processes.end(lambda: processes.descendants(own))
     over(code)
     os._exit(code)
 
@@ -62,6 +63,16 @@ def _wait(child: int, step: int) -> int:
                 return code if code >= 0 else 128 - code
         if os.getppid() != step:
             return 128 + signal.SIGKILL
+
+
+def _has_children() -> bool:
+    """Whether anything is left below this process, which is the parent of all orphans there; it collects the dead."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def gone_line(attempt: str) -> str:

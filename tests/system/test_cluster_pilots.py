@@ -244,3 +244,16 @@ def test_a_job_that_waits_for_a_check_can_be_cancelled(pilots: ClusterQueue) -> 
     finally:
         pilots.slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
     wait_until(lambda: not is_alive(process))
+
+
+def test_the_shared_directory_is_out_of_sight_for_a_while(pilots: ClusterQueue) -> None:
+    """The pilot and its jobs go on, and their ends are told when it is back."""
+    job = pilots.submit(f"{RAN} {until('gate')}; touch over; exit 3")
+    pilots.wait_word("running", job)
+    hidden = pilots.shared.rename(pilots.home / "hidden")
+    wait_until(lambda: "cannot be reached; jobs on the cluster go on" in pilots("status", "--json").out)
+    (pilots.cwd / "gate").touch()
+    wait_until((pilots.cwd / "over").exists)
+    hidden.rename(pilots.shared)
+    assert pilots.wait(job).code == 3
+    assert pilots.ran() == [job]

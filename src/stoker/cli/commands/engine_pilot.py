@@ -29,7 +29,7 @@ from stoker.ledger import ledger_path, prepare_ledger
 from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.node import FULL, FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
+from stoker.sites.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
     OWN_CLAIM,
@@ -40,6 +40,7 @@ from stoker.sites.slurm.pilot_files import (
     Leave,
     Left,
     News,
+    Order,
     PilotFolder,
     PilotPlan,
     Ready,
@@ -132,13 +133,13 @@ class Pilot:
         self._runtime.close()
 
     def flush(self) -> None:
-        """Tell the head what has happened so far, and wait while the shared directory is full: jobs go on."""
+        """Tell the head what has happened so far, and wait while the directory is full or out of sight: jobs go on."""
         while self._news:
             try:
                 self._folder.tell(self._news)
                 self._news = []
-            except OSError as error:
-                if error.errno not in FULL:
+            except OSError:
+                if self._folder.is_removed:  # the head gave the pilot up, and its jobs may run elsewhere
                     raise
                 time.sleep(FULL_PAUSE)
 
@@ -154,7 +155,7 @@ class Pilot:
 
     def _take_orders(self) -> None:
         began = self._runtime.engine.now
-        orders, self._offset = self._folder.read_orders(self._offset)
+        orders = self._new_orders()
         now = self._runtime.engine.now
         self._pace.looked(now, now - began, news=bool(orders))
         hands = [order for order in orders if isinstance(order, Hand)]
@@ -169,6 +170,16 @@ class Pilot:
                 self._check(order)
             elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
+
+    def _new_orders(self) -> list[Order]:
+        """The orders since the last look; none while the shared directory is out of sight."""
+        try:
+            orders, self._offset = self._folder.read_orders(self._offset)
+        except OSError:
+            if self._folder.is_removed:
+                raise
+            return []
+        return orders
 
     def _take(self, hands: list[Hand]) -> None:
         """Claim attempts that the head did not take back, and queue them, or return them if the pilot leaves."""

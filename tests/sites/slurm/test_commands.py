@@ -86,7 +86,7 @@ def test_the_words_of_an_administrator_are_kept() -> None:
 
 
 def test_any_job_of_the_user_may_end() -> None:
-    """It counts for a submit limit, whoever submitted it."""
+    """Each counts for a submit limit, also one that another program submitted."""
     assert has_alive("1|COMPLETED|None|N/A|(null)\n2|PENDING|Priority|N/A|(null)\n")
     assert not has_alive("1|COMPLETED|None|N/A|(null)\n3_[1-2]|CANCELLED by 0|None|N/A|(null)\n")
 

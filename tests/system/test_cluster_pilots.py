@@ -15,7 +15,7 @@ import pytest
 from support.cli import until
 from support.cluster import RAN, ClusterQueue
 from support.faults.allocations import kill, strike, victims
-from support.faults.clusters import Heads
+from support.faults.clusters import Heads, replace_program
 from support.local import wait_pid
 from support.reaper import is_alive
 from support.slurm import Slurm
@@ -257,3 +257,19 @@ def test_the_shared_directory_is_out_of_sight_for_a_while(pilots: ClusterQueue) 
     hidden.rename(pilots.shared)
     assert pilots.wait(job).code == 3
     assert pilots.ran() == [job]
+
+
+def test_every_pilot_is_submitted_twice(pilots: ClusterQueue) -> None:
+    """The second one does nothing, and does not tell that the first is over."""
+    twice = 'cat > $once.script; $real "$@" < $once.script; exec $real "$@" < $once.script'
+    pilots.environment |= replace_program(pilots, "sbatch", twice, pilots.home / "once")
+    job = pilots.submit(f"{RAN} {until('gate')}; exit 3")
+    pilots.wait_word("running", job)
+    states = ("squeue", "-h", "-n", "stoker-pilot", "-t", "all", "-o", "%T")
+    wait_until(lambda: "COMPLETED" in pilots.slurm.run(*states))
+    [news] = pilots.shared.rglob("news")
+    assert '"over"' not in news.read_text()
+    (pilots.cwd / "gate").touch()
+    assert pilots.wait(job).code == 3
+    assert pilots.ran() == [job]
+    assert pilots.job(job).tries == 1

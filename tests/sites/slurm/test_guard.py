@@ -114,6 +114,17 @@ def test_a_check_kills_what_is_left(tmp_path: Path) -> None:
     assert journal.read_text().splitlines()[-1] == "G 7.1"
 
 
+def test_a_second_job_for_a_pilot_does_nothing(tmp_path: Path) -> None:
+    """Slurm may have taken it twice; only the first tells when nothing is left of the pilot."""
+    folder = PilotFolder(tmp_path / "pilot1")
+    folder.make_pilot(PilotPlan("lab", "", 1.0))
+    words = [sys.executable, "-m", "stoker.sites.slurm.guard", "pilot", folder.path, "/usr/bin/touch"]
+    for name in ("first", "second"):
+        subprocess.run([*words, str(tmp_path / name)], check=True, timeout=PATIENCE_SECONDS)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["first"]
+    assert folder.read_news(0)[0] == [Over()]
+
+
 def test_news_of_a_pilot_that_died_in_a_line(tmp_path: Path) -> None:
     """The last line stays unread, and that nothing is left of the pilot is read."""
     folder = PilotFolder(tmp_path / "pilot1")

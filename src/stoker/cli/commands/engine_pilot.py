@@ -32,7 +32,6 @@ from stoker.sites.machine.site import MachineConfig
 from stoker.sites.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
-    OWN_CLAIM,
     Ask,
     CheckOrder,
     Hand,
@@ -284,11 +283,9 @@ def _ledger(plan: PilotPlan, node: str) -> Path:
 
 
 def serve_pilot(path: Path) -> None:
-    """Be the pilot of a folder, unless another process is."""
+    """Be the pilot of a folder, which the parent of this process has claimed."""
     folder = PilotFolder(path)
     plan, node = folder.plan(), node_name(os.environ)
-    if not folder.claim_as(OWN_CLAIM):
-        return
     state = Path(tempfile.mkdtemp(prefix="stoker-pilot-"))
     try:
         (state / "reports").symlink_to(plan.reports)

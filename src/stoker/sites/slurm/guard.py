@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from stoker.runner import processes
-from stoker.sites.slurm.shared import GONE, append
+from stoker.sites.slurm.shared import GONE, BundleFolder, append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ LOOK_INTERVAL = 1.0
 PATIENCE_SECONDS = 60.0
 """A check of a node gives up when processes cannot be killed for so long; the head asks again."""
 NEWS = "news"
+OWN_CLAIM = "pilot"
+"""The claim of a pilot itself: by its first process, or by the head, which has no more use for it."""
 OVER = '{"type":"over"}'
 """The line by which the folder of a pilot tells that nothing is left of it."""
 _FORWARDED = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
@@ -98,6 +100,8 @@ def main() -> None:
         check(*sys.argv[2:])
         return
     folder, *words = sys.argv[2:]
+    if not BundleFolder(folder).claim(OWN_CLAIM):  # a second job for this pilot must not tell that the first is over
+        return
     pilot = partial(os.execv, words[0], words)
     guard(pilot, lambda _: tell(f"{folder}/{NEWS}", OVER), signal.SIGKILL)
 

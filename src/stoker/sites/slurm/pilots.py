@@ -37,10 +37,10 @@ from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref,
 from stoker.sites.slurm.checks import NodeChecks, pilot_check
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
+from stoker.sites.slurm.guard import OWN_CLAIM
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_short, translated
 from stoker.sites.slurm.pilot_files import (
-    OWN_CLAIM,
     Ask,
     CheckOrder,
     Here,
@@ -251,7 +251,7 @@ class Pilots:
     def _give_back(self, pilots: Iterable[Pilot]) -> list[Pilot]:
         """Give up those of the pilots that have not begun."""
         pending = [pilot for pilot in pilots if pilot.ready is None and pilot.made]
-        given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
+        given_up = [pilot for pilot in pending if pilot.files.claim(OWN_CLAIM)]
         for pilot in given_up:
             self._leave(pilot)
         return given_up
@@ -412,7 +412,7 @@ class Pilots:
 
     def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact
-        never_began = pilot.files.claim_as(OWN_CLAIM)
+        never_began = pilot.files.claim(OWN_CLAIM)
         if stalled and not never_began:
             return
         is_dead = never_began or self._is_dead(pilot)

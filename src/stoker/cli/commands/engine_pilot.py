@@ -201,7 +201,8 @@ class Pilot:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
         words = [sys.executable, "-P", "-m", "stoker.sites.slurm.guard", "check", *msgspec.structs.astuple(order)]
         self._checks = [check for check in self._checks if check.poll() is None]
-        self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
+        with contextlib.suppress(OSError):  # short of processes: the head asks again
+            self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
 
     def _obey(self, order: Recall | Stop) -> None:
         engine = self._runtime.engine

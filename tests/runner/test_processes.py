@@ -174,7 +174,7 @@ def test_a_process_whose_first_thread_has_ended_is_found() -> None:
 def test_a_look_that_fails_is_repeated() -> None:
     """A machine without descriptors does not tell which processes there are."""
     with ending(subprocess.Popen(["sleep", "60"])) as process:
-        looks = [OSError(errno.ENFILE, ""), [seen(process.pid)], []]
+        looks: list[OSError | list[Seen]] = [OSError(errno.ENFILE, ""), [seen(process.pid)], []]
 
         def find() -> list[Seen]:
             if isinstance(look := looks.pop(0), OSError):

@@ -82,6 +82,7 @@ def test_the_words_of_an_administrator_are_kept() -> None:
     text = "sbatch: error: Please give --time\nsbatch: error: Batch job submission failed: Unspecified error\n"
     assert read_error(text) == "Please give --time; Batch job submission failed: Unspecified error"
     assert read_error("no luck\n\n") == "no luck"
+    assert read_error("error: \x1b[31mred") == r"\x1b[31mred"
     assert read_error("") == ""
 
 

@@ -122,6 +122,13 @@ def test_answers_count_while_they_agree() -> None:
     assert answers.seconds == 3.0
 
 
+def test_a_task_that_is_over_stays_so_when_slurm_forgets_it() -> None:
+    """Else its end would count as unknown after some minutes, while its node has still to be checked."""
+    over = SlurmFact("FAILED", node="n1")
+    assert heard(heard(Answers(), over, 0.0), None, 300.0) == Answers(over, 2, 300.0)
+    assert heard(Answers(over, 2, 300.0), SlurmFact("RUNNING"), 1.0) == Answers(SlurmFact("RUNNING"), 1)
+
+
 def test_an_attempt_that_its_node_shows_as_gone_is_lost_though_slurm_goes_on() -> None:
     """Slurm may not notice for minutes that its own process of a task was killed."""
     gone = JournalFact(started=True, gone=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import psutil
 
+from stoker.runner import processes
 from stoker.runner.processes import Seen, descendants, marked, send
 from support.local import end, engine_process, lives, wait_pid
-from support.wait import ending, wait_until
+from support.wait import PATIENCE_SECONDS, ending, wait_until
 
 LINE_OF_FOUR = "sh -c 'sh -c \"sleep 1000 & echo \\$! > pid; wait\" & wait' & wait"
 
@@ -152,3 +154,32 @@ def seen(pid: int) -> Seen:
     """The child of ours as it is seen."""
     (found,) = [process for process in descendants(os.getpid()) if process.pid == pid]
     return found
+
+
+HEADLESS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_found() -> None:
+    """Linux shows it as dead, though its other threads go on."""
+    with ending(subprocess.Popen([sys.executable, "-c", HEADLESS])) as process:
+        wait_until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        assert process.pid in numbers(descendants(os.getpid()))
+        assert processes.end(lambda: [one for one in descendants(os.getpid()) if one.pid == process.pid], 60.0)
+
+
+def test_a_look_that_fails_is_repeated() -> None:
+    """A machine without descriptors does not tell which processes there are."""
+    with ending(subprocess.Popen(["sleep", "60"])) as process:
+        looks: list[OSError | list[Seen]] = [OSError(errno.ENFILE, ""), [seen(process.pid)], []]
+
+        def find() -> list[Seen]:
+            if isinstance(look := looks.pop(0), OSError):
+                raise look
+            return look
+
+        assert processes.end(find)
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL

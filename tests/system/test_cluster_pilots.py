@@ -14,8 +14,10 @@ import pytest
 
 from support.cli import until
 from support.cluster import RAN, ClusterQueue
-from support.faults.allocations import strike
-from support.faults.clusters import Heads
+from support.faults.allocations import kill, strike, victims
+from support.faults.clusters import Heads, replace_program
+from support.local import wait_pid
+from support.reaper import is_alive
 from support.slurm import Slurm
 from support.wait import wait_until
 
@@ -97,14 +99,16 @@ def test_the_pilot_is_cancelled_in_slurm(pilots: ClusterQueue) -> None:
 
 
 def test_the_allocation_is_about_to_end(pilots: ClusterQueue) -> None:
-    """The pilot starts nothing more, gives back what waits, and lets end what runs."""
+    """The pilot starts nothing more, gives back what waits, lets end what runs, and stops what the user cancels."""
     first = pilots.submit(f"{RAN} {until('gate')}", count="0-5")
     jobs = list(range(first, first + 6))
     pilots.wait_word("running", *jobs[:4])
     pilots.slurm.run("scancel", "--batch", "--signal=USR1", pilot_id(pilots))
     wait_until(lambda: len(pilots.slurm.run("squeue", "-h", "-n", "stoker-pilot").splitlines()) == 2)
+    pilots("cancel", f"{first}.0")
+    pilots.wait_word("cancelled", jobs[0])
     (pilots.cwd / "gate").touch()
-    for job in jobs:
+    for job in jobs[1:]:
         assert pilots.wait(job).code == 0
     assert pilots.ran() == jobs
 
@@ -223,3 +227,49 @@ def test_everything_between_slurm_and_the_jobs_is_killed(pilots: ClusterQueue) -
     assert queue.findings(losses=True) == []
     assert {pilots.job(job).losses for job in queue.jobs} == {1}
     assert "stoker-check COMPLETED" in pilots.slurm.run("squeue", "-h", "-t", "all", "-o", "%j %T")
+
+
+def test_a_job_that_waits_for_a_check_can_be_cancelled(pilots: ClusterQueue) -> None:
+    """At once, though its node is drained and cannot be checked; what is left of it is killed when it can."""
+    job = pilots.submit("echo $$ > pid; exec sleep 600")
+    process = wait_pid(pilots.cwd / "pid")
+    node = pilots.slurm.run("squeue", "-h", "-n", "stoker-pilot", "-t", "R", "-o", "%N").strip()
+    kill(victims(pilots.slurm, "all but the jobs", pilots=True))
+    pilots.slurm.run("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
+    try:
+        wait_until(lambda: f"jobs lost on {node} wait for a check" in pilots("status", "--json").out)
+        assert is_alive(process)
+        pilots("cancel", str(job))
+        pilots.wait_word("cancelled", job)
+    finally:
+        pilots.slurm.run("scontrol", "update", f"nodename={node}", "state=resume")
+    wait_until(lambda: not is_alive(process))
+
+
+def test_the_shared_directory_is_out_of_sight_for_a_while(pilots: ClusterQueue) -> None:
+    """The pilot and its jobs go on, and their ends are told when it is back."""
+    job = pilots.submit(f"{RAN} {until('gate')}; touch over; exit 3")
+    pilots.wait_word("running", job)
+    hidden = pilots.shared.rename(pilots.home / "hidden")
+    wait_until(lambda: "cannot be reached; jobs on the cluster go on" in pilots("status", "--json").out)
+    (pilots.cwd / "gate").touch()
+    wait_until((pilots.cwd / "over").exists)
+    hidden.rename(pilots.shared)
+    assert pilots.wait(job).code == 3
+    assert pilots.ran() == [job]
+
+
+def test_every_pilot_is_submitted_twice(pilots: ClusterQueue) -> None:
+    """The second one does nothing, and does not tell that the first is over."""
+    twice = 'cat > $once.script; $real "$@" < $once.script; exec $real "$@" < $once.script'
+    pilots.environment |= replace_program(pilots, "sbatch", twice, pilots.home / "once")
+    job = pilots.submit(f"{RAN} {until('gate')}; exit 3")
+    pilots.wait_word("running", job)
+    states = ("squeue", "-h", "-n", "stoker-pilot", "-t", "all", "-o", "%T")
+    wait_until(lambda: "COMPLETED" in pilots.slurm.run(*states))
+    [news] = pilots.shared.rglob("news")
+    assert '"over"' not in news.read_text()
+    (pilots.cwd / "gate").touch()
+    assert pilots.wait(job).code == 3
+    assert pilots.ran() == [job]
+    assert pilots.job(job).tries == 1

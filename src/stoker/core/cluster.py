@@ -139,7 +139,12 @@ def is_stalled(answers: Answers) -> bool:
 
 
 def heard(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:
-    """The answers after one more, which came so many seconds after the last."""
+    """The answers after one more, which came so many seconds after the last.
+
+    Slurm forgets a task that is over after MinJobAge, often 300 s; what it said of it before still counts.
+    """
+    if fact is None and before.fact is not None and before.fact.is_over:
+        fact = before.fact
     same = before.times > 0 and _class_of(before.fact) == _class_of(fact)
     return Answers(fact, before.times + 1, before.seconds + seconds) if same else Answers(fact, 1)
 

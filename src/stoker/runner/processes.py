@@ -73,12 +73,13 @@ def descendants(root: int) -> list[Seen]:
 def end(find: Callable[[], list[Seen]], patience: float | None = None) -> bool:
     """Kill processes until a look finds none; False where some are left after so many seconds."""
     until = None if patience is None else time.monotonic() + patience
-    while left := find():
-        if until is not None and time.monotonic() > until:
-            return False
-        send(left, signal.SIGKILL)
+    while until is None or time.monotonic() <= until:
+        with contextlib.suppress(OSError):  # a machine that is short of descriptors or memory: look again
+            if not (left := find()):
+                return True
+            send(left, signal.SIGKILL)
         time.sleep(_KILL_PAUSE)
-    return True
+    return False
 
 
 def cpu_seconds(process: int) -> float:
@@ -209,7 +210,7 @@ def _all_processes() -> list[Seen]:
 
 def _look(pid: str) -> Seen | None:
     fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not fields or fields[0] in b"ZX":
+    if not fields or (fields[0] in b"ZX" and int(fields[17]) <= 1):  # else other threads outlive the first one
         return None
     return Seen(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
 

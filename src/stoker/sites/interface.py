@@ -137,7 +137,7 @@ class Site(SiteView, Protocol):
     def is_gone(self, job: Job) -> bool:
         """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended.
 
-        Of a waiting one, whether nothing runs the job any more in which it was to run.
+        For a waiting job of a dead run inside another job: whether nothing runs that other job any more.
         """
 
     def stop(self, job: Job, grace: float | None, number: int = 0) -> None:

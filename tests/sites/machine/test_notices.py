@@ -50,7 +50,7 @@ def told(stage: Stage) -> dict[str, LeaseJob]:
 
 
 def test_jobs_are_told_with_their_latest_end(stage: Stage) -> None:
-    """Where they have a limit; a job without a lease is nobody's business."""
+    """If they have a limit; a job without a lease is not told."""
     bare = stage.allocation(3)
     bare.lease = ""
     stage.notices.publish([stage.allocation(1), stage.allocation(2, limit=60.0), bare], 5, START)
@@ -59,7 +59,7 @@ def test_jobs_are_told_with_their_latest_end(stage: Stage) -> None:
 
 
 def test_it_is_written_when_it_changes(stage: Stage) -> None:
-    """And once a minute, in case a cleaner removed it; in one file, which ends with it."""
+    """And once a minute, in case it was removed; it is always the same file, and `withdraw` removes it."""
     allocation = stage.allocation(1)
     stage.notices.publish([allocation], 0, START)
     (path,) = stage.files

@@ -82,11 +82,12 @@ def test_the_words_of_an_administrator_are_kept() -> None:
     text = "sbatch: error: Please give --time\nsbatch: error: Batch job submission failed: Unspecified error\n"
     assert read_error(text) == "Please give --time; Batch job submission failed: Unspecified error"
     assert read_error("no luck\n\n") == "no luck"
+    assert read_error("error: \x1b[31mred") == r"\x1b[31mred"
     assert read_error("") == ""
 
 
 def test_any_job_of_the_user_may_end() -> None:
-    """It counts for a submit limit, whoever submitted it."""
+    """Each counts for a submit limit, also one that another program submitted."""
     assert has_alive("1|COMPLETED|None|N/A|(null)\n2|PENDING|Priority|N/A|(null)\n")
     assert not has_alive("1|COMPLETED|None|N/A|(null)\n3_[1-2]|CANCELLED by 0|None|N/A|(null)\n")
 

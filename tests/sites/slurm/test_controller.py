@@ -102,3 +102,14 @@ def test_nothing_is_submitted_where_no_command_understands_the_controller(fake: 
     wait_until(lambda: fake.step() or fake.controller.trouble)
     assert "Some new trouble" in fake.controller.trouble
     assert not fake.controller.knows_limits
+
+
+def test_drained_nodes_are_forgotten_when_they_are_not_asked_for(fake: Fake) -> None:
+    """A node may be in use again when the next pilot starts there."""
+    (fake.answer.parent / "sinfo").write_text("#!/bin/sh\necho n1\n")
+    fake.answer.write_text(squeue_line("12", "a"))
+    fake.controller.forget(f"{TAG}a", 0)
+    for watches, drained in ((True, {"n1"}), (False, set())):
+        fake.controller.watches_nodes = watches
+        fake.wait_answer()
+        assert fake.controller.drained == drained

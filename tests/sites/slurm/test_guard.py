@@ -46,6 +46,31 @@ def test_it_ends_after_all_that_came_from_it(tmp_path: Path, last: str, code: in
     assert not is_alive(daemon(tmp_path))
 
 
+HOPPING = """
+import os, time
+for hop in range(4000):
+    if os.fork():
+        os._exit(3)
+time.sleep(60)
+"""
+
+
+def test_what_flees_is_killed(tmp_path: Path) -> None:
+    """A process that forks and ends again and again is somewhere else at each look."""
+    program = tmp_path / "hopping.py"
+    program.write_text(HOPPING)
+    with ending(guarded(tmp_path, f"exec {sys.executable} {program}")) as guard:
+        assert guard.communicate(timeout=PATIENCE_SECONDS)[0] == "over 3\n"
+        assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if bytes(program) in _content(path)]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
 def test_signals_reach_the_program(tmp_path: Path) -> None:
     """Slurm sends some of them to its first process alone."""
     line = "trap 'exit 5' USR1; touch ready; while :; do sleep 0.01; done"
@@ -87,6 +112,17 @@ def test_a_check_kills_what_is_left(tmp_path: Path) -> None:
         assert is_alive(spared.pid)
         spared.kill()
     assert journal.read_text().splitlines()[-1] == "G 7.1"
+
+
+def test_a_second_job_for_a_pilot_does_nothing(tmp_path: Path) -> None:
+    """Slurm may have taken it twice; only the first tells when nothing is left of the pilot."""
+    folder = PilotFolder(tmp_path / "pilot1")
+    folder.make_pilot(PilotPlan("lab", "", 1.0))
+    words = [sys.executable, "-m", "stoker.sites.slurm.guard", "pilot", folder.path, "/usr/bin/touch"]
+    for name in ("first", "second"):
+        subprocess.run([*words, str(tmp_path / name)], check=True, timeout=PATIENCE_SECONDS)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["first"]
+    assert folder.read_news(0)[0] == [Over()]
 
 
 def test_news_of_a_pilot_that_died_in_a_line(tmp_path: Path) -> None:

@@ -29,10 +29,9 @@ from stoker.ledger import ledger_path, prepare_ledger
 from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.node import FULL, FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
+from stoker.sites.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot_files import (
-    OWN_CLAIM,
     Ask,
     CheckOrder,
     Hand,
@@ -40,6 +39,7 @@ from stoker.sites.slurm.pilot_files import (
     Leave,
     Left,
     News,
+    Order,
     PilotFolder,
     PilotPlan,
     Ready,
@@ -119,10 +119,9 @@ class Pilot:
         """Work until told to leave, or idle for too long."""
         engine = self._runtime.engine
         while not self._is_over():
-            is_ending = self._leaving or self._ended_by_slurm
-            if not is_ending and engine.now >= self._pace.at:
+            if not self._ended_by_slurm and engine.now >= self._pace.at:
                 self._take_orders()
-            engine.turn(SLOWEST_LOOK if is_ending else max(0.0, self._pace.at - engine.now))
+            engine.turn(SLOWEST_LOOK if self._ended_by_slurm else max(0.0, self._pace.at - engine.now))
             self._give_up_repeated()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
@@ -133,13 +132,13 @@ class Pilot:
         self._runtime.close()
 
     def flush(self) -> None:
-        """Tell the head what has happened so far, and wait while the shared directory is full: jobs go on."""
+        """Tell the head what has happened so far, and wait while the directory is full or out of sight: jobs go on."""
         while self._news:
             try:
                 self._folder.tell(self._news)
                 self._news = []
-            except OSError as error:
-                if error.errno not in FULL:
+            except OSError:
+                if self._folder.is_removed:  # the head gave the pilot up, and its jobs may run elsewhere
                     raise
                 time.sleep(FULL_PAUSE)
 
@@ -155,7 +154,7 @@ class Pilot:
 
     def _take_orders(self) -> None:
         began = self._runtime.engine.now
-        orders, self._offset = self._folder.read_orders(self._offset)
+        orders = self._new_orders()
         now = self._runtime.engine.now
         self._pace.looked(now, now - began, news=bool(orders))
         hands = [order for order in orders if isinstance(order, Hand)]
@@ -171,10 +170,23 @@ class Pilot:
             elif not isinstance(order, Hand) and order.job in self._taken:
                 self._obey(order)
 
+    def _new_orders(self) -> list[Order]:
+        """The orders since the last look; none while the shared directory is out of sight."""
+        try:
+            orders, self._offset = self._folder.read_orders(self._offset)
+        except OSError:
+            if self._folder.is_removed:
+                raise
+            return []
+        return orders
+
     def _take(self, hands: list[Hand]) -> None:
-        """Claim attempts and queue them; one that the head took back is left out."""
+        """Claim attempts that the head did not take back, and queue them, or return them if the pilot leaves."""
         mine = [hand for hand in hands if self._folder.claim_as(_key(hand.job))]
         self._folder.sync_claims()
+        if self._leaving:
+            self._news += [Report(_key(hand.job), Returned(0, self._runtime.engine.now)) for hand in mine]
+            return
         store = self._runtime.store
         with store.writing():
             for hand in mine:
@@ -189,7 +201,8 @@ class Pilot:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
         words = [sys.executable, "-P", "-m", "stoker.sites.slurm.guard", "check", *msgspec.structs.astuple(order)]
         self._checks = [check for check in self._checks if check.poll() is None]
-        self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
+        with contextlib.suppress(OSError):  # short of processes: the head asks again
+            self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
 
     def _obey(self, order: Recall | Stop) -> None:
         engine = self._runtime.engine
@@ -271,11 +284,9 @@ def _ledger(plan: PilotPlan, node: str) -> Path:
 
 
 def serve_pilot(path: Path) -> None:
-    """Be the pilot of a folder, unless another process is."""
+    """Be the pilot of a folder, which the parent of this process has claimed."""
     folder = PilotFolder(path)
     plan, node = folder.plan(), node_name(os.environ)
-    if not folder.claim_as(OWN_CLAIM):
-        return
     state = Path(tempfile.mkdtemp(prefix="stoker-pilot-"))
     try:
         (state / "reports").symlink_to(plan.reports)

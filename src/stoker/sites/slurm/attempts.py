@@ -206,8 +206,8 @@ class Judgement:
             return False
         if verdict in ("take back", "called off"):
             return self._take_back(bundle, attempt, job, called_off=verdict == "called off")
-        ended = verdict == "ended" or isinstance(job.state, Stopping)
-        if not ended and not self._is_dead(bundle, attempt):
+        is_dead = verdict == "ended" or self._is_dead(bundle, attempt)
+        if not is_dead and not isinstance(job.state, Stopping):  # which does not run again; the check goes on
             return False
         self._jobs.apply(job, self._end(job, attempt, verdict))
         self._jobs.plan_due = True

@@ -54,6 +54,8 @@ class NodeChecks:
         """Nodes that at Slurm's last answer had not shown yet that an allocation is over, by allocation."""
         self._asked: dict[str, str] = {}
         """Nodes of which that was asked since, by allocation."""
+        self._refusal = ""
+        """Slurm's words, if it refused the last check."""
         self.trusts_slurm = False
         """Whether Slurm keeps processes by their cgroup, so that none is left of a task that is over."""
 
@@ -72,10 +74,18 @@ class NodeChecks:
         waits = any(job.check == check for job in self.all.values())
         if self._by_pilot(node, check) or waits:
             return
+        self._refusal = ""
         self._count += 1
         name = f"{MARK}{self._context.instance}-{self._count}"
         job = self.all[name] = NodeCheck(name, self._context.tag + name, Path(folder.path), check)
         job.options = ["--job-name=stoker-check", *check_words(self._context.settings, node)]
+
+    def refuse(self, name: str, why: str) -> bool:
+        """Forget a check that Slurm refused; it is tried again later. False if there is none of this name."""
+        if self.all.pop(name, None) is None:
+            return False
+        self._refusal = why
+        return True
 
     def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float) -> None:
         """Forget jobs that Slurm does no more for, by an answer to a question that was asked then.
@@ -94,7 +104,8 @@ class NodeChecks:
     def trouble(self) -> str:
         """Which nodes have not shown yet that attempts are over."""
         names = ", ".join(sorted(set(self._nodes.values())))
-        return f"jobs lost on {names} wait for a check there that nothing of them is left" if names else ""
+        refusal = f"; Slurm refused it: {self._refusal}" if self._refusal else ""
+        return f"jobs lost on {names} wait for a check there that nothing of them is left{refusal}" if names else ""
 
 
 def task_check(bundle: Bundle, attempt: Attempt) -> CheckOrder:

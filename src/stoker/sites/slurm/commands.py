@@ -17,6 +17,7 @@ from typing import IO, Literal, NamedTuple
 
 from stoker.core.cluster import ENDED_STATES, SlurmFact
 from stoker.core.slurm import parse_gres
+from stoker.core.text import printable
 
 Kind = Literal["submit", "query", "cancel", "configuration", "nodes", "drained"]
 Answer = Literal["ok", "refused", "limit", "away"]
@@ -178,10 +179,10 @@ def _text(file: IO[bytes]) -> str:
 
 
 def read_error(text: str) -> str:
-    """All errors of a command in one line, without its name; its last words where it calls nothing an error."""
+    """All errors of a command in one line for screens, without its name; else its last words."""
     errors = [error.strip() for _, mark, error in (line.partition("error: ") for line in text.splitlines()) if mark]
     said = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(dict.fromkeys(errors)) or (said[-1] if said else "")
+    return printable("; ".join(dict.fromkeys(errors)) or (said[-1] if said else ""))
 
 
 def has_alive(text: str) -> bool:

@@ -10,7 +10,6 @@ from itertools import islice
 from stoker.core.cluster import Answers, SlurmFact, SubmitLimit, heard, is_ghost
 from stoker.core.settings import ClusterSettings
 from stoker.core.slurm import parse_config
-from stoker.core.text import printable
 from stoker.core.units import duration_text
 from stoker.sites.slurm.attempts import Bundle
 from stoker.sites.slurm.commands import (
@@ -187,7 +186,7 @@ class Controller:
 
     def _wait(self, done: Done) -> None:
         """Slurm did not answer: change nothing, say so, and try again later."""
-        self.trouble = f"Slurm does not answer: {printable(done.error) or 'no reason given'}; jobs on the cluster go on"
+        self.trouble = f"Slurm does not answer: {done.error or 'no reason given'}; jobs on the cluster go on"
         self._retry_at = time.monotonic() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -201,7 +200,7 @@ class Controller:
                 self._submitted(bundle, read_submitted(done.out), now)
                 self.limit.accepted(_in_slurm(bundles), now)
             case "refused":
-                self._refused.append((bundle.name, printable(done.error)))
+                self._refused.append((bundle.name, done.error))
             case "limit":
                 self._take_limit(done, bundle, _in_slurm(bundles), now)
             case "away":  # it may have arrived all the same
@@ -209,10 +208,10 @@ class Controller:
 
     def _take_limit(self, done: Done, bundle: Bundle, others: int, now: float) -> None:
         """Hand over fewer tasks at once; one that is refused alone, where nothing can end that counts, is refused."""
-        self.limit.refused(len(bundle.tasks), others, printable(done.limit), now)
+        self.limit.refused(len(bundle.tasks), others, done.limit, now)
         alone = len(bundle.tasks) == 1 and not others and not self._has_alive
         if alone and "Grp" not in done.limit:  # which other users share
-            self._refused.append((bundle.name, printable(done.error)))
+            self._refused.append((bundle.name, done.error))
 
     def _submitted(self, bundle: Bundle, slurm_id: str, now: float) -> None:
         bundle.submitted_at, bundle.doubtful = now, False
@@ -272,6 +271,8 @@ class Controller:
         if self.watches_nodes and not self._asked_drained:
             self._commands.drained()
         else:
+            if not self._asked_drained:
+                self.drained = frozenset()  # the last answer may be old, and the nodes in use again
             self._asked_drained = False
             self._commands.query()
 

@@ -13,7 +13,7 @@ import sys
 from functools import partial
 
 from stoker.runner import processes
-from stoker.sites.slurm.shared import GONE, append
+from stoker.sites.slurm.shared import GONE, BundleFolder, append
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ LOOK_INTERVAL = 1.0
 PATIENCE_SECONDS = 60.0
 """A check of a node gives up when processes cannot be killed for so long; the head asks again."""
 NEWS = "news"
+OWN_CLAIM = "pilot"
+"""The claim of a pilot itself: by its first process, or by the head, which has no more use for it."""
 OVER = '{"type":"over"}'
 """The line by which the folder of a pilot tells that nothing is left of it."""
 _FORWARDED = frozenset((signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2))
@@ -45,7 +47,8 @@ def guard(run: Callable[[], None], over: Callable[[int], None], at_death: int) -
         run()
         os._exit(0)
     code = _wait(child, step)
-    processes.end(lambda: processes.descendants(own))
+    while _has_children():  # a look alone may miss a process whose parent ends meanwhile
+        processes.end(lambda: processes.descendants(own))
     over(code)
     os._exit(code)
 
@@ -62,6 +65,16 @@ def _wait(child: int, step: int) -> int:
                 return code if code >= 0 else 128 - code
         if os.getppid() != step:
             return 128 + signal.SIGKILL
+
+
+def _has_children() -> bool:
+    """Whether anything is left below this process, which is the parent of all orphans there; it collects the dead."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def gone_line(attempt: str) -> str:
@@ -87,6 +100,8 @@ def main() -> None:
         check(*sys.argv[2:])
         return
     folder, *words = sys.argv[2:]
+    if not BundleFolder(folder).claim(OWN_CLAIM):  # a second job for this pilot must not tell that the first is over
+        return
     pilot = partial(os.execv, words[0], words)
     guard(pilot, lambda _: tell(f"{folder}/{NEWS}", OVER), signal.SIGKILL)
 

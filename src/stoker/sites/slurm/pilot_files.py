@@ -22,7 +22,6 @@ from stoker.sites.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
 
 ORDERS = "orders"
 PLAN = "pilot.json"
-OWN_CLAIM = "pilot"
 
 
 class PilotPlan(Struct, frozen=True):
@@ -158,7 +157,7 @@ class PilotFolder(BundleFolder):
         return self._read(NEWS, offset, _news())
 
     def claim_as(self, name: str) -> bool:
-        """Claim the pilot itself, or an attempt."""
+        """Claim an attempt; `sync_claims` makes it last."""
         try:
             Path(self.at(CLAIMS, name)).mkdir(mode=0o700)
         except FileExistsError:

@@ -37,10 +37,10 @@ from stoker.sites.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref,
 from stoker.sites.slurm.checks import NodeChecks, pilot_check
 from stoker.sites.slurm.commands import NodeSize
 from stoker.sites.slurm.context import ClusterContext
+from stoker.sites.slurm.guard import OWN_CLAIM
 from stoker.sites.slurm.pace import Pace
 from stoker.sites.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_short, translated
 from stoker.sites.slurm.pilot_files import (
-    OWN_CLAIM,
     Ask,
     CheckOrder,
     Here,
@@ -251,7 +251,7 @@ class Pilots:
     def _give_back(self, pilots: Iterable[Pilot]) -> list[Pilot]:
         """Give up those of the pilots that have not begun."""
         pending = [pilot for pilot in pilots if pilot.ready is None and pilot.made]
-        given_up = [pilot for pilot in pending if pilot.files.claim_as(OWN_CLAIM)]
+        given_up = [pilot for pilot in pending if pilot.files.claim(OWN_CLAIM)]
         for pilot in given_up:
             self._leave(pilot)
         return given_up
@@ -399,8 +399,9 @@ class Pilots:
 
     def check(self, node: str, check: CheckOrder) -> bool:
         """Let a pilot on a node check it; whether there is one."""
-        there = (pilot for pilot in self.all.values() if pilot.is_usable and pilot.ready and pilot.ready.node == node)
-        pilot = next((pilot for pilot in there if not is_settled(pilot.answers)), None)
+        there = (pilot for pilot in self.all.values() if pilot.ready is not None and pilot.ready.node == node)
+        working = (pilot for pilot in there if pilot.is_usable or pilot.handed)  # also on a node that is drained
+        pilot = next((pilot for pilot in working if not is_settled(pilot.answers)), None)
         if pilot is not None:
             self._order(pilot, check)
         return pilot is not None
@@ -411,14 +412,19 @@ class Pilots:
 
     def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
         fact = pilot.answers.fact
-        never_began = pilot.files.claim_as(OWN_CLAIM)
-        if not never_began and (stalled or not self._is_dead(pilot)):
+        never_began = pilot.files.claim(OWN_CLAIM)
+        if stalled and not never_began:
             return
+        is_dead = never_began or self._is_dead(pilot)
         for key, handed in list(pilot.handed.items()):
             job = self._jobs.attempt(key)
+            if job is not None and not is_dead and not isinstance(job.state, Stopping):
+                continue  # it may run again, and must wait for the check; one that is cancelled does not
             if job is not None:
                 self._lose(pilot, job, key, handed, safe=never_began or (fact is not None and not handed.assigned))
             pilot.forget(key)
+        if not is_dead:
+            return
         if pilot.ready is None and fact is not None and fact.state in ("FAILED", "COMPLETED", "OUT_OF_MEMORY"):
             self.failures.append(pilot.files.error(0) or said(fact))
         self._leave(pilot)

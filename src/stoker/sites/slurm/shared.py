@@ -90,10 +90,10 @@ class BundleFolder:
 
     # -- both sides ------------------------------------------------------------------------------
 
-    def claim(self, index: int) -> bool:
-        """Claim an attempt: True for the one process that may decide what becomes of it."""
+    def claim(self, name: int | str) -> bool:
+        """Claim an attempt, or a pilot itself: True for the one process that may decide what becomes of it."""
         try:
-            os.mkdir(self.at(CLAIMS, index), mode=0o700)
+            os.mkdir(self.at(CLAIMS, name), mode=0o700)
         except FileExistsError:
             return False
         sync(self.at(CLAIMS))

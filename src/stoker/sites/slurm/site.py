@@ -19,6 +19,7 @@ from stoker.core.settings import ClusterSettings, Policy
 from stoker.core.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.sites.slurm.attempts import RETURNS_ALLOWED, Attempt, Bundle, Judgement, read_ref
+from stoker.sites.slurm.checks import MARK as CHECK_MARK
 from stoker.sites.slurm.checks import NodeCheck, task_check
 from stoker.sites.slurm.commands import TAG, SlurmCommands
 from stoker.sites.slurm.context import ClusterContext, QueueDirectory
@@ -152,7 +153,7 @@ class SlurmSite:
         """Whether the attempt of a task in Slurm is over; one of another engine that lives is not ours to judge."""
         if name in self._all:
             return index not in self._all[name].tasks
-        instance = name.removeprefix(MARK).rpartition("-")[0]
+        instance = name.removeprefix(MARK).removeprefix(CHECK_MARK).rpartition("-")[0]
         return instance == self._context.instance or not engine_lives(self._context.paths, instance)
 
     def _is_reachable(self, now: float) -> bool:
@@ -264,7 +265,7 @@ class SlurmSite:
 
     def _refuse(self, name: str, why: str) -> None:
         """Slurm will never take it: its jobs are held with Slurm's words."""
-        if self._pilots.checks.all.pop(name, None) is not None:  # it is tried again
+        if self._pilots.checks.refuse(name, why):
             return
         if name not in self._pilots.all:
             self._direct.refuse(name, why)

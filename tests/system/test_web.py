@@ -153,6 +153,22 @@ def test_all_actions(background: Background) -> None:
         wait_until(lambda: read(client, "jobs/3")["jobs"][0]["attempts"][1:])
 
 
+def test_a_line_means_tasks_in_its_state(background: Background) -> None:
+    """Its label is shortened where an array has many ranges, so that it does not name all of them."""
+    background.submit(*["true"] * 60, array=True, held="test", resources=Resources(gpus=0))
+    background("pause", "--queue")
+    released = [index for index in range(60) if index % 5 in (0, 2)]
+    background("resume", f"1.[{','.join(map(str, released))}]")
+    with serving(background) as server, server.client() as client:
+        wait_until(lambda: answers(client))
+        (held,) = [line for line in read(client, "jobs")["jobs"] if line["state"] == "held"]
+        assert (held["tasks"], "…" in held["label"]) == (60 - len(released), True)
+        body = {"action": "cancel", "jobs": [{"label": held["label"], "state": "held"}]}
+        done = client.post("/api/v1/actions", json=body).json()["jobs"]
+        assert {result["shown"] for result in done} == {f"1.{index}" for index in range(60) if index not in released}
+        assert client.post("/api/v1/actions", json=body).json()["jobs"] == []
+
+
 def test_killed_and_started_again(background: Background) -> None:
     """Open pages stay valid; while one server runs, the command prints a link to it, and status its address."""
     with reserved_port() as port, started(background, "--port", str(port)) as first:

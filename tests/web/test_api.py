@@ -249,32 +249,6 @@ def test_all_jobs_that_match(client: Browser, queue: PastQueue) -> None:
     assert queue.store.requests(QUEUE) == []
 
 
-def test_a_line_means_tasks_in_its_state(client: Browser, queue: PastQueue) -> None:
-    """Its label is shortened where an array has many ranges, so that it does not name all of them."""
-    batch = queue.store.add_batch("array", queue.now)
-    tasks = [NewJob(Command(("true",)), JobSpec(), "", index) for index in range(100)]
-    queue.store.add_jobs(batch, QUEUE, tasks, queue.now, array=True)
-    held = [index for index in range(100) if index % 5 in (0, 2)]
-    paused = [job for index in held if (job := queue.store.job(1 + index))]
-    queue.store.record([after(job, [Paused(queue.now, "held by you")]) for job in paused])
-    lines = {line["state"]: line for line in read(client, "jobs")["jobs"]}
-    assert (lines["held"]["tasks"], "…" in lines["held"]["label"]) == (len(held), True)
-    line = {"label": lines["held"]["label"], "state": "held"}
-    client.post("/api/v1/actions", json={"action": "cancel", "jobs": [line]})
-    assert [request.job for _, request in queue.store.requests(QUEUE)] == [job.id for job in paused]
-
-
-@pytest.mark.parametrize("action", ["cancel", "retry", "hold", "release", "priority"])
-def test_a_line_without_tasks_any_more(client: Browser, queue: PastQueue, action: str) -> None:
-    """Nothing is done if none of its tasks is in its state by now."""
-    batch = queue.store.add_batch("array", queue.now)
-    tasks = [NewJob(Command(("true",)), JobSpec(), "", index) for index in range(3)]
-    queue.store.add_jobs(batch, QUEUE, tasks, queue.now, array=True)
-    body = {"action": action, "jobs": [{"label": "1.[0-2]", "state": "held"}], "value": 1}
-    done = client.post("/api/v1/actions", json=body)
-    assert (done.status_code, done.json()["jobs"], queue.store.requests(QUEUE)) == (200, [], [])
-
-
 def test_the_tasks_of_an_array(client: Browser, queue: PastQueue) -> None:
     """They have a list of their own, with how many are in each state."""
     job = queue.submit("alone")

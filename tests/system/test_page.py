@@ -370,7 +370,7 @@ def test_an_empty_queue_and_a_stopped_engine_are_explained(
             view.wait("engine stopped")
             view.wait("No job is running.")
             view.open("jobs")
-            view.wait("stoker submit -- python train.py")
+            view.wait("stoker submit -- python3 train.py")
             view.open("history")
             view.wait("No job ended in this period.")
             queue.submit("true", names=["stuck"], start=False)

@@ -276,7 +276,7 @@ function NoJobs({ filter, clear }: { filter: Filter; clear: () => void }): JSX.E
   return (
     <Empty title="The queue is empty.">
       <p>Add a job in a terminal:</p>
-      <pre class="command">stoker submit -- python train.py --lr 1e-3</pre>
+      <pre class="command">stoker submit -- python3 train.py --lr 1e-3</pre>
     </Empty>
   );
 }

@@ -302,7 +302,7 @@ function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
       ) : (
         <Empty title="No job is waiting.">
           <p>
-            Add one: <code>stoker submit -- python train.py</code>
+            Add one: <code>stoker submit -- python3 train.py</code>
           </p>
         </Empty>
       )}

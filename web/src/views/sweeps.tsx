@@ -70,7 +70,7 @@ function NoSweeps(): JSX.Element {
     <Empty title="There is no sweep yet.">
       <p>A sweep runs a command once for each point of a parameter space:</p>
       <p>
-        <code class="command">stoker sweep lr=1e-4..1e-1:log bs=16,32 -N 20 --method random -- python train.py</code>
+        <code class="command">stoker sweep lr=1e-4..1e-1:log bs=16,32 -N 20 --method random -- python3 train.py</code>
       </p>
     </Empty>
   );

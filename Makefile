@@ -33,8 +33,9 @@ $(PRODUCT): pyproject.toml constraints.txt
 	$(BIN)/python -m compileall -q src
 	touch $@
 
+# Python compiles of these packages what is imported, when it is.
 $(STAMP): $(PRODUCT)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 # Only if its sources changed; node comes from PATH, else from a Python package.

@@ -20,6 +20,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,12 +31,13 @@ import pytest
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.queue.control import Submission, submit
+from stoker.queue.engine_process import READY, open_log
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, wake
 from stoker.store.paths import find_paths
 from stoker.store.restart import remove_restart
 from stoker.store.writer import Store, open_store
 from support.cli import Stoker
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 SIMULATED = "2x24G"
 
@@ -109,11 +111,13 @@ class Background(Stoker):
 
     def wait_word(self, word: str, *ids: int) -> None:
         """Wait until the jobs are in a state."""
-        wait_until(lambda: all(self.word(job_id) == word for job_id in ids))
+        with self.open_store() as store:
+            wait_until(lambda: all(job is not None and state_word(job) == word for job in map(store.job, ids)))
 
     def wait_over(self, *ids: int) -> None:
         """Wait until the jobs are over."""
-        wait_until(lambda: all(isinstance(self.job(job_id).state, Ended) for job_id in ids))
+        with self.open_store() as store:
+            wait_until(lambda: all(job is not None and isinstance(job.state, Ended) for job in map(store.job, ids)))
 
     def open_gate(self, name: str) -> None:
         """Make the file that jobs wait for."""
@@ -127,9 +131,29 @@ class Background(Stoker):
         return process_of(self.paths, QUEUE)
 
     def start_engine(self) -> None:
-        """Start the engine, if none lives."""
-        outcome = self("engine", "start")
-        assert outcome.code == 0, outcome.err
+        """Start the engine, if none lives, as a submit does; a command line of its own would cost as much again."""
+        if self.engine_process is not None:
+            return
+        read_end, write_end = os.pipe()
+        sim = self.environment.get("STOKER_SIM", "")
+        words = ["-P", "-m", "stoker", "engine", "run", "--restartable", *(["--sim", sim] if sim else [])]
+        command = ["setsid", "--fork", sys.executable, *words, "--ready-fd", str(write_end)]
+        with open_log(self.paths.log) as log, open(read_end, "rb", buffering=0) as answers:
+            subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=self.environment,
+                pass_fds=[write_end],
+                umask=0o077,
+                check=True,
+                timeout=PATIENCE_SECONDS,
+            )
+            os.close(write_end)
+            answer = answers.read(1000)
+        assert answer == READY, answer
 
     def kill_engine(self) -> None:
         """End the engine as a crash would, and let no worker start it again; what runs goes on under its workers."""

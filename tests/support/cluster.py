@@ -131,8 +131,8 @@ def two_queues(home: Path, slurm: Slurm, **settings: object) -> Iterator[tuple[C
 
 
 def once(name: str) -> str:
-    """Shell text that stays for a minute at its first run, and ends at once at the next."""
-    return f"{RAN} [ -e {name} ] || {{ touch {name}; sleep 60; }}"
+    """Shell text that stays for ten minutes at its first run, and ends at once at the next."""
+    return f"{RAN} [ -e {name} ] || {{ touch {name}; sleep 600; }}"
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from stoker.cli.views.gpus import device_table, render_gpus
 from stoker.cli.views.text import GPU_LOADS, MEMORY_LOADS, line_cells, load_bar, load_look, memory_bar, painted
 from stoker.queue.gpu_view import Gpus
-from stoker.queue.view_model import DeviceLine, ForeignProcess, LeaseLine, OtherJob, exactly
+from stoker.queue.local_time import exactly
+from stoker.queue.view_model import DeviceLine, ForeignProcess, LeaseLine, OtherJob
 from support.views import GIB, NOW, a_device, texts
 
 

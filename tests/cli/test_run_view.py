@@ -14,7 +14,8 @@ from stoker.cli.views.run import (
     successes_line,
 )
 from stoker.cli.views.text import Line, line_cells
-from stoker.queue.view_model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus, exactly
+from stoker.queue.local_time import exactly
+from stoker.queue.view_model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
 from support.views import GIB, NOW, a_device, a_run, a_run_job, texts
 
 TOTAL = 24 * GIB

@@ -12,6 +12,7 @@ import pytest
 from stoker.cli.views.job_table import left_cell
 from stoker.cli.views.status import render_status
 from stoker.cli.views.text import line_cells
+from stoker.queue.local_time import DAY, exactly
 from stoker.queue.view_model import (
     Counts,
     EngineLine,
@@ -21,9 +22,7 @@ from stoker.queue.view_model import (
     LeaseLine,
     Mark,
     Status,
-    exactly,
 )
-from stoker.queue.view_text import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)

@@ -30,9 +30,9 @@ from stoker.queue.config import load_config
 from stoker.queue.gpu_view import gpus_of
 from stoker.queue.job_files import Listed, read_list
 from stoker.queue.knowledge import Knowledge, read_statuses
+from stoker.queue.local_time import clock_text
 from stoker.queue.options import Surroundings, spec_of
 from stoker.queue.view_builder import status_of
-from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import Paths
 from stoker.store.reports import latest_text, read_latest, read_reports

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.learning import Live
+from stoker.queue.local_time import exactly
 from stoker.queue.timeline import Bar, Span, Timeline, read_timeline, stack, timeline_of
 from stoker.queue.usage import read_usage
-from stoker.queue.view_model import exactly
 from stoker.store.queries import Period
 from stoker.store.samples import Sample
 from support.build import GIB, declared

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stoker.queue.local_time import midnight
 from stoker.queue.usage import busy_seconds, days_of, usage_of
-from stoker.queue.view_text import midnight
 from stoker.store.past_attempts import GpuSpan
 from stoker.store.queries import Period
 from support.build import GIB

@@ -6,8 +6,9 @@ import pytest
 
 from stoker.core.device import Process, Reading
 from stoker.queue.knowledge import EngineStatuses
+from stoker.queue.local_time import exactly
 from stoker.queue.view_builder import Holders, expected_empty, memory_split
-from stoker.queue.view_model import Counts, LeaseLine, exactly
+from stoker.queue.view_model import Counts, LeaseLine
 from stoker.store.status_file import EngineStatus
 from support.build import GIB, a_job, simulated
 

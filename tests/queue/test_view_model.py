@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stoker.core.amounts import amount_now, amount_to_come, mode_of, resources_of_attempts
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event, Started
 from stoker.core.spec import JobSpec, Resources
-from stoker.queue.view_model import amount_now, amount_to_come, mode_of, resources_of_attempts
 from support.build import GIB, simulated
 
 SMALL, LARGE = (

@@ -10,12 +10,11 @@ import pytest
 
 from stoker.core.job import Cancelled, Exited, Job, Running, Waiting
 from stoker.core.spec import Resources
+from stoker.queue.local_time import clock_text, midnight
 from stoker.queue.view_text import (
     ago_text,
-    clock_text,
     last_mishap,
     left_text,
-    midnight,
     oom_advice,
     span_text,
     sparing_text,

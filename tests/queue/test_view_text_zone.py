@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
 from stoker.core.units import parse_moment
-from stoker.queue.view_text import LocalZone
+from stoker.queue.local_time import LocalZone
 
 QUIET = settings(max_examples=200, derandomize=True, deadline=None)
 NAME = "Europe/Berlin"

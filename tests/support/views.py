@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from stoker.cli.views.text import Line
-from stoker.queue.view_model import Counts, DeviceLine, EngineLine, JobLine, RunCounts, RunStatus, Status, exactly
+from stoker.queue.local_time import exactly
+from stoker.queue.view_model import Counts, DeviceLine, EngineLine, JobLine, RunCounts, RunStatus, Status
 
 GIB = 2**30
 NOW = 1_800_000_000.0

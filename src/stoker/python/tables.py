@@ -15,9 +15,9 @@ from stoker.python.connection import find_link
 from stoker.queue.gpu_view import gpus_of, known_devices
 from stoker.queue.history_view import past_jobs
 from stoker.queue.knowledge import known
+from stoker.queue.local_time import LocalZone
 from stoker.queue.select import parse_filter
 from stoker.queue.view_builder import status_of
-from stoker.queue.view_text import LocalZone
 from stoker.store.paths import host_name
 from stoker.store.queries import Period
 

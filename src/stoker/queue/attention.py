@@ -8,7 +8,8 @@ from stoker.core.job import Ended, id_text
 from stoker.core.selectors import number_ranges
 from stoker.core.text import outcome, text_for_json, title_text
 from stoker.queue.knowledge import Knowledge
-from stoker.queue.view_model import FailedJob, InterruptedRun, exactly
+from stoker.queue.local_time import exactly
+from stoker.queue.view_model import FailedJob, InterruptedRun
 from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.queries import Period

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from stoker.core.errors import StokerError
 from stoker.queue.gpu_view import DeviceProbe
 from stoker.queue.knowledge import EngineStatuses, Knowledge, read_statuses
+from stoker.queue.local_time import exactly
 from stoker.queue.view_builder import status_of
-from stoker.queue.view_model import Counts, DeviceLine, EngineLine, FailedJob, JobLine, Status, exactly
+from stoker.queue.view_model import Counts, DeviceLine, EngineLine, FailedJob, JobLine, Status
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name

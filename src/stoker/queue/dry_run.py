@@ -8,26 +8,22 @@ from datetime import datetime
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker.core.device import Device, Snapshot
-from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.launch import shown_command
 from stoker.core.planner.forecast import Now, forecast
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
-from stoker.core.planner.reasons import NeverFits, sentence
+from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy, policy_of
-from stoker.core.spec import Command, JobSpec, NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
+from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
 from stoker.core.text import text_for_json
 from stoker.core.units import size_text
 from stoker.queue.config import load_config
-from stoker.queue.knowledge import Knowledge
+from stoker.queue.local_time import clock_text, exactly
 from stoker.queue.submit import Part
-from stoker.queue.view_model import exactly
-from stoker.queue.view_text import clock_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
 from stoker.store.queries import with_user_settings
@@ -187,36 +183,6 @@ def _resources_text(resources: Resources) -> str:
     size = "learnt" if resources.auto else "" if resources.memory is None else size_text(resources.memory)
     each = " each" if size and resources.gpus > 1 else ""
     return gpus + (f", {size}{each}" if size else "") + (f", {resources.model}" if resources.model else "")
-
-
-class NotFree(StokerError):
-    """The machine has such devices, but they are not free."""
-
-    exit_code = 1
-
-
-def pick_devices(knowledge: Knowledge, resources: Resources) -> tuple[Device, ...]:
-    """The devices on which a job with these resources would be started now, whatever limits the user has."""
-    statuses, now = knowledge.statuses, knowledge.now
-    status = next(iter(statuses.current), None)
-    if status is None:
-        raise Impossible("no GPU is known on this machine", "start the engine to detect GPUs: stoker engine start")
-    asking = Job(0, 0, Command(("true",)), JobSpec(resources), Waiting(now), now)
-    waiting = WaitingJobs()
-    waiting.add(asking)
-    # Without a living engine, the leases of the workers count instead.
-    serves = status.engine != QUEUE or statuses.lives
-    slots = slots_of([job for job, engine in knowledge.active if serves and engine == status.engine], now)
-    policy = with_user_settings(policy_of(load_config(os.environ, None).engine, cores=1), knowledge.settings, QUEUE)
-    policy = replace(policy, paused="", max_use=None, min_free=0)  # the GPUs are not for Stoker
-    decided = plan(waiting, slots, status.snapshot, status.leases, policy, status.at)
-    if decided.starts:
-        return tuple(knowledge.devices[device_id] for device_id in decided.starts[0].devices)
-    reason = decided.reason(asking)
-    why = "no free GPU" if reason is None else sentence(reason, knowledge.clock, knowledge.store.shown_id)
-    if isinstance(reason, NeverFits):
-        raise Impossible(why, "see stoker gpus")
-    raise NotFree(why, "submit instead, to wait for a free GPU: stoker submit")
 
 
 def slots_of(active: Sequence[Job], now: float) -> list[Slot]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over, started_at
@@ -23,6 +24,7 @@ from stoker.core.text import printable, shown_value, text_for_json
 from stoker.core.units import size_text
 from stoker.queue.action_results import ChangeResult, result
 from stoker.queue.control import Control, abandoned, change, default_log, spec_in_queue, warn
+from stoker.queue.local_time import LocalZone
 from stoker.queue.options import (
     BY_NAME,
     WHILE_RUNNING,
@@ -38,8 +40,7 @@ from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.signals import check_early_signal, early_signal_text
 from stoker.queue.targets import shown_target
-from stoker.queue.view_model import amount_now, resources_of_attempts
-from stoker.queue.view_text import LocalZone, watch_text
+from stoker.queue.view_text import watch_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status

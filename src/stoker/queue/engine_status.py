@@ -14,7 +14,7 @@ from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
 from stoker.queue.config import load_config
 from stoker.queue.engine_process import restart_killed, start_engine
-from stoker.queue.view_model import exactly
+from stoker.queue.local_time import exactly
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of, version_of, wake
 from stoker.store.paths import Paths, write_problem

@@ -18,8 +18,9 @@ from stoker.core.text import text_for_json
 from stoker.devices.interface import Devices
 from stoker.queue.config import load_config
 from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
+from stoker.queue.local_time import exactly
 from stoker.queue.view_builder import device_lines
-from stoker.queue.view_model import DeviceLine, exactly
+from stoker.queue.view_model import DeviceLine
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
 from stoker.store.status_file import EngineStatus

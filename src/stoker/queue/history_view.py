@@ -9,13 +9,14 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.amounts import VramMode, amount_now, mode_of, resources_of_attempts
 from stoker.core.device import Device
 from stoker.core.job import Ended, Result, id_text
 from stoker.core.launch import INHERIT, shown_command
 from stoker.core.selectors import tasks_text
 from stoker.core.text import text_for_json, title_text
 from stoker.queue.failure import NOT_FAILED, said_at_end
-from stoker.queue.view_model import VramMode, amount_now, exactly, mode_of, moment, resources_of_attempts
+from stoker.queue.local_time import exactly, moment
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name

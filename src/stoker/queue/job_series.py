@@ -12,7 +12,7 @@ from msgspec import Struct
 from stoker.core.job import Active, Job, id_text
 from stoker.queue.job_view import AttemptLine, attempt_lines
 from stoker.queue.knowledge import Knowledge
-from stoker.queue.view_model import exactly
+from stoker.queue.local_time import exactly
 from stoker.store.paths import Paths
 from stoker.store.reports import Report, read_reports
 

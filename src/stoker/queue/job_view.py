@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.errors import StokerError
 from stoker.core.job import (
     Active,
@@ -43,11 +44,12 @@ from stoker.core.units import size_text
 from stoker.queue.config import load_config
 from stoker.queue.failure import failure_text, last_lines, newest_log
 from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.local_time import exactly, moment
 from stoker.queue.select import find
 from stoker.queue.signals import early_signal_text
 from stoker.queue.targets import shown_target
 from stoker.queue.view_builder import job_line
-from stoker.queue.view_model import FEW, JobLine, amount_now, exactly, moment, resources_of_attempts
+from stoker.queue.view_model import FEW, JobLine
 from stoker.queue.view_text import oom_advice, place_text, sparing_text
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter

@@ -11,11 +11,13 @@ from msgspec.structs import replace
 
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Waiting, is_handed_over
+from stoker.core.planner.queue import waiting_word
 from stoker.core.text import printable
 from stoker.queue.history_view import PastLine, past_line, read_past_page
-from stoker.queue.knowledge import Knowledge, waiting_word
+from stoker.queue.knowledge import Knowledge
+from stoker.queue.local_time import exactly
 from stoker.queue.view_builder import active_lines, group_line, job_line, queued_lines, tasks_line
-from stoker.queue.view_model import JobLine, exactly
+from stoker.queue.view_model import JobLine
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, Scope, ids_matching
 from stoker.store.listing import (

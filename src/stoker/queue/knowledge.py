@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import Struct
 
+from stoker.core.amounts import amount_now, amount_to_come
 from stoker.core.device import Device, Process, Reading
 from stoker.core.job import (
     Active,
     Ended,
     Job,
-    OnHold,
     Running,
     Starting,
     Stopping,
@@ -30,15 +30,26 @@ from stoker.core.job import (
 )
 from stoker.core.learning import Learnt, Live, usual_pace
 from stoker.core.lease import Lease
+from stoker.core.outcomes import JobWord
 from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
-from stoker.core.planner.queue import NotEligible, Shape, Wants, is_gated, resolved, roughly, shape_of, why_not_eligible
-from stoker.core.planner.reasons import Behind, CapFull, NotBefore, Outranked, Reason, Short, UnknownDuration, sentence
+from stoker.core.planner.queue import (
+    NotEligible,
+    Shape,
+    Wants,
+    is_gated,
+    queued_word,
+    resolved,
+    roughly,
+    shape_of,
+    why_not_eligible,
+)
+from stoker.core.planner.reasons import CapFull, Outranked, Reason, UnknownDuration, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, Resources, never_satisfied_text
 from stoker.devices.interface import ancestors, parent_of, process_file, user_name
+from stoker.queue.local_time import clock_text
 from stoker.queue.places import Places
-from stoker.queue.view_model import JobWord, amount_now, amount_to_come
-from stoker.queue.view_text import clock_text, last_mishap, sparing_text
+from stoker.queue.view_text import last_mishap, sparing_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, engine_lives, is_background, living_engines, wake
 from stoker.store.paths import Paths, write_problem
@@ -443,7 +454,7 @@ class Knowledge:
     def _about_queued(self, job: Job, engine: str) -> tuple[JobWord, str]:
         hindered = why_not_eligible(job, self.now, self._outcome) if is_gated(job) else None
         if hindered is not None:
-            return _queued_word(job, hindered), self._not_eligible_text(hindered)
+            return queued_word(job, hindered), self._not_eligible_text(hindered)
         if is_background(engine) and engine not in self._living:
             return "queued", NO_ENGINE
         reason = self._reason(job, engine)
@@ -482,22 +493,6 @@ def _active_word(job: Job) -> JobWord:
             return "stopping"
         case _:
             return "starting"
-
-
-def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
-    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
-    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
-    return "queued" if hindered is None else _queued_word(job, hindered)
-
-
-def _queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
-    if isinstance(job.state, OnHold):
-        return "held"
-    if isinstance(why, NotBefore):
-        return "scheduled"
-    if isinstance(why, Short):
-        return "queued"
-    return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 
 @contextlib.contextmanager

@@ -388,7 +388,7 @@ def _reads_as_ids(name: str) -> bool:
 
 def _moment(text: str, now: float) -> float:
     from stoker.core.units import parse_moment
-    from stoker.queue.view_text import LocalZone
+    from stoker.queue.local_time import LocalZone
 
     moment = parse_moment(text, now, LocalZone())
     if moment < now - PAST_SECONDS:

@@ -14,10 +14,9 @@ from stoker.core.text import text_for_json
 from stoker.queue.failure import last_lines
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.local_time import DAY, exactly
 from stoker.queue.timeline import Timeline, timeline_of
 from stoker.queue.usage import busy_seconds
-from stoker.queue.view_model import exactly
-from stoker.queue.view_text import DAY
 from stoker.store import queries
 from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
 from stoker.store.paths import Paths, host_name

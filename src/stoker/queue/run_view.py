@@ -19,8 +19,9 @@ from stoker.core.text import common_lead, outcome, text_for_json, title, without
 from stoker.core.units import duration_text
 from stoker.queue.failure import said_at_end
 from stoker.queue.knowledge import Knowledge
+from stoker.queue.local_time import exactly
 from stoker.queue.view_builder import active_lines, device_lines
-from stoker.queue.view_model import Notice, NoticeMark, RunCounts, RunStatus, exactly
+from stoker.queue.view_model import Notice, NoticeMark, RunCounts, RunStatus
 from stoker.queue.view_text import consequence_text
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store

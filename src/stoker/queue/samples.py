@@ -11,7 +11,7 @@ from msgspec import Struct
 from stoker.core.device import Reading
 from stoker.core.text import text_for_json
 from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.view_model import exactly
+from stoker.queue.local_time import exactly
 from stoker.store.paths import Paths
 from stoker.store.samples import MINUTE, Sample, samples_between
 

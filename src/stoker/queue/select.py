@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
+from stoker.core.outcomes import LETTERS
 from stoker.core.selectors import (
     All,
     Last,
@@ -23,7 +24,6 @@ from stoker.core.selectors import (
 )
 from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
-from stoker.queue.view_model import LETTERS
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
@@ -96,7 +96,7 @@ def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]
     """The jobs in these states; SQL does not tell why a job waits."""
     if not states or set(WAITING) <= set(states) or not set(WAITING) & set(states):
         return ids
-    from stoker.queue.knowledge import waiting_word  # few commands need to know why a job waits
+    from stoker.core.planner.queue import waiting_word  # few commands need to know why a job waits
 
     now = time.time()
     waiting = [job for job in queries.jobs_of(store, ids) if isinstance(job.state, Waiting)]

@@ -14,7 +14,8 @@ from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json
 from stoker.ledger import Ledger, LedgerView, ledger_path
 from stoker.queue.knowledge import Knowledge
-from stoker.queue.view_model import GroupLine, UserLine, exactly
+from stoker.queue.local_time import exactly
+from stoker.queue.view_model import GroupLine, UserLine
 from stoker.store.filters import NO_FILTER, Filter, counts_by_group
 from stoker.store.paths import Paths
 

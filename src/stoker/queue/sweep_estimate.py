@@ -18,8 +18,8 @@ from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.record import Sweep, trial_jobs
 from stoker.queue.config import Config
 from stoker.queue.dry_run import expected_end
+from stoker.queue.local_time import exactly
 from stoker.queue.sweep import PreparedSweep, SweepSubmission
-from stoker.queue.view_model import exactly
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths

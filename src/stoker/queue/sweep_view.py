@@ -21,7 +21,7 @@ from stoker.core.sweep.result import TrialResult, read_result
 from stoker.core.sweep.space import Params, Range, Scalar, Space, parameter_text
 from stoker.core.text import text_for_json
 from stoker.queue.failure import failure_text
-from stoker.queue.view_model import exactly, moment
+from stoker.queue.local_time import exactly, moment
 from stoker.store.paths import Paths, host_name
 from stoker.store.reader import Reader
 from stoker.store.sweeps import StoredSweep, all_sweeps, find_sweep, trial_results

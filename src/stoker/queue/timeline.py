@@ -10,15 +10,18 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.amounts import resources_of_attempts
 from stoker.core.colours import colours_of
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of
+from stoker.core.outcomes import JobWord
 from stoker.core.spec import Resources, amount_on
 from stoker.core.text import text_for_json, title_text
 from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.local_time import exactly, moment
 from stoker.queue.samples import Curves, Steps, curves_from, curves_of, steps_of
 from stoker.queue.view_builder import expected_empty
-from stoker.queue.view_model import Counts, JobWord, exactly, moment, resources_of_attempts
+from stoker.queue.view_model import Counts
 from stoker.store import queries
 from stoker.store.filters import groups_in_order
 from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs

@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker import __version__
+from stoker.core.amounts import mode_of
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
 from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
 from stoker.core.launch import shown_command
+from stoker.core.outcomes import JobWord
 from stoker.core.planner.order import times_waited
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import amount_on
@@ -21,22 +23,18 @@ from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
 from stoker.queue.attention import interrupted_runs, recent_failures
 from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_by_device
+from stoker.queue.local_time import exactly, midnight, moment
 from stoker.queue.view_model import (
     Counts,
     DeviceLine,
     EngineLine,
     ForeignProcess,
     JobLine,
-    JobWord,
     LeaseLine,
     Mark,
     OtherJob,
     Status,
-    exactly,
-    mode_of,
-    moment,
 )
-from stoker.queue.view_text import midnight
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, is_background
 from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups

@@ -2,98 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.device import Device
-from stoker.core.job import Assigned, Edited, Event
-from stoker.core.planner.placement import suits
-from stoker.core.spec import Resources, amount_on
-from stoker.core.units import in_calendar
+from stoker.core.amounts import VramMode
+from stoker.core.outcomes import JobWord
 
 FEW = 4
 """How many jobs a terminal shows in full."""
-VramMode = Literal["none", "all", "auto", "size"]
-
-
-def mode_of(resources: Resources) -> VramMode:
-    """Which GPU memory was requested: a size, the whole card, or auto."""
-    if not resources.gpus:
-        return "none"
-    return "auto" if resources.auto else "all" if resources.memory is None else "size"
-
-
-def amount_now(resources: Resources | None, devices: Sequence[Device]) -> int | None:
-    """Bytes reserved on each device of a job; None is all of them, or unknown."""
-    if resources is None:
-        return None
-    return min(_amounts(resources, devices), default=None) if devices else resources.memory
-
-
-def amount_to_come(resources: Resources, devices: Iterable[Device]) -> int | None:
-    """Bytes to reserve on each GPU for a waiting job, by the devices that suit it; None is all of it."""
-    if not resources.gpus:
-        return None
-    known = [device for device in devices if suits(device, resources)]
-    learnt = [size for _, size in resources.predicted] if resources.auto else []
-    return max(_amounts(resources, known) if known else learnt, default=resources.memory)
-
-
-def resources_of_attempts(events: Sequence[Event], resources: Resources) -> list[Resources | None]:
-    """The resources of each attempt of a job that now asks for these; None for attempts before an edit."""
-    asked = None if any(isinstance(event, Edited) for event in events) else resources
-    found: list[Resources | None] = []
-    for event in events:
-        if isinstance(event, Edited):
-            asked = event.spec.resources
-        elif isinstance(event, Assigned):
-            found.append(event.resources or asked)
-    return found
-
-
-def _amounts(resources: Resources, devices: Iterable[Device]) -> list[int]:
-    return [amount for device in devices if (amount := amount_on(resources, device)) is not None]
-
-
-JobWord = Literal[
-    "queued",
-    "held",
-    "blocked",
-    "scheduled",
-    "starting",
-    "running",
-    "stopping",
-    "done",
-    "failed",
-    "oom",
-    "timeout",
-    "cancelled",
-    "stopped",
-    "skipped",
-    "lost",
-]
-
-LETTERS: dict[JobWord, str] = {
-    "queued": "PD",
-    "held": "PD",
-    "blocked": "PD",
-    "scheduled": "PD",
-    "starting": "CF",
-    "running": "R",
-    "stopping": "CG",
-    "done": "CD",
-    "failed": "F",
-    "oom": "OOM",
-    "timeout": "TO",
-    "cancelled": "CA",
-    "stopped": "CA",
-    "skipped": "CA",
-    "lost": "NF",
-}
-"""State codes of Slurm's squeue."""
 
 
 class Mark(Struct, frozen=True):
@@ -405,12 +323,3 @@ class RunStatus(Struct, frozen=True):
     notices: tuple[Notice, ...] = ()
     successes: tuple[int, ...] = ()
     """Ids of jobs, oldest first."""
-
-
-def moment(at: float | None) -> datetime | None:
-    return None if at is None else exactly(at)
-
-
-def exactly(at: float) -> datetime:
-    """A time as data for screens and JSON."""
-    return datetime.fromtimestamp(round(in_calendar(at), 3), UTC)

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta, tzinfo
 
+from stoker.core.amounts import VramMode
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
 from stoker.core.planner.order import Standing, times_waited
 from stoker.core.planner.placement import suits
 from stoker.core.planner.reasons import rough_duration
-from stoker.core.units import in_calendar, size_text
-from stoker.queue.view_model import VramMode
+from stoker.core.units import size_text
 
 DAY = 86400.0
 _SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
-
-
-def clock_text(at: float, now: float) -> str:
-    """`14:32` today, `Fri 12:00` within six days, else a date."""
-    then, today = time.localtime(in_calendar(at)), time.localtime(now)
-    if then[:3] == today[:3]:
-        return time.strftime("%H:%M", then)
-    if abs(at - now) < 6 * DAY:
-        return time.strftime("%a %H:%M", then)
-    return time.strftime("%Y-%m-%d" if abs(at - now) > 300 * DAY else "%b %d", then)
-
-
-def stamp(at: float) -> str:
-    """`2026-11-15 22:14:03`, local time."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(in_calendar(at)))
 
 
 def span_text(seconds: float) -> str:
@@ -62,24 +45,6 @@ def left_text(seconds: float) -> str:
         return f"{whole}s" if whole < 60 else f"{whole // 60}m"
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}h{minutes:02}" if hours < 24 else f"{hours // 24}d{hours % 24}h"
-
-
-def start_text(at: float, now: float) -> str:
-    """When a job will start: `now`, `at 11:40`, `tomorrow 09:15`, `Fri 12:00`, or a date."""
-    if at <= now:
-        return "now"
-    clock = clock_text(at, now)
-    if ":" in clock and " " not in clock:
-        return f"at {clock}"
-    if time.localtime(in_calendar(at))[:3] == time.localtime(now + DAY)[:3]:
-        return f"tomorrow {clock[-5:]}"
-    return clock
-
-
-def midnight(now: float) -> float:
-    """When today began, local time."""
-    year, month, day, *_ = time.localtime(now)
-    return time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))
 
 
 GIB = 2**30
@@ -145,31 +110,3 @@ def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
     return (
         f"{text} for about {rough_duration(standing.seconds)} {gpus}{batch} ({times_waited(standing, now):.1f} times)"
     )
-
-
-class LocalZone(tzinfo):
-    """The zone of the C library: TZ, or that of the system.
-
-    datetime.astimezone() gives the offset of one moment, which is an hour off for half of the year.
-    """
-
-    def utcoffset(self, moment: datetime | None) -> timedelta | None:
-        """Offset from UTC at a local time."""
-        if moment is None:
-            return None
-        naive = moment.replace(tzinfo=None)
-        return naive - datetime.fromtimestamp(naive.timestamp(), UTC).replace(tzinfo=None)
-
-    def fromutc(self, moment: datetime) -> datetime:
-        """The local time of a moment in UTC."""
-        seconds = moment.replace(tzinfo=UTC).timestamp()
-        return datetime.fromtimestamp(seconds).replace(tzinfo=self)
-
-    def dst(self, moment: datetime | None) -> timedelta | None:
-        """Unknown: only the whole offset is used."""
-        del moment
-        return None
-
-    def tzname(self, moment: datetime | None) -> str | None:
-        """The abbreviation at a local time: CET, EDT."""
-        return None if moment is None else moment.replace(tzinfo=None).astimezone().tzname()

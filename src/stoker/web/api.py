@@ -28,6 +28,7 @@ from stoker.queue.job_series import series_of
 from stoker.queue.job_view import SelectedJobs, read_jobs
 from stoker.queue.jobs_page import LINES, history_page, jobs_page
 from stoker.queue.knowledge import Knowledge, known
+from stoker.queue.local_time import LocalZone
 from stoker.queue.samples import read_samples
 from stoker.queue.select import ENDED_STATES, find
 from stoker.queue.sweep_page import read_sweep_page
@@ -35,7 +36,6 @@ from stoker.queue.sweep_view import read_sweeps
 from stoker.queue.timeline import read_timeline
 from stoker.queue.usage import read_usage
 from stoker.queue.view_builder import status_of
-from stoker.queue.view_text import LocalZone
 from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period

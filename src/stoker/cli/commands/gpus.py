@@ -53,7 +53,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
         if pick is None:
             _show(gpus_of(knowledge), screen)
             return 0
-        from stoker.queue.dry_run import pick_devices
+        from stoker.queue.gpu_pick import pick_devices
 
         resources = Resources(pick, size, model=(gpu_type or "").lower())
         names = [device.visible for device in pick_devices(knowledge, resources)]

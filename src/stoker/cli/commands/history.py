@@ -20,8 +20,8 @@ from stoker.cli.views.text import write_lines
 from stoker.core.units import count_text, parse_since
 from stoker.queue.control import warn
 from stoker.queue.history_view import History, past_jobs, read_history
+from stoker.queue.local_time import LocalZone
 from stoker.queue.select import ENDED_STATES, find, refuse_states
-from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.paths import Paths, paths_here

@@ -13,9 +13,9 @@ from stoker.cli.output_options import wants_json, write_file, write_json
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
+from stoker.queue.local_time import LocalZone
 from stoker.queue.report import Report, batch_of, report_of_jobs, report_of_period
 from stoker.queue.select import find
-from stoker.queue.view_text import LocalZone
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period

@@ -19,9 +19,9 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title
 from stoker.core.units import count_text, parse_since
 from stoker.queue.control import Control, opened, warn
+from stoker.queue.local_time import LocalZone
 from stoker.queue.retry import planned_retries, refuse_unfinished, retry, without_good_trials
 from stoker.queue.select import find, jobs_in_order
-from stoker.queue.view_text import LocalZone
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.filters import NO_FILTER, Filter, ids_matching

@@ -26,8 +26,8 @@ from stoker.cli.top.timeline import TimelineChart
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.queue.changes import Changes
+from stoker.queue.local_time import clock_text
 from stoker.queue.view_model import Status
-from stoker.queue.view_text import clock_text
 from stoker.store.filters import NO_FILTER, Filter
 
 LOOK_SECONDS = 1.0

@@ -19,8 +19,9 @@ from stoker.cli.views.text import EMPTY, Column, Line, Span, fit_titles, one_lin
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.queue.history_view import History, PastLine
+from stoker.queue.local_time import clock_text
 from stoker.queue.view_model import JobLine, Status
-from stoker.queue.view_text import clock_text, watch_text
+from stoker.queue.view_text import watch_text
 
 LEAST_NAME = 16
 Order = Literal["start", "id", "name", "state", "memory", "time"]

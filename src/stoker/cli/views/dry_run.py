@@ -11,7 +11,7 @@ from msgspec import Struct
 from stoker.cli.output_options import write_json
 from stoker.core.text import printable
 from stoker.queue.dry_run import PlannedJob
-from stoker.queue.view_text import clock_text
+from stoker.queue.local_time import clock_text
 
 RUN_COLUMNS = {
     "JOB": "job",

@@ -17,10 +17,12 @@ from stoker.cli.views.text import (
     short_size,
     table_lines,
 )
+from stoker.core.outcomes import JobWord
 from stoker.core.text import printable, without_common_leads
 from stoker.core.units import count_text
-from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, JobWord, Status
-from stoker.queue.view_text import ago_text, clock_text, left_text, start_text, watch_text
+from stoker.queue.local_time import clock_text, start_text
+from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, Status
+from stoker.queue.view_text import ago_text, left_text, watch_text
 
 WIDE = 100
 """Columns from which on progress has a longer bar."""

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from stoker.core.outcomes import LETTERS
 from stoker.core.text import printable
-from stoker.queue.view_model import LETTERS, JobLine
+from stoker.queue.view_model import JobLine
 
 if TYPE_CHECKING:
     from stoker.queue.history_view import PastLine

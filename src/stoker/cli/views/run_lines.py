@@ -10,13 +10,13 @@ from functools import lru_cache
 
 from stoker.cli.console import to_stderr
 from stoker.cli.views.text import cells
+from stoker.core.amounts import amount_now
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.queue.failure import newest_log, said_at_end
 from stoker.queue.run_view import FinishedRun, saved_seconds
-from stoker.queue.view_model import amount_now
 from stoker.queue.view_text import oom_advice, sparing_text
 from stoker.store.logs import Tail
 

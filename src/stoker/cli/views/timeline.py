@@ -26,8 +26,8 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import count_text
+from stoker.queue.local_time import clock_text
 from stoker.queue.timeline import Bar, Lane, Timeline
-from stoker.queue.view_text import clock_text
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
 FAILED = ("failed", "oom", "timeout", "lost")

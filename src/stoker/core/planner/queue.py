@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job, OnHold, Waiting, needs_exclusive
 from stoker.core.learning import Learnt, estimated
+from stoker.core.outcomes import JobWord
 from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, Short
 from stoker.core.spec import Blocked, Dependency, NeverSatisfied, Outcome, Resources, judge
 
@@ -275,6 +276,23 @@ def why_not_eligible(
     if begin is not None and begin > now:
         return NotBefore(begin)
     return Short(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
+
+
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+    """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
+    hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
+    return "queued" if hindered is None else queued_word(job, hindered)
+
+
+def queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
+    """The same, if the hindrance is known."""
+    if isinstance(job.state, OnHold):
+        return "held"
+    if isinstance(why, NotBefore):
+        return "scheduled"
+    if isinstance(why, Short):
+        return "queued"
+    return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 
 def resolved(shape: Shape, learnt: Learnt, margin: int) -> Resources:

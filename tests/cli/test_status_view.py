@@ -12,7 +12,8 @@ import pytest
 from stoker.cli.views.job_table import left_cell
 from stoker.cli.views.status import render_status
 from stoker.cli.views.text import line_cells
-from stoker.queue.local_time import DAY, exactly
+from stoker.core.units import DAY
+from stoker.queue.local_time import exactly
 from stoker.queue.view_model import (
     Counts,
     EngineLine,

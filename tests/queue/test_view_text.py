@@ -10,17 +10,9 @@ import pytest
 
 from stoker.core.job import Cancelled, Exited, Job, Running, Waiting
 from stoker.core.spec import Resources
+from stoker.core.units import ago_text, left_text, span_text, watch_text
 from stoker.queue.local_time import clock_text, midnight
-from stoker.queue.view_text import (
-    ago_text,
-    last_mishap,
-    left_text,
-    oom_advice,
-    span_text,
-    sparing_text,
-    vram_text,
-    watch_text,
-)
+from stoker.queue.view_text import last_mishap, oom_advice, sparing_text, vram_text
 from support.build import GIB, a_job, simulated
 
 OWN = Exited(1, 1, 0, 9.0, cause="oom", shared=True, floor=9 * GIB)

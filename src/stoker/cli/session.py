@@ -16,9 +16,9 @@ from stoker.cli.views.run_lines import QuietView
 from stoker.core.job import Active, Ended, Job, JobEvent, Started, id_text, started_at
 from stoker.core.planner.reasons import Leased, sentence
 from stoker.core.text import printable, shortened, title
+from stoker.core.units import span_text
 from stoker.engine.foreground import Foreground
 from stoker.queue.local_time import clock_text
-from stoker.queue.view_text import span_text
 from stoker.runner import processes
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE

@@ -248,3 +248,39 @@ def _group(text: str) -> tuple[int, int]:
 
 def is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal()
+
+
+DAY = 86400.0
+"""Seconds."""
+_SPANS = (("d", DAY), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+
+
+def span_text(seconds: float) -> str:
+    """`3d 2h`, `2h`, `5m`: the largest unit, and the next one for days."""
+    whole = max(0.0, seconds)
+    if whole >= DAY:
+        days, rest = divmod(whole, DAY)
+        return f"{days:.0f}d {rest // 3600:.0f}h"
+    return next((f"{whole // size:.0f}{unit}" for unit, size in _SPANS if whole >= size), "0s")
+
+
+def ago_text(at: float, now: float) -> str:
+    """`2h ago`."""
+    return f"{span_text(now - at)} ago"
+
+
+def watch_text(seconds: float) -> str:
+    """Elapsed time: `1:12:03`; with days as Slurm writes them: `2-03:00:00`."""
+    days, rest = divmod(max(0, int(seconds)), 86400)
+    hours, rest = divmod(rest, 3600)
+    clock = f"{hours}:{rest // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}{clock[clock.index(':') :]}" if days else clock
+
+
+def left_text(seconds: float) -> str:
+    """Time left: `8s`, `3m`, `2h10`, `3d4h`."""
+    whole = max(0, int(seconds))
+    if whole < 3600:
+        return f"{whole}s" if whole < 60 else f"{whole // 60}m"
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}h{minutes:02}" if hours < 24 else f"{hours // 24}d{hours % 24}h"

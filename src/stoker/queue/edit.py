@@ -21,7 +21,7 @@ from stoker.core.planner.placement import never_fits
 from stoker.core.requests import Edit
 from stoker.core.spec import LIMIT_FIELDS, JobSpec, Name, Resources, with_fields
 from stoker.core.text import printable, shown_value, text_for_json
-from stoker.core.units import size_text
+from stoker.core.units import size_text, watch_text
 from stoker.queue.action_results import ChangeResult, result
 from stoker.queue.control import Control, abandoned, change, default_log, spec_in_queue, warn
 from stoker.queue.local_time import LocalZone
@@ -40,7 +40,6 @@ from stoker.queue.preflight import Preflight
 from stoker.queue.select import resolve_after
 from stoker.queue.signals import check_early_signal, early_signal_text
 from stoker.queue.targets import shown_target
-from stoker.queue.view_text import watch_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status

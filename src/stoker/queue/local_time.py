@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from stoker.core.units import in_calendar
-
-DAY = 86400.0
+from stoker.core.units import DAY, in_calendar
 
 
 def moment(at: float | None) -> datetime | None:

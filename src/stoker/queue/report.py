@@ -11,10 +11,11 @@ from msgspec import Struct
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job
 from stoker.core.text import text_for_json
+from stoker.core.units import DAY
 from stoker.queue.failure import last_lines
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.local_time import DAY, exactly
+from stoker.queue.local_time import exactly
 from stoker.queue.timeline import Timeline, timeline_of
 from stoker.queue.usage import busy_seconds
 from stoker.store import queries

@@ -15,9 +15,10 @@ from stoker.core.amounts import VramMode
 from stoker.core.colours import colours_of
 from stoker.core.outcomes import JobWord
 from stoker.core.text import text_for_json
+from stoker.core.units import DAY
 from stoker.queue.history_view import PastLine, past_line
 from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.local_time import DAY, exactly, midnight, moment
+from stoker.queue.local_time import exactly, midnight, moment
 from stoker.queue.summary_view import ledger_here, user_lines
 from stoker.queue.view_model import UserLine
 from stoker.store import queries

@@ -27,9 +27,8 @@ from stoker.cli.views.text import (
     one_line,
 )
 from stoker.core.text import printable
-from stoker.core.units import size_text
+from stoker.core.units import size_text, watch_text
 from stoker.queue.job_view import JobDetails
-from stoker.queue.view_text import watch_text
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the log."""

@@ -26,10 +26,9 @@ from stoker.cli.views.text import (
     padded,
 )
 from stoker.core.text import printable
-from stoker.core.units import count_text
+from stoker.core.units import ago_text, count_text
 from stoker.queue.samples import GpuSamples
 from stoker.queue.view_model import Counts, DeviceLine, Status
-from stoker.queue.view_text import ago_text
 
 TWO_COLUMNS = 100
 """Width from which on GPUs stand side by side; with more than four of them..."""

@@ -17,11 +17,10 @@ from stoker.cli.views.job_table import ACTIVE, LOOKS, gpu_cell, left_cell, memor
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
 from stoker.core.text import printable
-from stoker.core.units import count_text
+from stoker.core.units import count_text, watch_text
 from stoker.queue.history_view import History, PastLine
 from stoker.queue.local_time import clock_text
 from stoker.queue.view_model import JobLine, Status
-from stoker.queue.view_text import watch_text
 
 LEAST_NAME = 16
 Order = Literal["start", "id", "name", "state", "memory", "time"]

@@ -21,10 +21,9 @@ from stoker.cli.views.text import (
     table_lines,
 )
 from stoker.core.text import printable
-from stoker.core.units import count_text, size_text
+from stoker.core.units import ago_text, count_text, size_text
 from stoker.queue.local_time import clock_text
 from stoker.queue.view_model import DeviceLine, ForeignProcess, LeaseLine, Mark
-from stoker.queue.view_text import ago_text
 
 if TYPE_CHECKING:
     from stoker.queue.gpu_view import Gpus  # `status` does not need it

@@ -25,10 +25,10 @@ from stoker.cli.views.text import (
 )
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
-from stoker.core.units import count_text, size_text
+from stoker.core.units import ago_text, count_text, size_text, span_text, watch_text
 from stoker.queue.local_time import clock_text, stamp, start_text
 from stoker.queue.view_model import FEW
-from stoker.queue.view_text import ago_text, span_text, vram_text, watch_text
+from stoker.queue.view_text import vram_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:

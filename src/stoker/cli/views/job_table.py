@@ -19,10 +19,9 @@ from stoker.cli.views.text import (
 )
 from stoker.core.outcomes import JobWord
 from stoker.core.text import printable, without_common_leads
-from stoker.core.units import count_text
+from stoker.core.units import ago_text, count_text, left_text, watch_text
 from stoker.queue.local_time import clock_text, start_text
 from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, Status
-from stoker.queue.view_text import ago_text, left_text, watch_text
 
 WIDE = 100
 """Columns from which on progress has a longer bar."""

@@ -10,11 +10,10 @@ from stoker.charts.svg import FAINT
 from stoker.charts.timeline import timeline_svg
 from stoker.cli.views.job import peak_text
 from stoker.core.text import on_one_line, printable
-from stoker.core.units import count_text, size_text
+from stoker.core.units import count_text, size_text, span_text, watch_text
 from stoker.queue.history_view import PastLine
 from stoker.queue.local_time import stamp
 from stoker.queue.report import Failure, Report
-from stoker.queue.view_text import span_text, watch_text
 
 LEAST_SECONDS = 0.1
 """Shorter times are drawn at this place of a logarithmic axis."""

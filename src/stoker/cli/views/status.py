@@ -24,9 +24,9 @@ from stoker.cli.views.text import (
     heading,
 )
 from stoker.core.text import printable
+from stoker.core.units import ago_text, span_text
 from stoker.queue.local_time import clock_text
 from stoker.queue.view_model import JobLine, Status
-from stoker.queue.view_text import ago_text, span_text
 
 NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
 OLD_SECONDS = 5.0

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
 from stoker.core.text import printable
-from stoker.core.units import count_text
+from stoker.core.units import ago_text, count_text
 from stoker.queue.view_model import GroupLine, UserLine
-from stoker.queue.view_text import ago_text
 
 LEAST_LIMIT = 5
 LEAST_SINCE = 8

@@ -6,8 +6,8 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
+from stoker.app.control.requests import Submission, submit
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.queue.control import Submission, submit
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store

@@ -16,6 +16,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stoker.app.jobs.options import JobOptions, current_user
+from stoker.app.views.facts import known
+from stoker.app.views.model import RunStatus
+from stoker.app.views.run import Recent
+from stoker.app.views.status import status_of
 from stoker.cli.commands.demo import Demonstration, demo_jobs
 from stoker.cli.foreground import Batch, Request, RunReader
 from stoker.cli.views.run import drawing, render_run
@@ -25,11 +30,6 @@ from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
-from stoker.queue.knowledge import known
-from stoker.queue.options import JobOptions, current_user
-from stoker.queue.run_view import Recent
-from stoker.queue.view_builder import status_of
-from stoker.queue.view_model import RunStatus
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 from make_man import commands_below
 
+from stoker.app.jobs.options import OPTIONS
 from stoker.cli.main import ALIASES, stoker
 from stoker.core.errors import EXIT_CODES
-from stoker.queue.options import OPTIONS
 
 PAGE = Path(__file__).parent / "reference.md"
 PROGRAM_VARIABLES = {

@@ -78,7 +78,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "click": "stoker.cli",
     "rich": ("stoker.cli.views.run", "stoker.cli.top"),
     "textual": "stoker.cli.top",
-    "apprise": ("stoker.queue.notify", "stoker.queue.targets"),
+    "apprise": ("stoker.app.service.notify", "stoker.app.jobs.targets"),
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.charts.timeline import timeline_svg
 from stoker.cli.views.timeline import render_timeline, ticks
 from stoker.core.learning import Live
-from stoker.queue.timeline import Timeline, timeline_of
 from stoker.store.queries import Period
 from stoker.store.samples import Sample
 from support.build import GIB

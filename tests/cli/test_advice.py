@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import pytest
 
+from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.script import Line
 from stoker.cli.advice import meant_command, misplaced_option, other_queue, usage_error
 from stoker.cli.main import stoker
 from stoker.core.errors import NoSuchJob
-from stoker.queue.options import JobOptions
-from stoker.queue.script import Line
 
 
 def said(*words: str) -> str:

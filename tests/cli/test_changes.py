@@ -7,9 +7,9 @@ import string
 import pytest
 from msgspec.structs import replace
 
+from stoker.app.control.sentences import SENTENCES, result
 from stoker.cli.views.changes import grouped_lines
 from stoker.core.job import Ended, OnHold, Running, State, Waiting
-from stoker.queue.action_results import SENTENCES, result
 from support.build import a_job
 
 WAITS, HELD, RUNS = Waiting(1.0), OnHold(1.0), Running(1, "k", ("0",), 1.0)

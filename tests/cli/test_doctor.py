@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stoker.app.service.systemd_unit import unit_path, unit_text, write_unit
 from stoker.cli.doctor import (
     Subject,
     Verdict,
@@ -40,7 +41,6 @@ from stoker.cli.doctor import (
 from stoker.core.lease import Claim
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.queue.systemd_unit import unit_path, unit_text, write_unit
 from stoker.store.engine_lock import QUEUE, EngineLock, lock_path
 from stoker.store.paths import Paths
 from stoker.store.schema import VERSION

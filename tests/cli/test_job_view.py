@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.app.jobs.local_time import exactly
+from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.cli.views.job import render_details, render_jobs
 from stoker.cli.views.text import line_cells
 from stoker.core.learning import LEAST
-from stoker.queue.job_view import AttemptLine, EventLine, JobDetails, SelectedJobs
-from stoker.queue.local_time import exactly
 from support.views import GIB, NOW, a_line, texts
 
 EVIL = "a\x1b[31mb\nc\x07\u202ed"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.views.model import JobLine
 from stoker.cli.views.plain import (
     DEVICE_COLUMNS,
     GROUP_COLUMNS,
@@ -16,7 +17,6 @@ from stoker.cli.views.plain import (
     Columns,
     plain_lines,
 )
-from stoker.queue.view_model import JobLine
 from support.views import GIB, a_device, a_line, a_running_line
 
 TEXT = (Path(__file__).parents[2] / "docs/output.md").read_text()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+from stoker.app.jobs.local_time import exactly
+from stoker.app.views.model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
 from stoker.cli.views.counts import counts_line, rough_text
 from stoker.cli.views.run import (
     SPARE_ROWS,
@@ -14,8 +16,6 @@ from stoker.cli.views.run import (
     successes_line,
 )
 from stoker.cli.views.text import Line, line_cells
-from stoker.queue.local_time import exactly
-from stoker.queue.view_model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
 from support.views import GIB, NOW, a_device, a_run, a_run_job, texts
 
 TOTAL = 24 * GIB

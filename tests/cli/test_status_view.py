@@ -9,12 +9,8 @@ from itertools import product
 
 import pytest
 
-from stoker.cli.views.job_table import left_cell
-from stoker.cli.views.status import render_status
-from stoker.cli.views.text import line_cells
-from stoker.core.units import DAY
-from stoker.queue.local_time import exactly
-from stoker.queue.view_model import (
+from stoker.app.jobs.local_time import exactly
+from stoker.app.views.model import (
     Counts,
     EngineLine,
     FailedJob,
@@ -24,6 +20,10 @@ from stoker.queue.view_model import (
     Mark,
     Status,
 )
+from stoker.cli.views.job_table import left_cell
+from stoker.cli.views.status import render_status
+from stoker.cli.views.text import line_cells
+from stoker.core.units import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.jobs.task_list import Task
 from stoker.compat.priority_scheduler import task_file
 from stoker.compat.priority_scheduler.task_file import (
     Row,
@@ -22,7 +23,6 @@ from stoker.compat.priority_scheduler.task_file import (
     reserve,
 )
 from stoker.core.errors import StokerError, UsageError
-from stoker.queue.task_list import Task
 from support.wait import wait_until
 
 HEADER = "Directory,Executable,Filename,Epochs,Priority\n"

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stoker.app.views.facts import EngineStatuses, Knowledge
+from stoker.app.views.gpus import _status, gpus_of
+from stoker.app.views.status import status_of
 from stoker.cli.views.gpus import render_gpus
 from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.views.status import render_status
@@ -24,9 +27,6 @@ from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
 from stoker.ledger.leases import fits
-from stoker.queue.gpu_view import _status, gpus_of
-from stoker.queue.knowledge import EngineStatuses, Knowledge
-from stoker.queue.view_builder import status_of
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 from support.build import GIB, a_job, a_need, a_queue, a_snapshot

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.control.engine_process import Background
+from stoker.app.jobs.options import JobOptions
 from stoker.python.calls import Call
 from stoker.python.connection import find_link
 from stoker.python.submitting import submit_calls
-from stoker.queue.engine_process import Background
-from stoker.queue.options import JobOptions
 
 
 def test_an_interruption_after_the_commit_leaves_the_call_in_place(

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, JobSpec
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.objective import parse_objectives
 from stoker.core.sweep.record import TrialMaker, trial_jobs
 from stoker.core.sweep.space import Choices, space_text
-from stoker.queue.options import JobOptions
 from stoker.queue.sweep import WANDB_COUNT, Asked, PreparedSweep, completed, prepare
 from stoker.queue.sweep_files import asked_of, read_sweep_file
 from stoker.queue.sweep_folders import PARAMS, make_folders, planned_folders

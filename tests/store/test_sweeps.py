@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from stoker.app.jobs.select import find, resolve_after
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.select import find, resolve_after
 from stoker.store.queries import jobs_of_sweep
 from stoker.store.schema import Change
 from stoker.store.sweeps import (

@@ -28,10 +28,10 @@ from typing import Any
 
 import pytest
 
+from stoker.app.control.engine_process import READY, open_log
+from stoker.app.control.requests import Submission, submit
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.queue.control import Submission, submit
-from stoker.queue.engine_process import READY, open_log
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, wake
 from stoker.store.paths import find_paths
 from stoker.store.restart import remove_restart

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib  # noqa: F401  loaded while the process may still read the library
 from pathlib import Path
 
-from stoker.queue.config import Settings, read_settings
+from stoker.app.jobs.config import Settings, read_settings
 
 
 def tell(*paths: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from stoker.app.views.facts import EngineStatuses, Knowledge
 from stoker.core.device import Device, Reading
 from stoker.core.job import Assigned, Event, Exited, Job, Lost, Started
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.queue.knowledge import EngineStatuses, Knowledge
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.status_file import EngineStatus

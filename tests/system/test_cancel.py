@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from stoker.app.control.requests import ask
 from stoker.core.job import Cancelled, advance
 from stoker.core.requests import Cancel
 from stoker.core.spec import Resources
-from stoker.queue.control import ask
 from stoker.store.queries import unanswered
 from stoker.store.schema import Change
 from support.background import Background

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from stoker.app.jobs.submit import OF_THE_JOB_WE_ARE_IN
 from stoker.core.errors import EXIT_CODES
-from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
 from support.background import Background
 from support.installed import install, make_path
 from support.wait import PATIENCE_SECONDS

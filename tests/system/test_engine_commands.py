@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stoker import __version__
-from stoker.queue.engine_status import EngineStatus
+from stoker.app.service.engine_status import EngineStatus
 from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
 from stoker.store.restart import read_restart
 from support.background import SIMULATED, Background

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stoker.app.views.gpus import Gpus
 from stoker.core.lease import Claim
 from stoker.core.spec import Resources
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.queue.gpu_view import Gpus
 from stoker.store.queries import drained_key
 from support.background import Background
 from support.cli import Stoker, until

@@ -9,11 +9,11 @@ import time
 import msgspec
 import pytest
 
+from stoker.app.views.history import History, PastLine
 from stoker.cli.views.job import render_history
 from stoker.cli.views.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
 from stoker.core.spec import Resources
-from stoker.queue.history_view import History, PastLine
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import Change
 from support.background import Background

@@ -13,8 +13,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import stoker
+from stoker.app.jobs.options import JobOptions
 from stoker.core.job import state_word
-from stoker.queue.options import JobOptions
 from support.hydra_program import Studio
 from support.python_program import Programs, programs_in
 from support.wait import wait_until

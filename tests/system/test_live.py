@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from stoker.app.views.model import RunCounts, RunStatus
 from stoker.cli.views.run import LiveView
-from stoker.queue.view_model import RunCounts, RunStatus
 from support.cli import until
 from support.terminal import Terminal, open_terminal
 from support.views import a_device, a_run, a_run_job

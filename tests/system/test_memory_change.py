@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from stoker.app.control.edit import LastAttempt, changed_resources
 from stoker.core.errors import UsageError
 from stoker.core.spec import Resources
-from stoker.queue.edit import LastAttempt, changed_resources
 from support.build import GIB
 
 AUTO, SIZED, WHOLE = Resources(auto=True), Resources(memory=10 * GIB), Resources()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from stoker.app.views.gpus import Gpus
+from stoker.app.views.history import History, PastLine
+from stoker.app.views.job_details import JobDetails, SelectedJobs
+from stoker.app.views.model import JobLine, Status
 from stoker.core.spec import Resources
 from stoker.core.units import size_text
-from stoker.queue.gpu_view import Gpus
-from stoker.queue.history_view import History, PastLine
-from stoker.queue.job_view import JobDetails, SelectedJobs
-from stoker.queue.view_model import JobLine, Status
 from support.background import Background
 from support.terminal import open_terminal
 from support.training_job import TRAIN

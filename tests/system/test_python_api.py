@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import stoker
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.python.keywords import Keywords, read_keywords, with_variables
-from stoker.queue.options import JobOptions
 from support.cli import until
 from support.python_program import Programs, programs_in
 from support.wait import wait_until

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import stoker
+from stoker.app.control.requests import ask
 from stoker.core.job import Ended, Lost
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
 from stoker.ledger import Ledger
-from stoker.queue.control import ask
 from stoker.store.engine_lock import QUEUE, version_of
 from stoker.store.queries import paused_key
 from support.background import Background

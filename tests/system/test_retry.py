@@ -8,8 +8,8 @@ import sys
 import pytest
 from msgspec.structs import replace
 
+from stoker.app.control.retry import rounds
 from stoker.core.spec import Dependency, JobSpec, Resources
-from stoker.queue.retry import rounds
 from stoker.store.engine_lock import QUEUE, living_engines
 from support.background import Background
 from support.build import a_job

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.queue.run_view import RunResult
+from stoker.app.views.run import RunResult
 from support.cli import Stoker, until
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 

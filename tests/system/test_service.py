@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.control.engine_process import ensure_engine
+from stoker.app.control.requests import ask
 from stoker.core.requests import Again
-from stoker.queue.control import ask
-from stoker.queue.engine_process import ensure_engine
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines
 from stoker.store.paths import Paths
 from stoker.store.status_file import read_status

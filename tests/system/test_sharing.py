@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
+from stoker.app.jobs.options import current_user
 from stoker.core.job import Ended
 from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import YIELD_SECONDS
@@ -21,7 +22,6 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.detect import DeclaredDevices
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
-from stoker.queue.options import current_user
 from support.cli import PROGRAM, Stoker, stoker
 from support.engines import Workshop
 from support.simulated_machine import GIB, SimulatedMachine, simulated_machine

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stoker.app.jobs.parent import declare_here
 from stoker.compat.simple_gpu_scheduler import _newer_spelling, _setup
 from stoker.core.settings import Policy
-from stoker.queue.parent import declare_here
 from support.shell import Shell
 from support.wait import ending, wait_until
 

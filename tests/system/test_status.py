@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.app.views.job_details import SelectedJobs
+from stoker.app.views.model import Status
 from stoker.core.lease import Claim
 from stoker.core.spec import Dependency, Resources
 from stoker.ledger import Ledger, prepare_ledger
-from stoker.queue.job_view import SelectedJobs
-from stoker.queue.view_model import Status
 from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import drained_key, paused_key
 from support.background import Background

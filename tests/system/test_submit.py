@@ -288,7 +288,7 @@ def test_what_is_not_needed_is_not_loaded(background: Background) -> None:
     background.environment["PYTHONPROFILEIMPORTTIME"] = "1"
     outcome = background("submit", "true")
     loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
-    assert "stoker.queue.submit" in loaded
+    assert "stoker.app.jobs.submit" in loaded
     assert loaded.isdisjoint({"rich", "pynvml", "psutil", "asyncio", "subprocess", "tomllib", *_HEAVY})
 
 
@@ -297,7 +297,7 @@ def test_starting_the_engine_does_not_load_it(background: Background) -> None:
     outcome = background("submit", "true", PYTHONPROFILEIMPORTTIME="1")
     assert background.engine_process is not None
     loaded = {line.rpartition("|")[2].strip() for line in outcome.err.splitlines()}
-    assert "stoker.queue.submit" in loaded
+    assert "stoker.app.jobs.submit" in loaded
     assert loaded.isdisjoint({"rich", "pynvml", "asyncio", *_HEAVY})
 
 

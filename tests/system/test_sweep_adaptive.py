@@ -12,9 +12,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from stoker.app.control.requests import ask
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
-from stoker.queue.control import ask
 from stoker.store.sweeps import trial_results
 from stoker.store.trials import all_trials
 from support.background import Background

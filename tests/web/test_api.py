@@ -12,21 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.app.views.gpus import Gpus
+from stoker.app.views.job_details import SelectedJobs
+from stoker.app.views.log import LogText
+from stoker.app.views.model import Status
+from stoker.app.views.pages import HistoryPage, JobsPage
+from stoker.app.views.samples import GpuSamples
+from stoker.app.views.series import Series
+from stoker.app.views.timeline import Timeline
+from stoker.app.views.usage import Usage
 from stoker.core.job import Paused
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.core.sweep.grammar import parse_space
 from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.gpu_view import Gpus
-from stoker.queue.job_log import LogText
-from stoker.queue.job_series import Series
-from stoker.queue.job_view import SelectedJobs
-from stoker.queue.jobs_page import HistoryPage, JobsPage
-from stoker.queue.samples import GpuSamples
 from stoker.queue.sweep_page import MOST_POINTS, SweepPage
 from stoker.queue.sweep_view import SweepList
-from stoker.queue.timeline import Timeline
-from stoker.queue.usage import Usage
-from stoker.queue.view_model import Status
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import VERSION
 from stoker.store.sweeps import StoredSweep, add_sweep, set_trial_result

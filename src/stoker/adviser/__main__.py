@@ -10,9 +10,9 @@ import traceback
 from pathlib import Path
 
 from stoker.adviser.loop import Adviser, only_adviser, say
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import StokerError, UsageError
 from stoker.queue.adviser_job import TRY_AGAIN
-from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import Paths
 from stoker.store.trials import sweep_of_adviser
 from stoker.store.writer import open_store

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.adviser.values import TrialValues
+from stoker.app.control.requests import ask
+from stoker.app.views.failure import failure_text
 from stoker.core.errors import StokerError, StudyLost
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
@@ -29,8 +31,6 @@ from stoker.core.sweep.result import TrialResult, ended_result, made_result, rea
 from stoker.core.sweep.space import Params
 from stoker.core.text import outcome
 from stoker.queue.adviser_job import TRY_AGAIN
-from stoker.queue.control import ask
-from stoker.queue.failure import failure_text
 from stoker.queue.sweep_folders import make_folder
 from stoker.store.engine_lock import QUEUE, engine_lives, engine_of, wake
 from stoker.store.paths import Paths, try_lock

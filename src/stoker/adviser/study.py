@@ -22,6 +22,7 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from stoker.app.jobs.installation import how_to_add
 from stoker.core.errors import StudyLost, UsageError
 from stoker.core.sweep.objective import Curve, Objective, thinned
 from stoker.core.sweep.record import Sweep
@@ -38,7 +39,6 @@ from stoker.core.sweep.space import (
     rounded,
     same,
 )
-from stoker.queue.installation import how_to_add
 
 SPACE = "stoker_space"
 OBJECTIVES = "stoker_objectives"

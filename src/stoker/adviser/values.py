@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import UsageError
 from stoker.core.sweep.objective import Curve, Objective, Series
 from stoker.core.sweep.readings import LineReader, Lines, reader_for, reading_in
 from stoker.core.sweep.wandb_log import Logged, RunLog
-from stoker.queue.installation import how_to_add_extra
 from stoker.store.logs import Tail
 from stoker.store.paths import UNREADABLE
 from stoker.store.reports import Report

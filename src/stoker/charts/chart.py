@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.charts.svg import FAINT, INK, Drawing
 from stoker.core.chart import Axis, Chart, Parallel, Series
 from stoker.core.errors import StokerError
-from stoker.queue.installation import how_to_add_extra
 
 WIDTH, HEIGHT = 760.0, 440.0
 LEFT, RIGHT, TOP, BOTTOM = 76.0, 24.0, 44.0, 56.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.timeline import Bar, Lane, Timeline, colour_key
 from stoker.charts.svg import FAINT, GRID, INK, PALETTE, RED, Clock, Drawing, fitted, ink_on, tinted
 from stoker.core.units import size_text, watch_text
-from stoker.queue.local_time import clock_text
-from stoker.queue.timeline import Bar, Lane, Timeline, colour_key
 
 WIDTH = 1100.0
 LEFT = 92.0

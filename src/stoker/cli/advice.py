@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import click
 
+from stoker.app.jobs.options import BY_NAME, JobOptions, Option
+from stoker.app.jobs.script import TABLES, Line
 from stoker.cli.sim_option import SIM, sim_words
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, nearest
 from stoker.core.spec import parse_array
-from stoker.queue.options import BY_NAME, JobOptions, Option
-from stoker.queue.script import TABLES, Line
 
 _OF_JOBS = ("submit", "run")
 _FOREIGN = {
@@ -103,7 +103,7 @@ def _near_option(flag: str, possible: Sequence[str]) -> str:
 
 def _foreign(flag: str) -> str:
     """What replaces an option of sbatch; empty where it is none."""
-    from stoker.queue.directives import FLAGS, IGNORED, PASSED, SHORT, UNSUPPORTED
+    from stoker.app.jobs.directives import FLAGS, IGNORED, PASSED, SHORT, UNSUPPORTED
 
     long = flag[2:] if flag.startswith("--") else SHORT.get(flag[1:], "")
     if advice := _FOREIGN.get(f"--{long}"):
@@ -171,7 +171,7 @@ def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:
     name, equals, value = error.word.partition("=")
     if words[0] == "edit" and equals and name in BY_NAME:
         return NoSuchJob(error.message, f"options begin with dashes: {BY_NAME[name].flag} {shlex.quote(value)}")
-    from stoker.queue.select import is_there
+    from stoker.app.jobs.select import is_there
     from stoker.store.paths import paths_here
     from stoker.store.writer import open_store
 

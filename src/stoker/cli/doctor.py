@@ -18,6 +18,11 @@ from typing import Literal
 import click
 from msgspec import Struct, structs
 
+from stoker.app.jobs.config import load_config
+from stoker.app.jobs.installation import how_to_remove, how_to_repair
+from stoker.app.jobs.options import BY_NAME
+from stoker.app.jobs.submit import OF_THE_JOB_WE_ARE_IN
+from stoker.app.service.systemd_unit import missing_program, unit_path
 from stoker.cli.output_options import write_json
 from stoker.core.errors import StokerError
 from stoker.core.job import Active
@@ -28,11 +33,6 @@ from stoker.devices.detect import FIRST_ANSWER_SECONDS
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
 from stoker.ledger import PLACES, Ledger, find_ledger
 from stoker.ledger.files import owner_name
-from stoker.queue.config import load_config
-from stoker.queue.installation import how_to_remove, how_to_repair
-from stoker.queue.options import BY_NAME
-from stoker.queue.submit import OF_THE_JOB_WE_ARE_IN
-from stoker.queue.systemd_unit import missing_program, unit_path
 from stoker.store import engine_lock, queries
 from stoker.store.database import DAMAGED_HINT, NEWER_HINT, damage, has_log_without_file
 from stoker.store.engine_lock import QUEUE

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from stoker.queue.select import parse_filter
+from stoker.app.jobs.select import parse_filter
 
 
 def filter_options(function: Callable[..., int]) -> Callable[..., int]:

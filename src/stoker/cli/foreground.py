@@ -17,6 +17,25 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from stoker.app.control.engine_process import simulated_gpus
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.app.jobs.options import (
+    JobOptions,
+    Surroundings,
+    check_directory,
+    current_umask,
+    current_user,
+    no_place,
+    spec_of,
+    working_directory,
+)
+from stoker.app.jobs.parent import Parent, find_parent, ledger_here
+from stoker.app.jobs.preflight import Checkouts
+from stoker.app.jobs.script import Script
+from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
+from stoker.app.views.facts import EngineStatuses, Knowledge, jobs_of_processes
+from stoker.app.views.model import RunStatus
+from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import is_written_pipe, say, to_stderr
 from stoker.cli.output_options import write_json
@@ -42,25 +61,6 @@ from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Complaints, Foreground, Setup, Source, View
 from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
-from stoker.queue.engine_process import simulated_gpus
-from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
-from stoker.queue.knowledge import EngineStatuses, Knowledge, jobs_of_processes
-from stoker.queue.options import (
-    JobOptions,
-    Surroundings,
-    check_directory,
-    current_umask,
-    current_user,
-    no_place,
-    spec_of,
-    working_directory,
-)
-from stoker.queue.parent import Parent, find_parent, ledger_here
-from stoker.queue.preflight import Checkouts
-from stoker.queue.run_view import FinishedRun, Recent, run_result, run_status
-from stoker.queue.script import Script
-from stoker.queue.submit import RUNS, JobBuilder, new_log_directory
-from stoker.queue.view_model import RunStatus
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
 from stoker.sites.slurm.site import slurm_config
@@ -277,7 +277,7 @@ def _policy(request: Request) -> Policy:
 
 
 def _earlier(paths: Paths, text: str) -> tuple[Dependency, ...]:
-    from stoker.queue.select import resolve_after
+    from stoker.app.jobs.select import resolve_after
 
     with contextlib.closing(open_store(paths)) as store:
         return resolve_after(store, text)
@@ -334,8 +334,8 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
 
 
 def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
+    from stoker.app.jobs.dry_run import plan_run
     from stoker.cli.views.dry_run import show_run_plan
-    from stoker.queue.dry_run import plan_run
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from stoker.app.jobs.options import OPTIONS, JobOptions, Option, read_tables
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
-from stoker.queue.options import OPTIONS, JobOptions, Option, read_tables
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 DASHES = "stoker.dashes"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from stoker.app.jobs.local_time import clock_text
 from stoker.cli.console import say, to_stderr
 from stoker.cli.relay import Relay
 from stoker.cli.views.run_lines import QuietView
@@ -18,7 +19,6 @@ from stoker.core.planner.reasons import Leased, sentence
 from stoker.core.text import printable, shortened, title
 from stoker.core.units import span_text
 from stoker.engine.foreground import Foreground
-from stoker.queue.local_time import clock_text
 from stoker.runner import processes
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE

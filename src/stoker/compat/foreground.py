@@ -7,13 +7,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from stoker.app.jobs.options import current_umask, current_user
+from stoker.app.jobs.parent import find_parent, ledger_here
 from stoker.core.job import JobEvent, Queued
 from stoker.core.settings import Policy
 from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup
-from stoker.queue.options import current_umask, current_user
-from stoker.queue.parent import find_parent, ledger_here
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import find_paths
 

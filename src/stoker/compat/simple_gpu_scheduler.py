@@ -10,6 +10,8 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from stoker.app.jobs.job_files import Lines, StreamSource, Unusable, usable_shell
+from stoker.app.jobs.parent import declare_here
 from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.compat.tool import STANDARD_INPUT, Parser, announce, run_tool, say
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
@@ -20,8 +22,6 @@ from stoker.core.text import outcome
 from stoker.core.units import count_text
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup
-from stoker.queue.job_files import Lines, StreamSource, Unusable, usable_shell
-from stoker.queue.parent import declare_here
 
 PROGRAM = "simple_gpu_scheduler"
 

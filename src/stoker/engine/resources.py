@@ -157,5 +157,5 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
 
 def notification(paths: Paths, job: Job) -> NewJob:
     """The job that tells the user that the batch of a job has ended."""
-    program = (sys.executable, "-E", "-P", "-m", "stoker.queue.notify", str(paths.state))
+    program = (sys.executable, "-E", "-P", "-m", "stoker.app.service.notify", str(paths.state))
     return notification_job(job, program, log_pattern(paths.logs))

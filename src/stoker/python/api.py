@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from stoker.app.jobs.installation import how_to_add
+from stoker.app.jobs.select import find
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.python.connection import find_link
 from stoker.python.job import Job, handles_of
 from stoker.python.keywords import read_keywords, takes_job_options
 from stoker.python.submitting import submit_command
-from stoker.queue.installation import how_to_add
-from stoker.queue.select import find
 
 if TYPE_CHECKING:
     from typing import Unpack

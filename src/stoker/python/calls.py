@@ -12,12 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, NamedTuple
 
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
 from stoker.core.text import shown_value
 from stoker.python import function_child
 from stoker.python.function_child import CALLS, LENGTH
-from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import UNFINISHED, Paths
 
 MOST_SHOWN = 20

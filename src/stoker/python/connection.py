@@ -179,7 +179,7 @@ class Watcher:
         dead = [engine for engine in expected if not engine_lives(self._link.paths, engine)]
         if not dead:
             return time.monotonic() + ENGINE_INTERVAL
-        from stoker.queue.engine_process import start_engine
+        from stoker.app.control.engine_process import start_engine
 
         for engine in dead:
             with contextlib.suppress(StokerError, OSError):

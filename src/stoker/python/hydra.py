@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
+from stoker.app.jobs.options import JobOptions, working_directory
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.python import submitting
@@ -30,7 +31,6 @@ from stoker.python.calls import Call
 from stoker.python.connection import Link, find_link
 from stoker.python.job import Job, cancel_all, handles_of
 from stoker.python.keywords import read_keywords
-from stoker.queue.options import JobOptions, working_directory
 
 if TYPE_CHECKING:
     from hydra.types import HydraContext, TaskFunction

@@ -288,7 +288,7 @@ def handles_of(link: Link, ids: Sequence[int]) -> list[Job]:
 
 def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -> None:
     """Request the cancellation of jobs, and wait until the engine has handled the requests."""
-    from stoker.queue.control import Control, Unanswered, carry_out
+    from stoker.app.control.requests import Control, Unanswered, carry_out
 
     with link.opened() as store:
         found = queries.jobs_of(store, [job.id for job in jobs])

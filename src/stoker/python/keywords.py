@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 import msgspec
 
+from stoker.app.jobs.job_files import read_options
+from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, Option
 from stoker.core.errors import StokerError, UsageError
-from stoker.queue.job_files import read_options
-from stoker.queue.options import BY_NAME, OPTIONS, JobOptions, Option
 
 if TYPE_CHECKING:
     from stoker.python.job import Job

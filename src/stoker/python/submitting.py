@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stoker.app.control.engine_process import Background
+from stoker.app.jobs.config import config_here
+from stoker.app.jobs.job_files import COMMAND_LINE, Listed
+from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.submit import Entered, Part, QueueSubmission
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command, shell_of
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
 from stoker.python.keywords import naming_keywords, with_variables
-from stoker.queue.config import config_here
-from stoker.queue.engine_process import Background
-from stoker.queue.job_files import COMMAND_LINE, Listed
-from stoker.queue.options import JobOptions
-from stoker.queue.submit import Entered, Part, QueueSubmission
 from stoker.store.paths import Paths, make_durable
 
 LABEL = "python"
@@ -138,7 +138,7 @@ def _submission(link: Link, options: JobOptions) -> QueueSubmission:
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
     """With the function's name, unless the job has one or it cannot be a name."""
-    from stoker.queue.options import check_name
+    from stoker.app.jobs.options import check_name
 
     if options.name is not None:
         return options

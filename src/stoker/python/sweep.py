@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from stoker.app.jobs.config import config_here
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command
 from stoker.core.sweep.grammar import check_space, parse_space
@@ -23,8 +25,6 @@ from stoker.python.job import Job, cancel_all, handles_of
 from stoker.python.keywords import naming_keywords, read_keywords, takes_job_options, with_variables
 from stoker.python.submitting import command_of, files_of
 from stoker.python.tables import Rows
-from stoker.queue.config import config_here
-from stoker.queue.options import JobOptions
 from stoker.queue.sweep import Again, Asked, PreparedSweep, prepare, submit_sweep
 from stoker.queue.sweep_files import space_of
 from stoker.queue.sweep_view import SweepView, read_sweep

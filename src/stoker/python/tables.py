@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.select import parse_filter
+from stoker.app.views.facts import known
+from stoker.app.views.gpus import gpus_of, known_devices
+from stoker.app.views.history import past_jobs
+from stoker.app.views.status import status_of
 from stoker.core.text import printable
 from stoker.core.units import duration_text, parse_since, size_text
 from stoker.python.connection import find_link
-from stoker.queue.gpu_view import gpus_of, known_devices
-from stoker.queue.history_view import past_jobs
-from stoker.queue.knowledge import known
-from stoker.queue.local_time import LocalZone
-from stoker.queue.select import parse_filter
-from stoker.queue.view_builder import status_of
 from stoker.store.paths import host_name
 from stoker.store.queries import Period
 

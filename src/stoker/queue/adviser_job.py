@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import msgspec
 from msgspec.structs import replace
 
+from stoker.app.jobs.installation import how_to_add, how_to_add_extra
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.launch import log_pattern
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -18,7 +19,6 @@ from stoker.core.sweep.pruning import Pruner, parse_pruner
 from stoker.core.sweep.record import Sweep
 from stoker.core.sweep.space import Params
 from stoker.core.sweep.template import placeholders
-from stoker.queue.installation import how_to_add, how_to_add_extra
 from stoker.store.paths import Paths
 
 RESTARTS = 1000

@@ -8,16 +8,16 @@ from datetime import datetime
 
 from msgspec import Struct
 
+from stoker.app.jobs.local_time import exactly
+from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.failure import last_lines
+from stoker.app.views.history import PastLine, past_line
+from stoker.app.views.timeline import Timeline, timeline_of
+from stoker.app.views.usage import busy_seconds
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job
 from stoker.core.text import text_for_json
 from stoker.core.units import DAY
-from stoker.queue.failure import last_lines
-from stoker.queue.history_view import PastLine, past_line
-from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.local_time import exactly
-from stoker.queue.timeline import Timeline, timeline_of
-from stoker.queue.usage import busy_seconds
 from stoker.store import queries
 from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
 from stoker.store.paths import Paths, host_name

@@ -12,6 +12,12 @@ from typing import overload
 import msgspec
 from msgspec import Struct
 
+from stoker.app.control.engine_process import Background
+from stoker.app.control.requests import Control
+from stoker.app.jobs.config import Config
+from stoker.app.jobs.job_files import COMMAND_LINE, Listed
+from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.submit import Part, QueueSubmission
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
 from stoker.core.sweep.grammar import check_space
@@ -29,12 +35,6 @@ from stoker.core.sweep.template import (
 )
 from stoker.core.units import count_text
 from stoker.queue.adviser_job import adviser_job, check_advice, needs_adviser, wandb_starter
-from stoker.queue.config import Config
-from stoker.queue.control import Control
-from stoker.queue.engine_process import Background
-from stoker.queue.job_files import COMMAND_LINE, Listed
-from stoker.queue.options import JobOptions
-from stoker.queue.submit import Part, QueueSubmission
 from stoker.queue.sweep_change import resume
 from stoker.queue.sweep_folders import make_folders, planned_folders
 from stoker.store.paths import Paths

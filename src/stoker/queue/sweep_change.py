@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.control.requests import Control, carry_out, start_expected
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Again, Cancel, Request
@@ -15,7 +16,6 @@ from stoker.core.spec import NewJob
 from stoker.core.sweep.points import ADAPTIVE, size_of
 from stoker.core.sweep.record import Sweep, trial_jobs
 from stoker.queue.adviser_job import adviser_job, needs_adviser
-from stoker.queue.control import Control, carry_out, start_expected
 from stoker.store.engine_lock import engine_of, wake
 from stoker.store.sweeps import StoredSweep, change_sweep, set_adviser, stop_sweep
 from stoker.store.trials import all_trials

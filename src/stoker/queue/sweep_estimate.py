@@ -11,14 +11,14 @@ from statistics import fmean
 
 from msgspec import Struct
 
+from stoker.app.jobs.config import Config
+from stoker.app.jobs.dry_run import expected_end
+from stoker.app.jobs.local_time import exactly
 from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob
 from stoker.core.sweep.points import ADAPTIVE
 from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.config import Config
-from stoker.queue.dry_run import expected_end
-from stoker.queue.local_time import exactly
 from stoker.queue.sweep import PreparedSweep, SweepSubmission
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory

@@ -10,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from stoker.app.jobs.installation import how_to_add_extra
+from stoker.app.jobs.job_files import read_toml
+from stoker.app.jobs.script import python_here
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import Command
 from stoker.core.sweep.grammar import NAME, check_space, choices_of, domain_of, range_of, scalar_of, typed
 from stoker.core.sweep.space import Choices, Condition, Domain, Parameter, Product, Scalar, Space, value_text
 from stoker.core.sweep.template import Style
-from stoker.queue.installation import how_to_add_extra
-from stoker.queue.job_files import read_toml
-from stoker.queue.script import python_here
 from stoker.queue.sweep import Asked
 
 _KEYS = (

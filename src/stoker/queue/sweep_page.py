@@ -8,10 +8,10 @@ from math import ceil, inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.views.pages import LINES
 from stoker.core.chart import Axis
 from stoker.core.sweep.importance import best_so_far
 from stoker.core.sweep.objective import score
-from stoker.queue.jobs_page import LINES
 from stoker.queue.sweep_charts import in_order, parallel, shown_curves, value_in, with_value
 from stoker.queue.sweep_view import SweepData, SweepView, TrialView, read_sweep
 from stoker.store.paths import Paths

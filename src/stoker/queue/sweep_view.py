@@ -12,6 +12,8 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
+from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import GOOD_RESULTS, Ended, Job, state_word
 from stoker.core.sweep.importance import METHOD, importance_of, pareto, saved_seconds
@@ -20,8 +22,6 @@ from stoker.core.sweep.record import REPEAT
 from stoker.core.sweep.result import TrialResult, read_result
 from stoker.core.sweep.space import Params, Range, Scalar, Space, parameter_text
 from stoker.core.text import text_for_json
-from stoker.queue.failure import failure_text
-from stoker.queue.local_time import exactly, moment
 from stoker.store.paths import Paths, host_name
 from stoker.store.reader import Reader
 from stoker.store.sweeps import StoredSweep, all_sweeps, find_sweep, trial_results

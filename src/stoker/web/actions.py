@@ -10,18 +10,18 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from stoker.app.control.actions import cancel, hold, release
+from stoker.app.control.edit import Rewriter, edit_jobs
+from stoker.app.control.engine_process import simulated_gpus
+from stoker.app.control.requests import Control
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
+from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
+from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
+from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.pages import ids_of_pages
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
 from stoker.core.text import printable
-from stoker.queue.action_results import SCHEMA, ChangeResult, Report
-from stoker.queue.actions import cancel, hold, release
-from stoker.queue.control import Control
-from stoker.queue.edit import Rewriter, edit_jobs
-from stoker.queue.engine_process import simulated_gpus
-from stoker.queue.jobs_page import ids_of_pages
-from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.retry import planned_retries, refuse_unfinished, retry
-from stoker.queue.select import find, jobs_in_order, tasks_of_line
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from stoker.web.query import jobs_filter

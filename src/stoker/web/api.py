@@ -17,25 +17,25 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from stoker import __version__
+from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.select import ENDED_STATES, find
+from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.gpus import gpus_of, known_devices
+from stoker.app.views.job_details import SelectedJobs, read_jobs
+from stoker.app.views.log import LARGEST as LARGEST_PART
+from stoker.app.views.log import LogFile, Stream, log_file, read_log, search_in
+from stoker.app.views.pages import LINES, history_page, jobs_page
+from stoker.app.views.samples import read_samples
+from stoker.app.views.series import series_of
+from stoker.app.views.status import status_of
+from stoker.app.views.timeline import read_timeline
+from stoker.app.views.usage import read_usage
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
-from stoker.queue.gpu_view import gpus_of, known_devices
-from stoker.queue.job_log import LARGEST as LARGEST_PART
-from stoker.queue.job_log import LogFile, Stream, log_file, read_log, search_in
-from stoker.queue.job_series import series_of
-from stoker.queue.job_view import SelectedJobs, read_jobs
-from stoker.queue.jobs_page import LINES, history_page, jobs_page
-from stoker.queue.knowledge import Knowledge, known
-from stoker.queue.local_time import LocalZone
-from stoker.queue.samples import read_samples
-from stoker.queue.select import ENDED_STATES, find
 from stoker.queue.sweep_page import read_sweep_page
 from stoker.queue.sweep_view import read_sweeps
-from stoker.queue.timeline import read_timeline
-from stoker.queue.usage import read_usage
-from stoker.queue.view_builder import status_of
 from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period

@@ -12,9 +12,9 @@ import msgspec
 from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
+from stoker.app.views import feed as changes
+from stoker.app.views.feed import Changes
 from stoker.core.errors import StokerError
-from stoker.queue import changes
-from stoker.queue.changes import Changes
 from stoker.store.paths import Paths
 from stoker.web.answers import error_body
 

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from stoker.queue.view_builder import status_of
-from stoker.queue.view_model import DeviceLine, Status
+from stoker.app.views.model import DeviceLine, Status
+from stoker.app.views.status import status_of
 from stoker.store import queries
 from stoker.store.paths import host_name
 from stoker.store.queries import Period

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from stoker.app.jobs.select import ENDED_STATES, parse_filter
 from stoker.core.errors import UsageError
 from stoker.core.text import printable
-from stoker.queue.select import ENDED_STATES, parse_filter
 from stoker.store.filters import Filter, Scope
 
 LONGEST_TEXT = 1000

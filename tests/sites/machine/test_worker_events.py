@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.views.failure import failure_text
 from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Ended, Exited, Running, Waiting
 from stoker.core.spec import Resources
-from stoker.queue.failure import failure_text
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices

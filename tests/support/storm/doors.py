@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from stoker.app.control.requests import Submission, ask, submit
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources
-from stoker.queue.control import Submission, ask, submit
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Entry, JobBook, Wish

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import click
 
+from stoker.app.control.actions import CANCELLED, cancel
+from stoker.app.control.requests import opened, warn
+from stoker.app.jobs.options import parse_grace
+from stoker.app.jobs.select import find, jobs_in_order
+from stoker.app.jobs.signals import parse_signal
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
@@ -11,11 +16,6 @@ from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.changes import report
 from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel
-from stoker.queue.actions import CANCELLED, cancel
-from stoker.queue.control import opened, warn
-from stoker.queue.options import parse_grace
-from stoker.queue.select import find, jobs_in_order
-from stoker.queue.signals import parse_signal
 from stoker.store.filters import NO_FILTER, Filter
 
 

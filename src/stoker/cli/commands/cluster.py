@@ -54,7 +54,7 @@ def _say(text: str) -> None:
 
 
 def _settings(name: str) -> ClusterSettings:
-    from stoker.queue.config import load_config
+    from stoker.app.jobs.config import load_config
 
     return load_config(os.environ, None).cluster(name)
 
@@ -90,8 +90,8 @@ def add(name: str, kind: str | None, **given: Any) -> int:
       stoker cluster add lab --slurm
       stoker cluster add lab --slurm --partition gpu --account vision --option=--constraint=a100
     """
-    from stoker.queue.config import check_cluster_name
-    from stoker.queue.config_file import own_file, write_cluster
+    from stoker.app.jobs.config import check_cluster_name
+    from stoker.app.jobs.config_file import own_file, write_cluster
 
     if kind is None:
         raise UsageError("what kind of cluster?", f"type stoker cluster add {name} --slurm")
@@ -109,7 +109,7 @@ def add(name: str, kind: str | None, **given: Any) -> int:
 
 def _tried(name: str, table: Mapping[str, Any]) -> ClusterSettings:
     """The settings as they will be read, with what other files say of the cluster."""
-    from stoker.queue.config import read_cluster
+    from stoker.app.jobs.config import read_cluster
 
     return read_cluster(os.environ, name, table)
 
@@ -148,8 +148,8 @@ def make(name: str, servers: str, **given: Any) -> int:
       stoker cluster make gpus gpu[1-5],big01 --shared /nfs/me/stoker
       stoker cluster make here localhost --gpus 4
     """
-    from stoker.queue.config import check_cluster_name
-    from stoker.queue.config_file import cluster_table, own_file, write_cluster
+    from stoker.app.jobs.config import check_cluster_name
+    from stoker.app.jobs.config_file import cluster_table, own_file, write_cluster
     from stoker.queue.private_slurm import Wishes
     from stoker.queue.private_slurm import make as made_of
 
@@ -247,10 +247,10 @@ def _end_jobs(settings: ClusterSettings) -> None:
 @_json
 def status(name: str | None, as_json: bool) -> int:
     """Show clusters: their controllers, nodes and your jobs. Exit code 3 where a controller does not answer."""
+    from stoker.app.jobs.config import load_config
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.views.cluster import print_clusters
     from stoker.queue.cluster_status import Clusters, cluster_status
-    from stoker.queue.config import load_config
     from stoker.store.paths import paths_for
 
     config, paths = load_config(os.environ, None), paths_for(simulated=False)
@@ -285,9 +285,9 @@ def check(name: str, timeout: str, as_json: bool) -> int:
 @click.option("--force", is_flag=True, help="Also if it has jobs, or daemons that run.")
 def remove(name: str, force: bool) -> int:
     """Take a cluster out of your configuration; of a private one also its files."""
+    from stoker.app.jobs.config_file import cluster_table, own_file, remove_cluster
     from stoker.core.units import count_text
     from stoker.queue.cluster_status import cluster_load
-    from stoker.queue.config_file import cluster_table, own_file, remove_cluster
     from stoker.store.paths import paths_for
 
     settings, path = _settings(name), own_file(os.environ)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.jobs.job_files import Listed, Unusable
+from stoker.app.jobs.options import JobOptions
 from stoker.core.job import Ended, JobEvent, Result, Running
 from stoker.core.spec import Command
 from stoker.engine.foreground import Foreground, View
-from stoker.queue.job_files import Listed, Unusable
-from stoker.queue.options import JobOptions
 from stoker.store.logs import last_line
 
 SENTENCE = (

@@ -15,6 +15,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, options_of, write_toml
+from stoker.app.control.requests import opened, warn
+from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
+from stoker.app.jobs.select import find_queued
 from stoker.cli.completion import complete_jobs
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
@@ -23,10 +27,6 @@ from stoker.cli.views.changes import report
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Active, Job, id_text, is_handed_over
 from stoker.core.text import title
-from stoker.queue.control import opened, warn
-from stoker.queue.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, options_of, write_toml
-from stoker.queue.options import BY_NAME, WHILE_RUNNING, read_tables
-from stoker.queue.select import find_queued
 
 
 @click.command(name="edit", cls=StokerCommand)

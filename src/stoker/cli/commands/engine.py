@@ -79,13 +79,13 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
     Usually not needed: submit starts the engine. Options given here apply until the engine stops; put permanent
     settings into the configuration (stoker engine config).
     """
-    from stoker.queue.engine_process import simulated_gpus
+    from stoker.app.control.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
 
     paths = paths_for(sim)
     words = _words(simulated_gpus(sim, paths), stay, flags)
     if again:
-        from stoker.queue.engine_process import restart_killed
+        from stoker.app.control.engine_process import restart_killed
 
         restart_killed(paths)
         return 0
@@ -94,7 +94,7 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
 
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     """Start an engine; `wanted` are the options that one which is already running may not have."""
-    from stoker.queue.engine_process import died_again, ensure_engine
+    from stoker.app.control.engine_process import died_again, ensure_engine
     from stoker.store.engine_lock import QUEUE, process_of, version_notice
 
     started = ensure_engine(paths, words, os.environ)
@@ -132,7 +132,7 @@ def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
     """
     import signal
 
-    from stoker.queue.engine_process import simulated_gpus
+    from stoker.app.control.engine_process import simulated_gpus
     from stoker.store.engine_lock import QUEUE, signal_engine
     from stoker.store.paths import paths_for
     from stoker.store.restart import read_restart
@@ -163,8 +163,8 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 @click.option("--cluster", default="", metavar="NAME", help="Run the engine of a cluster.")
 def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
     """Run the engine in the foreground."""
+    from stoker.app.control.engine_process import simulated_gpus
     from stoker.cli.commands.engine_run import serve_queue
-    from stoker.queue.engine_process import simulated_gpus
     from stoker.store.paths import paths_for
 
     paths = paths_for(sim)
@@ -273,9 +273,9 @@ def status(sim: str | None, as_json: bool) -> int:
 
     Exit code 3 if it is not running or does not answer.
     """
+    from stoker.app.service.engine_status import engine_status
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.views.engine import print_status
-    from stoker.queue.engine_status import engine_status
     from stoker.store.engine_lock import version_notice
     from stoker.store.paths import paths_for
 
@@ -296,9 +296,9 @@ def status(sim: str | None, as_json: bool) -> int:
 @click.pass_context
 def check(context: click.Context, sim: str | None, as_json: bool) -> int:
     """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
+    from stoker.app.service.engine_status import engine_answers
     from stoker.cli.doctor import Subject, diagnose, known_variables, report
     from stoker.cli.output_options import wants_json
-    from stoker.queue.engine_status import engine_answers
     from stoker.store.paths import paths_for
 
     paths = paths_for(sim)
@@ -321,11 +321,11 @@ def config(as_json: bool) -> int:
     nearest directory, your own file, the machine's file. Values that look secret are not shown.
     A running engine rereads changed files, but keeps its devices and the options it was started with.
     """
+    from stoker.app.jobs.config import load_config
+    from stoker.app.service.engine_status import not_in_force_now
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.views.engine import config_shown, print_config
     from stoker.core.text import printable
-    from stoker.queue.config import load_config
-    from stoker.queue.engine_status import not_in_force_now
     from stoker.store.paths import paths_for
 
     found = load_config(os.environ, Path.cwd())
@@ -349,7 +349,7 @@ def install(only_print: bool, web: bool) -> int:
     It prints the next commands to type. Stopping or restarting the unit does not affect running jobs. With --web there
     is a second unit for the web page; `stoker web` then prints its link.
     """
-    from stoker.queue.systemd_unit import NAME, WEB_NAME, unit_text, web_unit_text
+    from stoker.app.service.systemd_unit import NAME, WEB_NAME, unit_text, web_unit_text
 
     script = Path(sys.executable).parent / "stoker"
     program = [str(script)] if os.access(script, os.X_OK) else [sys.executable, "-P", "-m", "stoker"]
@@ -365,8 +365,8 @@ def install(only_print: bool, web: bool) -> int:
 
 def _install(units: Mapping[str, str]) -> None:
     """Write the units, and print what to type next."""
+    from stoker.app.service.systemd_unit import unit_path, write_unit
     from stoker.core.text import printable
-    from stoker.queue.systemd_unit import unit_path, write_unit
     from stoker.store.engine_lock import QUEUE, process_of
     from stoker.store.paths import paths_for
 

@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
+from stoker.app.jobs.options import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
@@ -26,7 +27,6 @@ from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.ledger import ledger_path, prepare_ledger
-from stoker.queue.options import current_user
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
 from stoker.sites.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name

@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 
+from stoker.app.control.engine_process import Background, log, tell_failure, tell_ready
+from stoker.app.jobs.config import Config, Rereading, load_config
+from stoker.app.jobs.options import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import LateDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
 from stoker.ledger import ledger_path
-from stoker.queue.config import Config, Rereading, load_config
-from stoker.queue.engine_process import Background, log, tell_failure, tell_ready
-from stoker.queue.options import current_user
 from stoker.sites.machine.site import MachineConfig
 from stoker.sites.slurm.site import slurm_config
 from stoker.store.engine_lock import engine_of

@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from stoker.app.jobs.options import parse_vram, vram_word
+from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.gpus import render_gpus
@@ -15,8 +17,6 @@ from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
 from stoker.core.text import printable
-from stoker.queue.gpu_view import Gpus, gpus_of, known_devices
-from stoker.queue.options import parse_vram, vram_word
 from stoker.store.paths import paths_here
 
 
@@ -53,7 +53,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
         if pick is None:
             _show(gpus_of(knowledge), screen)
             return 0
-        from stoker.queue.gpu_pick import pick_devices
+        from stoker.app.views.gpu_pick import pick_devices
 
         resources = Resources(pick, size, model=(gpu_type or "").lower())
         names = [device.visible for device in pick_devices(knowledge, resources)]
@@ -65,9 +65,9 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
 
 
 def _show_cluster(name: str, screen: Screen) -> int:
+    from stoker.app.jobs.config import config_here
     from stoker.cli.views.cluster import print_clusters
     from stoker.queue.cluster_status import Clusters, cluster_status, jobs_on_nodes
-    from stoker.queue.config import config_here
 
     paths = paths_here(screen.sim)
     found = cluster_status(name, config_here(lambda _: None).cluster(name), paths)

@@ -10,6 +10,10 @@ import time
 import click
 import msgspec
 
+from stoker.app.control.requests import warn
+from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.select import ENDED_STATES, find, refuse_states
+from stoker.app.views.history import History, past_jobs, read_history
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
@@ -18,10 +22,6 @@ from stoker.cli.views.job import render_history
 from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.views.text import write_lines
 from stoker.core.units import count_text, parse_since
-from stoker.queue.control import warn
-from stoker.queue.history_view import History, past_jobs, read_history
-from stoker.queue.local_time import LocalZone
-from stoker.queue.select import ENDED_STATES, find, refuse_states
 from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.paths import Paths, paths_here
@@ -117,7 +117,7 @@ def _show(history: History, screen: Screen) -> None:
 
 def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Screen) -> int:
     """GPUs over time, as text, JSON or a picture; it begins with the first job if that is later than the period."""
-    from stoker.queue.timeline import read_timeline
+    from stoker.app.views.timeline import read_timeline
 
     found = read_timeline(paths, period, simulated=screen.sim, trim=True)
     if picture is not None:

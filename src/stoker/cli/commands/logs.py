@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from stoker.app.control.requests import Control, opened, warn
+from stoker.app.jobs.select import find, jobs_in_order
+from stoker.app.views.log import run_of
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.sim_option import StokerCommand, sim_option
@@ -16,9 +19,6 @@ from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import printable, title
 from stoker.core.units import count_text
-from stoker.queue.control import Control, opened, warn
-from stoker.queue.job_log import run_of
-from stoker.queue.select import find, jobs_in_order
 from stoker.store.logs import Tail, open_log
 from stoker.store.schema import AttemptRow
 

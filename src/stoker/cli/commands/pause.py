@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from stoker.app.control.actions import hold, release
+from stoker.app.control.requests import Control, opened, start_for, warn
+from stoker.app.jobs.select import find, find_queued, jobs_in_order
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling
 from stoker.cli.sim_option import StokerCommand
@@ -17,9 +20,6 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Active, id_text
 from stoker.core.units import count_text
 from stoker.ledger import Ledger
-from stoker.queue.actions import hold, release
-from stoker.queue.control import Control, opened, start_for, warn
-from stoker.queue.select import find, find_queued, jobs_in_order
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
@@ -138,7 +138,7 @@ def _use_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
 
 
 def _ledger(control: Control) -> Ledger:
-    from stoker.queue.summary_view import ledger_here
+    from stoker.app.views.summary import ledger_here
 
     return ledger_here(control.paths, simulated=control.sim is not None)
 
@@ -171,7 +171,7 @@ def _drain(control: Control, device: Device) -> str:
 
 def _devices(control: Control, words: Sequence[str]) -> list[Device]:
     """The named devices; a label that several devices have means all of them."""
-    from stoker.queue.gpu_view import known_devices
+    from stoker.app.views.gpus import known_devices
 
     with known_devices(control.paths, simulated=control.sim is not None) as knowledge:
         status = knowledge.statuses.queue

@@ -7,15 +7,15 @@ import time
 
 import click
 
+from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.select import find
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import wants_json, write_file, write_json
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
-from stoker.queue.local_time import LocalZone
 from stoker.queue.report import Report, batch_of, report_of_jobs, report_of_period
-from stoker.queue.select import find
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period

@@ -9,6 +9,10 @@ from typing import Any
 
 import click
 
+from stoker.app.control.requests import Control, opened, warn
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_trials
+from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.select import find, jobs_in_order
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling, wants_json
@@ -18,10 +22,6 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title
 from stoker.core.units import count_text, parse_since
-from stoker.queue.control import Control, opened, warn
-from stoker.queue.local_time import LocalZone
-from stoker.queue.retry import planned_retries, refuse_unfinished, retry, without_good_trials
-from stoker.queue.select import find, jobs_in_order
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.filters import NO_FILTER, Filter, ids_matching

@@ -12,6 +12,10 @@ from typing import Any
 
 import click
 
+from stoker.app.jobs.config import Config, config_here
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
+from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.script import Line, Script, completed_options, find_script
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
@@ -21,10 +25,6 @@ from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of
 from stoker.core.units import parse_duration
-from stoker.queue.config import Config, config_here
-from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
-from stoker.queue.options import JobOptions
-from stoker.queue.script import Line, Script, completed_options, find_script
 from stoker.runner.forkserver_client import Forkserver
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from stoker.app.views.history import past_jobs
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import StokerCommand
 from stoker.cli.views.plain import csv_lines
@@ -18,7 +19,6 @@ from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.text import printable
 from stoker.core.units import count_text, parse_duration
-from stoker.queue.history_view import past_jobs
 from stoker.simulation.replay import POLICIES, ReplayOptions, Setup, outcome_of, prepare, report_of
 from stoker.simulation.trace import SAMPLE, read_trace, rows_of
 from stoker.simulation.workload import Row

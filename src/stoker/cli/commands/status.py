@@ -11,6 +11,11 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
+from stoker.app.jobs.select import OPEN_STATES, refuse_states
+from stoker.app.service.engine_status import revive
+from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
+from stoker.app.views.model import Status
+from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
@@ -18,11 +23,6 @@ from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.queue.engine_status import revive
-from stoker.queue.knowledge import EngineStatuses, Knowledge, known, read_statuses
-from stoker.queue.select import OPEN_STATES, refuse_states
-from stoker.queue.view_builder import READ_ONLY, status_of
-from stoker.queue.view_model import Status
 from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
@@ -92,7 +92,7 @@ def _statuses(paths: Paths, screen: Screen) -> EngineStatuses:
     statuses = read_statuses(paths, now)
     if statuses.lives or statuses.runs:
         return statuses
-    from stoker.queue.gpu_view import probed
+    from stoker.app.views.gpus import probed
 
     return replace(statuses, probe=probed(paths, statuses, now, simulated=screen.sim))
 
@@ -107,7 +107,7 @@ def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -
 
 
 def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, chosen: Filter) -> Status:
-    from stoker.queue.summary_view import group_lines, ledger_here, user_lines
+    from stoker.app.views.summary import group_lines, ledger_here, user_lines
 
     if by == "group":
         return replace(status, groups=group_lines(knowledge, chosen))
@@ -164,7 +164,7 @@ def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
 def _show_jobs(
     paths: Paths, words: Sequence[str], chosen: Filter, screen: Screen, *, everything: bool, environment: bool
 ) -> None:
-    from stoker.queue.job_view import read_jobs
+    from stoker.app.views.job_details import read_jobs
 
     found = read_jobs(paths, words, chosen, simulated=screen.sim, environment=environment)
     if screen.form == "json":

@@ -13,6 +13,12 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from stoker.app.control.engine_process import Background, simulated_gpus
+from stoker.app.jobs.config import config_here
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
+from stoker.app.jobs.options import JobOptions, current_user
+from stoker.app.jobs.script import Line, Script, find_script
+from stoker.app.jobs.submit import Entered, Key, QueueSubmission, entered_before, key_of
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
@@ -23,12 +29,6 @@ from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened, text_for_json
-from stoker.queue.config import config_here
-from stoker.queue.engine_process import Background, simulated_gpus
-from stoker.queue.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
-from stoker.queue.options import JobOptions, current_user
-from stoker.queue.script import Line, Script, find_script
-from stoker.queue.submit import Entered, Key, QueueSubmission, entered_before, key_of
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
@@ -146,8 +146,8 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
+            from stoker.app.jobs.dry_run import plan_submission
             from stoker.cli.views.dry_run import show_submit_plan
-            from stoker.queue.dry_run import plan_submission
 
             parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
             for note in submission.notes:

@@ -203,10 +203,10 @@ def command(**_: Any) -> None:
 
 def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values: dict[str, Any]) -> Asked:
     """The sweep of the command line, completed by that of a file."""
+    from stoker.app.jobs.job_files import command_of
     from stoker.core.spec import Command, shell_of
     from stoker.core.sweep.grammar import parse_space
     from stoker.core.sweep.space import Space
-    from stoker.queue.job_files import command_of
     from stoker.queue.sweep import Asked, completed
 
     shell = shell_of(os.environ)
@@ -276,8 +276,8 @@ def _confirm(prepared: PreparedSweep, request: Request) -> None:
 
 
 def _submit(prepared: PreparedSweep, request: Request) -> int:
-    from stoker.queue.config import config_here
-    from stoker.queue.engine_process import simulated_gpus
+    from stoker.app.control.engine_process import simulated_gpus
+    from stoker.app.jobs.config import config_here
     from stoker.queue.sweep import Again, submit_sweep
     from stoker.store.paths import find_paths
     from stoker.store.writer import open_store

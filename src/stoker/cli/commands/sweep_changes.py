@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from stoker.app.control.requests import opened
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.units import count_text
-from stoker.queue.control import opened
 from stoker.queue.sweep_view import chosen_sweep
 
 

@@ -12,17 +12,17 @@ from typing import get_args
 import click
 from msgspec import Struct
 
+from stoker.app.control.requests import Control, opened, warn
+from stoker.app.jobs.select import find, find_last
+from stoker.app.service.watch import Watch
+from stoker.app.views.failure import failure_text
+from stoker.app.views.model import RunCounts
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.job import GOOD_RESULTS, Ended, Job, Result, id_text
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
-from stoker.queue.control import Control, opened, warn
-from stoker.queue.failure import failure_text
-from stoker.queue.select import find, find_last
-from stoker.queue.view_model import RunCounts
-from stoker.queue.watch import Watch
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader

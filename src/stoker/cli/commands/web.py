@@ -9,11 +9,11 @@ import time
 
 import click
 
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.devices.interface import user_name
-from stoker.queue.installation import how_to_add_extra
 from stoker.store.paths import Paths, host_name, paths_here, replace_file
 from stoker.store.web_server import WebLock, WebServer, entry_code, running_web_server, web_token
 

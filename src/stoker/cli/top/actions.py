@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from stoker.app.control.actions import cancel, hold, release
+from stoker.app.control.edit import Rewriter, edit_jobs
+from stoker.app.control.requests import Control
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
+from stoker.app.control.sentences import ChangeResult
+from stoker.app.jobs.select import ENDED_STATES, find, jobs_in_order, tasks_of_line
 from stoker.cli.views.text import clip, one_line
 from stoker.core.job import Ended, Job, OnHold
 from stoker.core.units import count_text
-from stoker.queue.action_results import ChangeResult
-from stoker.queue.actions import cancel, hold, release
-from stoker.queue.control import Control
-from stoker.queue.edit import Rewriter, edit_jobs
-from stoker.queue.retry import planned_retries, refuse_unfinished, retry
-from stoker.queue.select import ENDED_STATES, find, jobs_in_order, tasks_of_line
 
 Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
 ASKS: tuple[Verb, ...] = ("cancel", "retry")

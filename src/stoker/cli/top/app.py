@@ -14,6 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.feed import Changes
+from stoker.app.views.model import Status
 from stoker.cli.top import actions
 from stoker.cli.top.actions import Target, Verb
 from stoker.cli.top.bars import Footer, Tab, TabBar
@@ -25,9 +28,6 @@ from stoker.cli.top.tables import HistoryTab, JobsTab, JobTable
 from stoker.cli.top.timeline import TimelineChart
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
-from stoker.queue.changes import Changes
-from stoker.queue.local_time import clock_text
-from stoker.queue.view_model import Status
 from stoker.store.filters import NO_FILTER, Filter
 
 LOOK_SECONDS = 1.0

@@ -10,6 +10,7 @@ from textual import events, work
 from textual.strip import Strip
 from textual.widget import Widget
 
+from stoker.app.views.job_details import JobDetails
 from stoker.cli.top.source import Source
 from stoker.cli.top.widgets import strip_of
 from stoker.cli.views.job_table import LOOKS, progress_cell
@@ -28,7 +29,6 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import size_text, watch_text
-from stoker.queue.job_view import JobDetails
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the log."""

@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
+from stoker.app.control.requests import Control, opened
+from stoker.app.views.feed import Changes, Feed
+from stoker.app.views.history import History, read_history
+from stoker.app.views.job_details import JobDetails, read_jobs
+from stoker.app.views.samples import GpuSamples, read_samples
+from stoker.app.views.timeline import Timeline, read_timeline
 from stoker.cli.views.logs import Collapser
 from stoker.core.errors import StokerError
 from stoker.core.logs.text import without_colours
 from stoker.core.text import printable
-from stoker.queue.changes import Changes, Feed
-from stoker.queue.control import Control, opened
-from stoker.queue.history_view import History, read_history
-from stoker.queue.job_view import JobDetails, read_jobs
-from stoker.queue.samples import GpuSamples, read_samples
-from stoker.queue.timeline import Timeline, read_timeline
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import read_tail, size_of
 from stoker.store.paths import Paths

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from textual.app import ComposeResult
 from textual.containers import Container
 
+from stoker.app.views.model import Counts, DeviceLine, Status
+from stoker.app.views.samples import GpuSamples
 from stoker.cli.top.widgets import Lines
 from stoker.cli.views.gpus import machine_text, marked, memory_cells
 from stoker.cli.views.text import (
@@ -27,8 +29,6 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
-from stoker.queue.samples import GpuSamples
-from stoker.queue.view_model import Counts, DeviceLine, Status
 
 TWO_COLUMNS = 100
 """Width from which on GPUs stand side by side; with more than four of them..."""

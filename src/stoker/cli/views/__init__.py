@@ -1,1 +1,1 @@
-"""Text output; the data comes from stoker.queue."""
+"""Text output; the data comes from stoker.app.views."""

@@ -7,10 +7,10 @@ import re
 import sys
 from collections.abc import Sequence
 
+from stoker.app.control.requests import warn
+from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
 from stoker.cli.output_options import wants_json, write_json, write_plain
 from stoker.core.selectors import number_ranges, tasks_text
-from stoker.queue.action_results import SCHEMA, ChangeResult, Report
-from stoker.queue.control import warn
 
 MOST_RANGES = 20
 """Ranges of ids in one line."""

@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from stoker.app.views.model import RunCounts
 from stoker.cli.console import to_stderr
 from stoker.cli.views.text import Line, Span, line_cells, painted, wants_colour
 from stoker.core.units import duration_text
-from stoker.queue.view_model import RunCounts
 
 SPARE_COLUMNS = 4
 """Columns of the line that stay free, for the ^C that a terminal echoes there."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
+from stoker.app.jobs.dry_run import PlannedJob
+from stoker.app.jobs.local_time import clock_text
 from stoker.cli.output_options import write_json
 from stoker.core.text import printable
-from stoker.queue.dry_run import PlannedJob
-from stoker.queue.local_time import clock_text
 
 RUN_COLUMNS = {
     "JOB": "job",

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from stoker import __version__
+from stoker.app.jobs.config import SYSTEM_FILE, Config, Row, user_file
+from stoker.app.service.engine_status import EngineDevice, EngineStatus
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.config import SYSTEM_FILE, Config, Row, user_file
-from stoker.queue.engine_status import EngineDevice, EngineStatus
 
 
 class ConfigShown(Struct, frozen=True):

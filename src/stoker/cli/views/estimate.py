@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
+from stoker.app.jobs.config import config_here
+from stoker.app.jobs.local_time import clock_text
 from stoker.cli.console import say
 from stoker.cli.output_options import write_json
 from stoker.core.units import duration_text
-from stoker.queue.config import config_here
-from stoker.queue.local_time import clock_text
 from stoker.queue.sweep import PreparedSweep
 from stoker.queue.sweep_estimate import Estimate, estimate_sweep
 from stoker.store.paths import find_paths

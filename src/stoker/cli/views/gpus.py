@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.model import DeviceLine, ForeignProcess, LeaseLine, Mark
 from stoker.cli.views.text import (
     EMPTY,
     Column,
@@ -22,11 +24,9 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text, size_text
-from stoker.queue.local_time import clock_text
-from stoker.queue.view_model import DeviceLine, ForeignProcess, LeaseLine, Mark
 
 if TYPE_CHECKING:
-    from stoker.queue.gpu_view import Gpus  # `status` does not need it
+    from stoker.app.views.gpus import Gpus  # `status` does not need it
 
 LONGEST_BAR = 40
 SHORTEST_BAR = 8

@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from stoker.app.jobs.local_time import clock_text, stamp, start_text
+from stoker.app.views.model import FEW
+from stoker.app.views.words import vram_text
 from stoker.cli.views.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
 from stoker.cli.views.status import results_text
 from stoker.cli.views.text import (
@@ -26,14 +29,11 @@ from stoker.cli.views.text import (
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text, size_text, span_text, watch_text
-from stoker.queue.local_time import clock_text, stamp, start_text
-from stoker.queue.view_model import FEW
-from stoker.queue.view_text import vram_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
-    from stoker.queue.history_view import History, PastLine
-    from stoker.queue.job_view import AttemptLine, JobDetails, SelectedJobs
+    from stoker.app.views.history import History, PastLine
+    from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
 LABEL = 11
 PROGRESS = 20

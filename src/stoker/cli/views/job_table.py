@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.app.jobs.local_time import clock_text, start_text
+from stoker.app.views.model import FailedJob, InterruptedRun, JobLine, Status
 from stoker.cli.views.text import (
     GIB,
     Column,
@@ -20,8 +22,6 @@ from stoker.cli.views.text import (
 from stoker.core.outcomes import JobWord
 from stoker.core.text import printable, without_common_leads
 from stoker.core.units import ago_text, count_text, left_text, watch_text
-from stoker.queue.local_time import clock_text, start_text
-from stoker.queue.view_model import FailedJob, InterruptedRun, JobLine, Status
 
 WIDE = 100
 """Columns from which on progress has a longer bar."""

@@ -11,11 +11,11 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from stoker.app.control.requests import Control, warn
+from stoker.app.service.watch import WHY_DELAY, Watch, why_waits
+from stoker.app.views.log import streams_of
 from stoker.core.job import Active, Ended, Job, id_text
 from stoker.core.text import printable
-from stoker.queue.control import Control, warn
-from stoker.queue.job_log import streams_of
-from stoker.queue.watch import WHY_DELAY, Watch, why_waits
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow

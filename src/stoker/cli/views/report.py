@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
+from stoker.app.jobs.local_time import stamp
+from stoker.app.views.history import PastLine
 from stoker.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
 from stoker.charts.svg import FAINT
 from stoker.charts.timeline import timeline_svg
 from stoker.cli.views.job import peak_text
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text
-from stoker.queue.history_view import PastLine
-from stoker.queue.local_time import stamp
 from stoker.queue.report import Failure, Report
 
 LEAST_SECONDS = 0.1

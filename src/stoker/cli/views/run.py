@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from stoker.app.views.model import DeviceLine, JobLine, Notice, RunStatus
+from stoker.app.views.run import Recent
 from stoker.cli.views.counts import counts_line
 from stoker.cli.views.gpus import memory_cells
 from stoker.cli.views.text import (
@@ -35,8 +37,6 @@ from stoker.cli.views.text import (
 from stoker.core.job import JobEvent
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.run_view import Recent
-from stoker.queue.view_model import DeviceLine, JobLine, Notice, RunStatus
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""

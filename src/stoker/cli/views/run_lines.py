@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
+from stoker.app.views.failure import newest_log, said_at_end
+from stoker.app.views.run import FinishedRun, saved_seconds
+from stoker.app.views.words import oom_advice, sparing_text
 from stoker.cli.console import to_stderr
 from stoker.cli.views.text import cells
 from stoker.core.amounts import amount_now
@@ -15,9 +18,6 @@ from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Starte
 from stoker.core.launch import INHERIT
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
-from stoker.queue.failure import newest_log, said_at_end
-from stoker.queue.run_view import FinishedRun, saved_seconds
-from stoker.queue.view_text import oom_advice, sparing_text
 from stoker.store.logs import Tail
 
 LONG_LIST = 20

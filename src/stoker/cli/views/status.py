@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.model import JobLine, Status
 from stoker.cli.views.gpus import device_table, machine_text, marked
 from stoker.cli.views.job_table import (
     ACTIVE,
@@ -25,8 +27,6 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import ago_text, span_text
-from stoker.queue.local_time import clock_text
-from stoker.queue.view_model import JobLine, Status
 
 NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
 OLD_SECONDS = 5.0

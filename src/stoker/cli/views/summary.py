@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stoker.app.views.model import GroupLine, UserLine
 from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
-from stoker.queue.view_model import GroupLine, UserLine
 
 LEAST_LIMIT = 5
 LEAST_SINCE = 8

@@ -8,6 +8,8 @@ from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.timeline import Bar, Lane, Timeline
 from stoker.cli.views.text import (
     GPU_LOADS,
     HEIGHTS,
@@ -26,8 +28,6 @@ from stoker.cli.views.text import (
 )
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.queue.local_time import clock_text
-from stoker.queue.timeline import Bar, Lane, Timeline
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
 FAILED = ("failed", "oom", "timeout", "lost")

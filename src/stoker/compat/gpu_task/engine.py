@@ -13,6 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from stoker.app.jobs.config import load_config
+from stoker.app.jobs.job_files import Listed, ListSource
+from stoker.app.jobs.options import LONGEST_NAME, check_name, current_user
+from stoker.app.jobs.parent import declare_here
 from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.compat.gpu_task.instance import begin, finish, mark
 from stoker.compat.gpu_task.process import SIGNALS, Failure, Instance, Message, Note, RunRequest, RunResult
@@ -24,10 +28,6 @@ from stoker.core.spec import Command, NewJob, Resources
 from stoker.core.text import outcome, printable
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
-from stoker.queue.config import load_config
-from stoker.queue.job_files import Listed, ListSource
-from stoker.queue.options import LONGEST_NAME, check_name, current_user
-from stoker.queue.parent import declare_here
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.slurm.site import slurm_config
 from stoker.store.logs import last_line

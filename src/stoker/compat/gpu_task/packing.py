@@ -12,10 +12,10 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+from stoker.app.jobs.installation import how_to_add_extra
 from stoker.compat.gpu_task.instance import MAGIC
 from stoker.compat.gpu_task.process import Instance
 from stoker.core.errors import StokerError
-from stoker.queue.installation import how_to_add_extra
 
 PICKLE_PROTOCOL = 4
 """The newest that Python 3.6 reads, as it may read instances (the key `python`)."""

@@ -16,6 +16,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from stoker.app.jobs.config import load_config
+from stoker.app.jobs.options import Surroundings, current_umask, current_user, working_directory
+from stoker.app.jobs.parent import Parent, find_parent, ledger_here
+from stoker.app.jobs.submit import RUNS, new_log_directory
 from stoker.compat.foreground import ToolView, withdraw
 from stoker.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
 from stoker.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
@@ -31,10 +35,6 @@ from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
 from stoker.ledger import prepare_ledger
-from stoker.queue.config import load_config
-from stoker.queue.options import Surroundings, current_umask, current_user, working_directory
-from stoker.queue.parent import Parent, find_parent, ledger_here
-from stoker.queue.submit import RUNS, new_log_directory
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, find_paths
 

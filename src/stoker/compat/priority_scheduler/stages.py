@@ -11,6 +11,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.jobs.options import Surroundings, spec_of
+from stoker.app.jobs.task_list import Task
 from stoker.compat.priority_scheduler.task_file import Row, Rows
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
@@ -22,8 +24,6 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
-from stoker.queue.options import Surroundings, spec_of
-from stoker.queue.task_list import Task
 from stoker.store.logs import last_line
 
 Stage = Literal["profile", "train"]

@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from stoker.app.jobs.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 from stoker.compat.tool import lock_within
 from stoker.core.errors import StokerError, UsageError
-from stoker.queue.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 
 COUNTER = "counter.txt"
 

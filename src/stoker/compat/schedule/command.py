@@ -17,6 +17,9 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.jobs.job_files import Listed, ListSource
+from stoker.app.jobs.options import current_user
+from stoker.app.jobs.parent import Parent, find_parent
 from stoker.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.compat.schedule.info import (
     MOST_GPUS,
@@ -40,9 +43,6 @@ from stoker.devices.detect import found_by_driver
 from stoker.devices.nvidia import NvidiaDevices
 from stoker.engine.foreground import Foreground
 from stoker.ledger import Ledger, find_ledger
-from stoker.queue.job_files import Listed, ListSource
-from stoker.queue.options import current_user
-from stoker.queue.parent import Parent, find_parent
 
 PROGRAM = "schedule"
 

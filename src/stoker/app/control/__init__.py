@@ -1,0 +1,1 @@
+"""Change: requests about jobs that are in the queue."""

@@ -1,0 +1,82 @@
+"""What users do to jobs that are in the queue: cancel, hold and release them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from stoker.app.control.requests import Control, abandoned, change, spec_in_queue, start_expected
+from stoker.app.control.sentences import ChangeResult, result
+from stoker.app.jobs.signals import signal_name
+from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
+from stoker.core.requests import Cancel, Edit, Hold, Release, Request
+from stoker.store.queries import jobs_of_sweep
+from stoker.store.writer import Store
+
+CANCELLED = "cancelled by you"
+HELD = "held by you"
+CANCEL = Cancel(0, CANCELLED)
+"""A cancel with the grace of the job."""
+
+
+def cancel(
+    control: Control, jobs: Sequence[Job], request: Cancel = CANCEL, *, dry_run: bool = False
+) -> list[ChangeResult]:
+    """Take jobs out of the queue, and stop those that run; the request is sent for each of them."""
+    requests = [replace(request, job=job.id) for job in jobs if not isinstance(job.state, Ended)]
+    pairs = [(job, job) for job in jobs] if dry_run else change(control, jobs, requests)
+    verb = "cancel --dry-run" if dry_run else "cancel"
+    return [result(verb, before, after, how=_how(before, request, sent=not dry_run)) for before, after in pairs]
+
+
+def _how(job: Job, request: Cancel, *, sent: bool) -> str:
+    grace = job.spec.grace if request.grace is None else request.grace
+    first = f"SIG{signal_name(request.signal or signal.SIGTERM)}"
+    return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"
+
+
+def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
+    """Keep waiting jobs from starting."""
+    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
+    whole = _whole_sweeps(control.store, jobs)  # before the adviser of one can add a trial
+    pairs = change(control, jobs, requests)
+    paused = {_sweep_of(after) for _, after in pairs if isinstance(after.state, OnHold)}
+
+    def when(job: Job) -> str:
+        if job.trial is None and job.id in whole:
+            return "adviser" if whole[job.id] in paused else ""  # without a held trial, it goes on choosing
+        return "sweep" if job.id in whole else ""
+
+    return [result("pause", before, after, when(before)) for before, after in pairs]
+
+
+def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[ChangeResult]:
+    """Let held jobs start, and move those that a foreground run left into the queue."""
+    left = {job.id for job in jobs if isinstance(job.state, Queued)} & abandoned(control, jobs)
+    ready = [job for job in jobs if isinstance(job.state, OnHold) or job.id in left]
+    whole = _whole_sweeps(control.store, jobs)
+    requests: list[Request] = []
+    for job in ready:
+        spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
+        requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
+        requests.append(Release(job.id))
+    results = [
+        result("resume", before, after, "abandoned" if before.id in left else "sweep" if before.id in whole else "")
+        for before, after in change(control, ready if only_held else jobs, requests)
+    ]
+    start_expected(control, "the jobs are safe in the queue")
+    return results
+
+
+def _sweep_of(job: Job) -> int:
+    """The sweep of a trial; 0 for other jobs."""
+    return job.trial.sweep if job.trial else 0
+
+
+def _whole_sweeps(store: Store, jobs: Sequence[Job]) -> dict[int, int]:
+    """The sweeps by the ids of their jobs, of sweeps whose jobs are all among these: the user named the sweep."""
+    ids = {job.id for job in jobs}
+    members = {sweep: jobs_of_sweep(store, sweep) for sweep in {_sweep_of(job) for job in jobs} - {0}}
+    return {job_id: sweep for sweep, found in members.items() if ids.issuperset(found) for job_id in found}

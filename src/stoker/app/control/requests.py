@@ -1,0 +1,192 @@
+"""Send requests about jobs to engines, wait for the answers, and wait until jobs are over."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from stoker.app.jobs.select import jobs_in_order
+from stoker.core.errors import StokerError
+from stoker.core.job import Job
+from stoker.core.launch import INHERIT, log_pattern
+from stoker.core.requests import Release, Request
+from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
+from stoker.store import queries
+from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
+from stoker.store.paths import Paths
+from stoker.store.schema import TakeOver
+from stoker.store.writer import Store, open_store
+
+
+class Submission(NamedTuple):
+    """Jobs that are submitted together, all or none."""
+
+    label: str
+    environment: Mapping[str, str]
+    jobs: Callable[[str], Sequence[NewJob]]
+    """Makes the jobs from the digest of their environment."""
+    array: bool = False
+    held: str = ""
+    """Why they must not start yet, in words; empty if they may."""
+
+
+def submit(store: Store, submission: Submission, now: float) -> range:
+    """Put jobs into the queue, all or none; returns their ids."""
+    with store.writing():
+        jobs = submission.jobs(store.add_environment(submission.environment))
+        batch = store.add_batch(submission.label, now)
+        owner = engine_of(jobs[0].spec.cluster if jobs else "")
+        return store.add_jobs(batch, owner, jobs, now, array=submission.array, held=submission.held)
+
+
+def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> list[int]:
+    """Record requests for the engines that own the jobs, wake these, and return the numbers of the requests.
+
+    Jobs of a dead run are first given to the engine of the queue, which may have to be started.
+    """
+    with store.writing():
+        addressed = [one for request in requests for one in _addressed(paths, store, request)]
+        numbers = store.ask(addressed, now)
+    for engine in {engine for engine, _ in addressed}:
+        wake(paths, engine)
+    return numbers
+
+
+def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, Request]]:
+    owner = store.owner(request.job)
+    if is_served(paths, owner):
+        return [(owner, request)]
+    left, job = store.jobs_in_slot_of(request.job), store.job(request.job)
+    engine = engine_of(job.spec.cluster if job else "")
+    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], engine)
+    return [*((engine, Release(job_id)) for job_id in left), (engine, request)]
+
+
+ANSWER_SECONDS = 2.0
+"""How long a command waits for the engine's answer..."""
+ANSWERS_PER_SECOND = 2000
+"""... and longer if it sends many requests at once."""
+
+
+class Unanswered(StokerError):
+    """A request is recorded, but no engine has answered it yet."""
+
+    exit_code = 3
+
+
+class Control(NamedTuple):
+    """The queue, and how to start its engine."""
+
+    paths: Paths
+    store: Store
+    sim: str | None
+
+
+@contextlib.contextmanager
+def opened(sim: str | None) -> Iterator[Control]:
+    """Open the queue of this user, or that of the simulated GPUs."""
+    from stoker.app.control.engine_process import simulated_gpus
+    from stoker.store.paths import paths_here
+
+    paths = paths_here(bool(sim))
+    with contextlib.closing(open_store(paths)) as store:
+        yield Control(paths, store, simulated_gpus(sim, paths))
+
+
+def carry_out(control: Control, requests: Sequence[Request]) -> None:
+    """Send requests and wait for the answers; the engine of the queue is started if needed."""
+    if not requests:
+        return
+    numbers = ask(control.paths, control.store, requests, time.time())
+    start_expected(control, "your request is recorded; the next engine carries it out")
+    _wait_answered(control.store, numbers)
+
+
+def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -> list[tuple[Job, Job]]:
+    """Send requests, wait for the answers, and return each job before and after."""
+    carry_out(control, requests)
+    return list(zip(jobs, jobs_in_order(control.store, [job.id for job in jobs]), strict=True))
+
+
+def start_expected(control: Control, otherwise: str) -> None:
+    """Start the background engines that have open jobs or requests, unless they live."""
+    for engine in queries.expected_engines(control.store):
+        if is_background(engine):
+            start_for(control, otherwise, cluster_of(engine))
+
+
+def start_for(control: Control, otherwise: str, cluster: str = "") -> None:
+    """Start a background engine unless it lives; the error of a failed start ends with `otherwise`."""
+    if engine_lives(control.paths, engine_of(cluster)):
+        return
+    from stoker.app.control.engine_process import start_engine
+
+    try:
+        start_engine(control.paths, control.sim, cluster=cluster)
+    except StokerError as error:
+        raise Unanswered(f"{error.message}; {otherwise}", error.hint) from error
+
+
+def warn(text: str) -> None:
+    print(f"stoker: {text}", file=sys.stderr, flush=True)
+
+
+def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
+    deadline = time.monotonic() + ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
+    pause = 0.002
+    while queries.unanswered(store, numbers):
+        if time.monotonic() > deadline:
+            raise Unanswered(
+                "the engine has not answered yet; your request is recorded and will be carried out",
+                "see stoker engine status",
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
+
+
+def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
+    """Ids of the jobs whose foreground run is dead."""
+    owners = queries.owners_of(control.store, [job.id for job in jobs])
+    gone = [owner for owner in owners if not is_served(control.paths, owner)]
+    return {job_id for owner in gone for job_id in owners[owner]}
+
+
+def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
+    """The spec with a log file in place of the terminal of the foreground run."""
+    if INHERIT not in (spec.out, spec.err):
+        return spec
+    control.paths.on(spec.cluster).logs.mkdir(mode=0o700, exist_ok=True)
+    log = default_log(control, spec)
+    out = log if spec.out == INHERIT else spec.out
+    return msgspec.structs.replace(spec, out=out, err="" if spec.err == INHERIT else spec.err)
+
+
+def default_log(control: Control, spec: JobSpec) -> str:
+    return log_pattern(control.paths.on(spec.cluster).logs)
+
+
+def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Jobs that were skipped because of these, directly or not, and would not be skipped again."""
+    ids = {job.id for job in jobs}
+    again = {target for job in jobs for target in _as_targets(job)}
+    along = []
+
+    def outcome(dependency: Dependency) -> Outcome:
+        return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
+
+    for job in queries.skipped_after(store, min(ids, default=0)):  # a job depends only on earlier ones
+        targets = {(one.target, one.array) for one in job.spec.after}
+        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
+            along.append(job)
+            again |= _as_targets(job)
+    return along
+
+
+def _as_targets(job: Job) -> set[tuple[int, bool]]:
+    """What others may depend on: the job, and the array that it is a task of."""
+    return {(job.id, False), (job.array, True)} if job.array else {(job.id, False)}

@@ -1,0 +1,151 @@
+"""Run jobs again that are over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain, groupby
+from typing import NamedTuple
+
+import msgspec
+
+from stoker.app.control.edit import Changes, Rewriter, changed_resources, last_attempt
+from stoker.app.control.requests import Control, Unanswered, abandoned, ask, carry_out, skipped_because, spec_in_queue
+from stoker.app.control.sentences import ChangeResult, result
+from stoker.app.jobs.select import jobs_in_order
+from stoker.core.errors import UsageError
+from stoker.core.job import GOOD_RESULTS, Ended, Job, id_text
+from stoker.core.launch import shown_command
+from stoker.core.requests import Again
+from stoker.core.text import outcome, printable
+from stoker.store.queries import is_adviser
+from stoker.store.sweeps import find_sweep
+from stoker.store.writer import Store
+
+
+class Retry(NamedTuple):
+    """A job that is to run again, and what is new, in words."""
+
+    job: Job
+    request: Again
+    memory: str = ""
+
+
+def refuse_unfinished(jobs: Sequence[Job]) -> None:
+    """Only a job that is over can run again."""
+    for job in (job for job in jobs if not isinstance(job.state, Ended)):
+        shown = id_text(job)
+        hint = f"cancel it first: stoker cancel {shown}; or use --failed to retry only the jobs that did not succeed"
+        raise UsageError(f"{shown} has not finished", hint)
+
+
+def without_good_trials(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Leave out trials that succeeded or were stopped early, if they were named by the id of an adaptive sweep.
+
+    That id is also the one of its adviser.
+    """
+    sweeps = {job.trial.sweep for job in jobs if job.trial is not None} & {job.id for job in jobs}
+    advised = {sweep_id for sweep_id in sweeps if is_adviser(store, sweep_id)}
+    return [job for job in jobs if not (job.trial and job.trial.sweep in advised and _went_well(job))]
+
+
+def _went_well(job: Job) -> bool:
+    return isinstance(job.state, Ended) and job.state.result in GOOD_RESULTS
+
+
+def planned_retries(
+    control: Control,
+    jobs: Sequence[Job],
+    vram: str | None = None,
+    changes: Changes | None = None,
+    *,
+    only: bool = False,
+) -> list[Retry]:
+    """How ended jobs, and those that were skipped because of them unless `only`, will run again; checked."""
+    along = [] if only else skipped_because(control.store, jobs)
+    return [*_retries(control, jobs, vram, changes or {}), *_retries(control, along, None, {})]
+
+
+def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes) -> list[Retry]:
+    rewriter, left = Rewriter(control), abandoned(control, jobs)
+    retries = []
+    for job in jobs:
+        spec, memory = spec_in_queue(control, job.spec) if job.id in left else job.spec, ""
+        if vram is not None:
+            before = last_attempt(control.store, job, rewriter.devices)
+            resources, words = changed_resources(spec.resources, vram, before)
+            spec, memory = msgspec.structs.replace(spec, resources=resources), f"; {words}"
+        if changes:
+            spec = rewriter.spec(msgspec.structs.replace(job, spec=spec), changes)
+            memory += "".join(f"; {name} {value or 'none'}" for name, value in changes.items())
+        if job.id in left or vram is not None:
+            rewriter.refuse_impossible(job, spec.resources)
+        retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None), memory))
+    return retries
+
+
+def retry(control: Control, retries: Sequence[Retry], *, dry_run: bool = False) -> list[ChangeResult]:
+    """Run jobs again as planned."""
+    after = [one.job for one in retries] if dry_run else _retry(control, retries)
+    verb = "retry --dry-run" if dry_run else "retry"
+    return [_retried(verb, one, job) for one, job in zip(retries, after, strict=True)]
+
+
+def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
+    """Send the requests, and return the jobs afterwards."""
+    requests = {one.job.id: one.request for one in retries}
+    left = [
+        [*(requests[job.id] for job in round_), *_for_advisers(control.store, round_)]
+        for round_ in rounds([one.job for one in retries])
+    ]
+    while left:
+        try:
+            carry_out(control, left.pop(0))
+        except Unanswered:  # the next engine must find the later rounds, too
+            ask(control.paths, control.store, list(chain(*left)), time.time())
+            raise
+    return jobs_in_order(control.store, [one.job.id for one in retries])
+
+
+def _for_advisers(store: Store, trials: Sequence[Job]) -> list[Again]:
+    """What brings back the advisers of sweeps that were over, to read the new values. One that runs ignores it."""
+    found = []
+    for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
+        stored = find_sweep(store, sweep_id)
+        adviser = store.job(stored.adviser) if stored is not None and stored.adviser is not None else None
+        if adviser is not None and not (isinstance(adviser.state, Ended) and adviser.state.result != "done"):
+            found.append(Again(adviser.id))
+    return found
+
+
+def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """The jobs by id, in rounds: a job that depends on an array comes after all its tasks."""
+    levels: dict[int, int] = {}
+    of_arrays: dict[int, int] = {}
+    for job in sorted(jobs, key=lambda job: job.id):
+        behind = [
+            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.spec.after
+        ]
+        levels[job.id] = max(behind, default=0)
+        if job.array:
+            of_arrays[job.array] = max(levels[job.id], of_arrays.get(job.array, 0))
+    ordered = sorted(jobs, key=lambda job: (levels[job.id], job.id))
+    for _, members in groupby(ordered, key=lambda job: levels[job.id]):
+        yield list(members)
+
+
+def _retried(verb: str, retried: Retry, after: Job) -> ChangeResult:
+    before, state = retried.job, after.state
+    assert isinstance(before.state, Ended)
+    again = isinstance(state, Ended) and after.attempts == before.attempts
+    return result(
+        verb,
+        before,
+        after,
+        when="ended again" if again else "",
+        how=outcome(before.state),
+        memory=retried.memory,
+        command=printable(shown_command(before).text),
+        outcome=outcome(state) if isinstance(state, Ended) else "",
+        note=f": {printable(state.note)}" if isinstance(state, Ended) and state.note else "",
+    )

@@ -1,0 +1,1 @@
+"""Ask: options, configuration, job files and scripts become jobs."""

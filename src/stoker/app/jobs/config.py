@@ -1,0 +1,457 @@
+"""Configuration files, defaults and STOKER_* variables."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, merged, working_directory
+from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.core.settings import (
+    CLUSTER_KEYS,
+    KEYS,
+    LOCAL,
+    ClusterSettings,
+    EngineSettings,
+    read_setting,
+    setting_text,
+)
+from stoker.core.text import shown_value
+from stoker.devices.interface import user_name
+
+_MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
+
+
+class Settings(Struct, frozen=True):
+    """The content of one file."""
+
+    path: Path
+    table: dict[str, Any]
+    project: bool = False
+    """Whether it belongs to a project directory rather than to a user or a machine."""
+
+
+class Ignored(Struct, frozen=True):
+    """A file that cannot be trusted or read."""
+
+    path: Path
+    why: str
+
+    @property
+    def warning(self) -> str:
+        return f"{self.path} is ignored: {self.why}"
+
+
+def user_file(environment: Mapping[str, str]) -> Path | None:
+    """The user's own file; by the XDG rules a relative path does not count."""
+    chosen, home = (Path(environment.get(name, "")) for name in ("XDG_CONFIG_HOME", "HOME"))
+    if chosen.is_absolute():
+        return chosen / "stoker/config.toml"
+    return home / ".config/stoker/config.toml" if home.is_absolute() else None
+
+
+def read_settings(path: Path) -> Iterator[Settings | Ignored]:
+    """The file's settings, or why it is ignored; nothing where there is no file."""
+    data = _read_trusted(path)
+    if isinstance(data, Ignored):
+        yield data
+    elif data is not None:
+        yield Settings(path, _parsed(data, path))
+
+
+def read_project(directory: Path) -> Iterator[Settings | Ignored]:
+    """The nearest stoker.toml or [tool.stoker] from the directory upwards, and files ignored on the way."""
+    start = directory.absolute()
+    for above in (start, *start.parents):
+        own = (
+            msgspec.structs.replace(found, project=True) if isinstance(found, Settings) else found
+            for found in read_settings(above / "stoker.toml")
+        )
+        for found in (*own, *_pyproject(above / "pyproject.toml")):
+            yield found
+            if isinstance(found, Settings):
+                return
+
+
+def _pyproject(path: Path) -> Iterator[Settings | Ignored]:
+    """Most of these files do not mention Stoker; their errors and owners do not matter."""
+    data = _read_trusted(path, _MENTIONED)
+    if isinstance(data, Ignored):
+        yield data
+    elif data is not None and b"stoker" in data:
+        table = _tool_table(data, path)
+        if table is not None:
+            yield Settings(path, table, project=True)
+
+
+def _tool_table(data: bytes, path: Path) -> dict[str, Any] | None:
+    try:
+        tools = _parsed(data, path).get("tool")
+    except UsageError:
+        if _MENTIONED.search(data):
+            raise
+        return None
+    table = tools.get("stoker") if isinstance(tools, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise UsageError(f"{path}: tool.stoker is not a table", "write [tool.stoker.defaults] above the options")
+    return table
+
+
+def _parsed(data: bytes, path: Path) -> dict[str, Any]:
+    import tomllib
+
+    try:
+        return tomllib.loads(data.removeprefix(codecs.BOM_UTF8).decode())
+    except (ValueError, RecursionError) as error:
+        hint = 'write lines such as reserve = "512M", and job options under [defaults]'
+        raise UsageError(f"{path} is not TOML: {error}", hint) from None
+
+
+def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> bytes | Ignored | None:
+    """The content, if only this user and root can write it; None where there is no file.
+
+    With a pattern, an untrusted file is reported only if its content matches.
+    """
+    try:
+        # Without blocking: another user may have put a FIFO there.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            found = os.fstat(file.fileno())
+            data = file.read() if stat.S_ISREG(found.st_mode) else b""
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        there = os.path.lexists(path)  # False also in a directory that cannot be entered
+        return Ignored(path, f"it cannot be read ({error.strerror})") if there and not only_with else None
+    why = _distrust(found)
+    if not why:
+        return data
+    return Ignored(path, why) if only_with is None or only_with.search(data) else None
+
+
+def _distrust(found: os.stat_result) -> str:
+    """Why another user may control the file; empty where none does."""
+    if not stat.S_ISREG(found.st_mode):
+        return "it is not a file"
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {user_name(found.st_uid)}, who could make your jobs run anything"
+    if found.st_mode & stat.S_IWOTH:
+        return "every user can write to it (fix: chmod o-w)"
+    return ""
+
+
+BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
+
+
+def checked_defaults(table: object, place: str) -> dict[str, Any]:
+    """The options, with numbers as text where the option is text; `place` is the file, for errors."""
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: defaults is not a table", "write [defaults] on a line above the options")
+    return {name: _checked(name, value, f"{place}: {name} under [defaults]") for name, value in table.items()}
+
+
+def _checked(name: str, raw: object, place: str) -> object:
+    if name not in BY_NAME or BY_NAME[name].of_one_job:
+        _refuse(name, place)
+    value = _converted(name, raw, place)
+    try:
+        BY_NAME[name].check(value)
+    except UsageError as error:
+        raise UsageError(f"{place}: {error.message}", error.hint) from None
+    return value
+
+
+def _converted(name: str, raw: object, place: str) -> object:
+    """A number is accepted where the command line takes text."""
+    problem: msgspec.ValidationError | None = None
+    for candidate in (raw, _as_text(raw)):
+        try:
+            return getattr(msgspec.convert({name: candidate}, JobOptions), name)
+        except msgspec.ValidationError as error:
+            problem = problem or error
+    match = re.search(r"Expected `(\w+)", str(problem))
+    kind = KINDS.get(match[1], match[1]) if match else "a valid value"
+    raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for its values")
+
+
+def _as_text(raw: object) -> object:
+    if isinstance(raw, dict):
+        return {name: _as_text(value) for name, value in raw.items()}
+    return str(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else raw
+
+
+def _refuse(name: str, place: str) -> NoReturn:
+    if name in BY_NAME:
+        raise UsageError(f"{place} would be the same for all jobs", f"use --{name} for single jobs")
+    if name in KEYS:
+        raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
+    known = [option.name for option in OPTIONS if not option.of_one_job]
+    raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known: {', '.join(known)}"))
+
+
+def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
+    """The `[cluster.NAME]` tables of a file, every value checked."""
+    if not isinstance(tables, dict):
+        hint = f'write [cluster.{tables}] above its settings; for a default write cluster = "{tables}" under [defaults]'
+        raise UsageError(
+            f"{place}: cluster is not a table", hint if isinstance(tables, str) else "write [cluster.NAME]"
+        )
+    return {name: _checked_cluster(name, table, place) for name, table in tables.items()}
+
+
+def check_cluster_name(name: str) -> None:
+    if not _CLUSTER_NAME.fullmatch(name) or name == LOCAL:
+        why = "means this machine" if name == LOCAL else "is not the name of a cluster"
+        raise UsageError(f"{name!r} {why}", "letters, digits, - and _ make a name, at most 40 of them")
+
+
+def _checked_cluster(name: str, table: object, place: str) -> dict[str, Any]:
+    check_cluster_name(name)
+    if not isinstance(table, dict):
+        raise UsageError(f"{place}: cluster.{name} is not a table", f"write [cluster.{name}] above its settings")
+    for key, raw in table.items():
+        if key not in CLUSTER_KEYS:
+            hint = did_you_mean(key, CLUSTER_KEYS, f"known: {', '.join(CLUSTER_KEYS)}")
+            raise UsageError(f"{place}: unknown key {key!r} under [cluster.{name}]", hint)
+        read_setting(key, raw, f"{place}: {key} under [cluster.{name}]", CLUSTER_KEYS)
+    return {"kind": "slurm", **table}  # so that a table without keys is one all the same
+
+
+def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str]) -> ClusterSettings:
+    read = {key: read_setting(key, raw, key, CLUSTER_KEYS) for key, raw in {**_CLUSTER_BUILT_IN, **table}.items()}
+    home = environment.get("HOME") or os.path.expanduser("~")
+
+    def expanded(text: str) -> str:
+        return home + text[1:] if text.startswith("~/") else text
+
+    paths = {key: expanded(read[key]) for key in ("shared", "python", "conf", "prefix")}
+    return ClusterSettings(**{**read, **paths, "ssh": tuple(map(expanded, read["ssh"]))})
+
+
+_CLUSTER_BUILT_IN = {name: key.built_in for name, key in CLUSTER_KEYS.items()}
+SYSTEM_FILE = Path("/etc/stoker/config.toml")
+_BUILT_IN = "built in"
+_CLUSTER = "cluster"
+_ADD = "stoker cluster add {} --slurm"
+_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
+Name = tuple[str, ...]
+"""Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
+
+
+class Value(Struct, frozen=True):
+    """The value of a key and its origin: a path, a variable, a flag, or built in."""
+
+    raw: object
+    origin: str
+
+
+class Row(Struct, frozen=True):
+    """A value as `stoker engine config` shows it."""
+
+    key: str
+    value: str
+    origin: str
+
+
+class Config(Struct, frozen=True):
+    """The configuration in effect."""
+
+    engine: EngineSettings
+    defaults: dict[str, Any]
+    """Job options from files; STOKER_* variables come with the options of the command line."""
+    values: dict[Name, Value]
+    clusters: Mapping[str, ClusterSettings] = {}
+    """By name, in the order of the files."""
+    files: tuple[Path, ...] = ()
+    """The files that were read, weakest first."""
+    warnings: tuple[str, ...] = ()
+
+    def completed(self, options: JobOptions) -> JobOptions:
+        """The options, and the configured ones where they are not given."""
+        return merged(JobOptions(**self.defaults), options)
+
+    def cluster(self, name: str) -> ClusterSettings:
+        """The settings of a cluster that a user named."""
+        if name not in self.clusters:
+            known = f"known: {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
+            raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, known))
+        return self.clusters[name]
+
+    def origins(self) -> list[Row]:
+        """Every value with its origin, engine settings first; secrets are hidden."""
+        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, "defaults"])}
+        names = sorted(self.values, key=lambda name: order[name[0]])
+        return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
+
+    def _shown(self, name: Name) -> str:
+        text = setting_text(self.values[name].raw)
+        is_variable = name[:2] == ("defaults", "env")
+        return shown_value(name[-1], text, self.engine.secrets) if is_variable else text
+
+
+def load_config(
+    environment: Mapping[str, str],
+    cwd: Path | None,
+    *,
+    system: Path = SYSTEM_FILE,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration for a directory; with None that of the engine, which ignores project files."""
+    found = list(_found(environment, cwd, system))
+    files = [each for each in found if isinstance(each, Settings)]
+    written = _overlaid([_flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN), *map(_of_file, files)])
+    typed = {name: f"--{name.replace('_', '-')}" for name in flags or ()}
+    values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
+    table = _nested(values)
+    named = table.get(_CLUSTER, {})
+    shown = _flat({_CLUSTER: dict.fromkeys(named, _CLUSTER_BUILT_IN), "defaults": BUILT_IN}, _BUILT_IN)
+    return Config(
+        engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
+        defaults=_nested(written).get("defaults", {}),
+        values=shown | values,  # for display only: JobOptions has None for them
+        clusters={name: _cluster_settings(each, environment) for name, each in named.items()},
+        files=tuple(each.path for each in files),
+        warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
+    )
+
+
+def read_cluster(environment: Mapping[str, str], name: str, table: Mapping[str, object]) -> ClusterSettings:
+    """The settings of a cluster as they would be with this table in the user's file, in place of one there."""
+    checked = _checked_cluster(name, dict(table), "here")
+    system = [_of_file(each) for each in read_settings(SYSTEM_FILE) if isinstance(each, Settings)]
+    below = _nested(_overlaid(system)).get(_CLUSTER, {}).get(name, {})
+    return _cluster_settings({**below, **checked}, environment)
+
+
+def config_here(say: Callable[[str], None]) -> Config:
+    """The configuration for jobs of the current directory; `say` gets its warnings."""
+    config = load_config(os.environ, Path(working_directory()))
+    for warning in config.warnings:
+        say(warning)
+    return config
+
+
+def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> Iterator[Settings | Ignored]:
+    """All files, weakest first."""
+    yield from read_settings(system)
+    user = user_file(environment)
+    if user is not None:
+        yield from read_settings(user)
+    if cwd is not None:
+        yield from read_project(cwd)
+
+
+def _overlaid(layers: Iterable[dict[Name, Value]]) -> dict[Name, Value]:
+    return {name: value for layer in layers for name, value in layer.items()}
+
+
+def _of_file(settings: Settings) -> dict[Name, Value]:
+    """The values of a file, each checked even where a stronger file overrides it."""
+    place = str(settings.path)
+    for key, value in settings.table.items():
+        if key not in KEYS and key not in (_CLUSTER, "defaults"):
+            _refuse_unknown(key, settings)
+        if key != "defaults" and settings.project:
+            header = _defaults_header(settings)
+            raise UsageError(
+                f"{place}: {key} cannot be set for one project, because one engine serves all your projects",
+                f"set it in ~/.config/stoker/config.toml; here only job options under {header} count",
+            )
+        if key in KEYS:
+            read_setting(key, value, f"{place}: {key}")
+    defaults = checked_defaults(settings.table.get("defaults", {}), place)
+    clusters = checked_clusters(settings.table.get(_CLUSTER, {}), place)
+    return _flat({**settings.table, _CLUSTER: clusters, "defaults": defaults}, place)
+
+
+def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
+    """STOKER_<KEY> of every setting and job option; empty counts as not set."""
+    variables = {name: f"STOKER_{name.upper()}" for name in KEYS}
+    found = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
+    for option in OPTIONS:
+        if option.variable and (raw := environment.get(option.variable)):
+            found[("defaults", option.name)] = Value(raw, option.variable)
+    return found
+
+
+def _given(settings: Mapping[str, object], places: Mapping[str, str]) -> dict[Name, Value]:
+    """Settings of variables or flags, checked; None is not given. Each entry of a table can be overridden alone."""
+    found: dict[Name, Value] = {}
+    for name, raw in settings.items():
+        if raw is not None:
+            value = read_setting(name, raw, places[name])
+            found |= _flat({name: value if isinstance(value, dict) else raw}, places[name])
+    return found
+
+
+def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:
+    found: dict[Name, Value] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            found |= {(key, *rest): each for rest, each in _flat(value, origin).items()}
+        else:
+            found[(key,)] = Value(value, origin)
+    return found
+
+
+def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for name, value in values.items():
+        inner = table
+        for part in name[:-1]:
+            inner = inner.setdefault(part, {})
+        inner[name[-1]] = value.raw
+    return table
+
+
+def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
+    known = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
+    hint = did_you_mean(key, known, f"known: {', '.join(known)}")
+    if key in BY_NAME:
+        hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
+    raise UsageError(f"{settings.path}: unknown key {key!r}", hint)
+
+
+def _defaults_header(settings: Settings) -> str:
+    return "[tool.stoker.defaults]" if settings.path.name == "pyproject.toml" else "[defaults]"
+
+
+class Rereading:
+    """Reads the configuration again when one of its files changes; on an error the old one stays."""
+
+    def __init__(self, environment: Mapping[str, str], load: Callable[[], Config], say: Callable[[str], None]) -> None:
+        own = user_file(environment)
+        self._files = [SYSTEM_FILE, *([own] if own else [])]
+        self._load = load
+        self._say = say
+        self._stamps = [_stamp(path) for path in self._files]
+
+    def news(self) -> Config | None:
+        """The new configuration, if a file has changed and all can be read."""
+        stamps = [_stamp(path) for path in self._files]
+        if stamps == self._stamps:
+            return None
+        self._stamps = stamps  # also where it cannot be read: warn once
+        try:
+            config = self._load()
+        except StokerError as error:
+            self._say(f"{error.message}; {error.hint}; the settings were not changed")
+            return None
+        for warning in config.warnings:
+            self._say(warning)
+        return config
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return ()

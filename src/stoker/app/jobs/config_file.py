@@ -1,0 +1,111 @@
+"""Change one `[cluster.NAME]` table in the user's configuration file; all other text stays as it is."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stoker.app.jobs.config import Ignored, check_cluster_name, checked_clusters, read_settings, user_file
+from stoker.core.errors import StokerError, UsageError
+from stoker.store.paths import replace_file
+
+
+def own_file(environment: Mapping[str, str]) -> Path:
+    """The file of the user, which may not exist yet."""
+    path = user_file(environment)
+    if path is None:
+        raise UsageError("there is no home directory with a configuration file", "set HOME or XDG_CONFIG_HOME")
+    return path
+
+
+def cluster_table(path: Path, name: str) -> dict[str, Any]:
+    """What the file says of a cluster; empty where it says nothing."""
+    found = _tables(_text(path), path).get("cluster", {}).get(name)
+    return {} if found is None else {"kind": "slurm", **found}
+
+
+def write_cluster(path: Path, name: str, table: Mapping[str, Any]) -> None:
+    """Add a cluster, or replace what the file says of it."""
+    check_cluster_name(name)
+    checked_clusters({name: dict(table)}, str(path))
+    lines = "\n".join(f"{key} = {_toml(value)}" for key, value in table.items())
+    _change(path, name, f"[cluster.{name}]\n{lines}\n", dict(table))
+
+
+def remove_cluster(path: Path, name: str) -> None:
+    _change(path, name, "", None)
+
+
+def _change(path: Path, name: str, block: str, table: dict[str, Any] | None) -> None:
+    """Replace the text of the table, and write only what reads as intended."""
+    real = Path(os.path.realpath(path))  # a link into a directory of dotfiles stays a link
+    with _locked(real.parent):
+        before = _text(path)
+        text = _replaced(before, name, block)
+        wanted = _tables(before, path)
+        clusters = {key: value for key, value in wanted.pop("cluster", {}).items() if key != name}
+        clusters |= {} if table is None else {name: table}
+        found = _tables(text, path)
+        if (found.pop("cluster", {}), found) != (json.loads(json.dumps(clusters)), wanted):
+            raise StokerError(
+                f"cluster.{name} in {path} has a form that this command cannot change",
+                f"change it with an editor, as a table [cluster.{name}]",
+            )
+        mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
+        replace_file(real, text.encode(), mode)
+
+
+def _replaced(text: str, name: str, block: str) -> str:
+    """The text with the table at its old place, else at the end."""
+    header = re.compile(rf"[ \t]*\[[ \t]*cluster[ \t]*\.[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*\][ \t]*(#.*)?")
+    lines = text.splitlines(keepends=True)
+    first = next((number for number, line in enumerate(lines) if header.fullmatch(line.rstrip("\r\n"))), None)
+    if first is None:
+        gap = "" if not text.strip() or text.endswith("\n\n") else "\n" if text.endswith("\n") else "\n\n"
+        return f"{text}{gap}{block}" if block else text
+    rest = range(first + 1, len(lines))
+    last = next((number for number in rest if lines[number].lstrip().startswith("[")), len(lines))
+    while last > first + 1 and re.match(r"\s*(#|$)", lines[last - 1]):
+        last -= 1  # comments and blank lines before the next table belong to that
+    return "".join([*lines[:first], block, *lines[last:]])
+
+
+def _text(path: Path) -> str:
+    for found in read_settings(path):
+        if isinstance(found, Ignored):
+            raise UsageError(found.warning, "fix that first")
+    return path.read_bytes().decode() if path.exists() else ""
+
+
+def _tables(text: str, path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path} would not be TOML: {error}", "change it with an editor") from None
+
+
+def _toml(value: object) -> str:
+    """A value as TOML; its strings are those of JSON, but for DEL."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Two commands at the same time change the file one after the other."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,342 @@
+"""Read job lists: lines of shell commands, JSON lines, TOML or CSV."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shutil
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from stoker.app.jobs.options import BY_NAME, NUL_BYTE, JobOptions, invalid_text
+from stoker.core.errors import UsageError, did_you_mean
+from stoker.core.spec import PLAIN_SHELL, Command, NewJob, parse_array, shell_of
+
+if TYPE_CHECKING:
+    from stoker.app.jobs.task_list import BadRow, Record, Sheet, Task
+
+
+NO_SHELLS = ("nologin", "false")
+"""Names of programs that accounts have as SHELL to refuse logins."""
+
+PLAIN = JobOptions()
+"""Options of a job that has none of its own. Most jobs share this object, so `is` finds them."""
+COMMAND_LINE = "command line"
+_KEY_PARTS = 100
+_LONG_KEY = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_KEY_PARTS}}}"""
+
+
+class Listed(Struct, frozen=True):
+    """One job of a list, and its place there."""
+
+    command: Command
+    where: str
+    options: JobOptions = PLAIN
+    task: int | None = None
+    """Index of a task of an array..."""
+    array: int = 0
+    """... and the number of that array in the list, from 1."""
+
+
+class Unusable(Struct, frozen=True):
+    """A line that cannot be a job, and why."""
+
+    where: str
+    sentence: str
+
+
+def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """The shell that reads the user's command lines; /bin/sh where SHELL, as of a service account, is none."""
+    shell = shell_of(environment)
+    if os.path.basename(shell) not in NO_SHELLS and shutil.which(shell):
+        return shell
+    say(f"warning: SHELL is {shell}, which cannot run commands; using {PLAIN_SHELL}")
+    return PLAIN_SHELL
+
+
+class Lines:
+    """Splits a stream of bytes into jobs: one per line; a line that ends in a backslash goes on."""
+
+    def __init__(self, name: str, shell: str) -> None:
+        self._name = name
+        self._shell = shell
+        self._rest = b""
+        self._gathered: list[bytes] = []
+        self._line = 0
+        self.tasks: Sequence[int] = ()
+        """Indices of the array that every line is; empty where a line is one job."""
+
+    def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
+        """The jobs that are complete now."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            yield from self._take(line)
+
+    def end(self) -> Iterator[Listed | Unusable]:
+        """The job of a last line that has no newline."""
+        if self._rest:
+            yield from self._take(self._rest)
+        if self._gathered:
+            yield from self._job()
+
+    def _take(self, line: bytes) -> Iterator[Listed | Unusable]:
+        self._line += 1
+        stripped = line.rstrip()
+        if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
+            return
+        whole = line.removesuffix(b"\r")
+        if (len(whole) - len(whole.rstrip(b"\\"))) % 2:  # it ends in a backslash that is not escaped
+            self._gathered.append(whole)
+            return
+        self._gathered.append(stripped)
+        yield from self._job()
+
+    def _job(self) -> Iterator[Listed | Unusable]:
+        text, self._gathered = b"\n".join(self._gathered), []
+        where = f"{self._name} line {self._line}"
+        if b"\0" in text:
+            yield Unusable(where, NUL_BYTE)
+        else:
+            job = Listed(Command((os.fsdecode(text),), self._shell), where)
+            yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
+
+
+def as_tasks(job: Listed, tasks: Sequence[int], array: int) -> Iterator[Listed]:
+    return (Listed(job.command, job.where, job.options, task, array) for task in tasks)
+
+
+def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Listed | Unusable]:
+    """The list with every array replaced by its tasks."""
+    if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
+        return items
+    spread_items: list[Listed | Unusable] = []
+    for array, item in enumerate(items, 1):
+        text = None if isinstance(item, Unusable) else item.options.array or batch.array
+        if isinstance(item, Unusable) or text is None:
+            spread_items.append(item)
+        else:
+            spread_items += as_tasks(item, parse_array(text).indices, array)
+    return spread_items
+
+
+def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
+    """All jobs of a file; its suffix says the format."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        hint = "give a file, - for stdin, or put the command after --"
+        raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
+    try:
+        match path.suffix.lower():
+            case ".jsonl" | ".ndjson":
+                return list(_json_jobs(data, path.name, shell))
+            case ".toml":
+                return list(_toml_jobs(data, path.name, shell))
+            case ".csv":
+                return list(_csv_jobs(data, path.name, shell))
+    except RecursionError:
+        raise UsageError(f"{path.name} has values inside values too deep to read", "no option needs this") from None
+    data = data.removeprefix(codecs.BOM_UTF8)
+    lines = Lines(path.name, shell)
+    return [*lines.feed(data), *lines.end()]
+
+
+def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            where = f"{name} line {number}"
+            try:
+                table = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise UsageError(f"{where} is not JSON: {error}", 'write {"command": "..."} on each line') from None
+            yield _job_of(table, where, shell)
+
+
+def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+    try:
+        document = read_toml(data)
+    except ValueError as error:
+        raise UsageError(f"{name} is not TOML: {error}", 'write [[job]] tables with command = "..."') from None
+    tables = document.get("job")
+    if not isinstance(tables, list) or len(document) != 1:
+        raise UsageError(f"{name} has no [[job]] tables, or contains something else", "write one [[job]] table per job")
+    for number, table in enumerate(tables, 1):
+        yield _job_of(table, f"{name} job {number}", shell)
+
+
+def read_toml(data: bytes) -> dict[str, Any]:
+    """The tables of a file; ValueError where it has none. A key of thousands of parts would take minutes."""
+    import re
+    import tomllib
+
+    text = data.decode()
+    if re.search(_LONG_KEY, text):
+        raise ValueError(f"a key has more than {_KEY_PARTS} parts")
+    return tomllib.loads(text)
+
+
+def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
+    """A column `command` and columns of options; without that column, the columns of priority_scheduler."""
+    from stoker.app.jobs.task_list import COLUMNS, column_name, read_sheet, refuse_doubled, tasks_of
+
+    sheet = read_sheet(data, name)
+    if "command" in sheet.columns:
+        columns = {column: "" for column in sheet.columns if column}
+        refuse_doubled(sheet, columns, name)
+        _refuse_unknown({column: "" for column in columns if column != "command"}, name)
+        return (_row_job(sheet, record, f"{name} line {record.line}", shell) for record in sheet.records)
+    if not {column_name(column) for column in COLUMNS} & set(sheet.columns):
+        hint = (
+            f"name the columns in its first row: command,gpus,time,... or, for priority_scheduler: {','.join(COLUMNS)}"
+        )
+        raise UsageError(f"{name} has no column command", hint)
+    return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
+
+
+def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> Listed | Unusable:
+    from stoker.app.jobs.task_list import cells_of, options_of
+
+    try:
+        cells = cells_of(sheet, record)
+        command = _command(cells.pop("command"), where, shell)
+        cells.pop("", None)
+        return Listed(command, where, options_of(cells))
+    except UsageError as error:
+        return Unusable(where, error.message.removeprefix(f"{where}: "))
+
+
+def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
+    """Its id is its place in the list, so that the same list is the same work."""
+    from stoker.app.jobs.task_list import BadRow
+
+    where = f"{name} line {row.line}"
+    if isinstance(row, BadRow):
+        return Unusable(where, row.sentence)
+    options = msgspec.structs.replace(row.options, chdir=row.directory or None, priority=-row.priority)
+    return Listed(Command(row.words(row.epochs, place)), where, options)
+
+
+def _job_of(table: Any, where: str, shell: str) -> Listed:
+    if not isinstance(table, dict) or "command" not in table:
+        raise UsageError(f"{where} has no command", 'give it one: "command": "python3 train.py"')
+    try:
+        command = msgspec.convert(table["command"], str | list[str])
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {error}", "give it a command as text, or a list of words") from None
+    options = read_options({key: value for key, value in table.items() if key != "command"}, where)
+    return Listed(_command(command, where, shell), where, options)
+
+
+def read_options(table: dict[str, Any], where: str) -> JobOptions:
+    """Job options of a file or a program, which may have numbers and lists where the command line has text."""
+    _refuse_unknown(table, where)
+    try:
+        return msgspec.convert({key: _as_typed(key, value) for key, value in table.items()}, JobOptions)
+    except msgspec.ValidationError as error:
+        hint = "see stoker run --help for the values of each option"
+        raise UsageError(f"{where}: {invalid_text(error)}", hint) from None
+
+
+def _refuse_unknown(table: dict[str, Any], where: str) -> None:
+    for key in table:
+        if key not in BY_NAME:
+            hint = did_you_mean(key, ["command", *BY_NAME], f"known: {', '.join(BY_NAME)}")
+            raise UsageError(f"{where}: unknown key {key!r}", hint)
+
+
+def _as_typed(key: str, value: Any) -> Any:
+    """The value as the command line would have it."""
+    option = BY_NAME[key]
+    if option.kind == "table" and isinstance(value, dict):
+        return {name: _text(each) for name, each in value.items()}
+    if option.is_list and isinstance(value, list):
+        return ",".join(map(_text, value))
+    return _text(value) if option.takes_number and isinstance(value, int) else value
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def command_of(words: Sequence[str], shell: str) -> Command:
+    """A command as typed: several words are executed, one word with blanks is a line for the shell."""
+    if not words[0].strip():
+        raise UsageError("the command is empty", "write it after --")
+    single = len(words) == 1 and any(blank in words[0] for blank in " \t\n")
+    return Command(tuple(words), shell if single else "")
+
+
+def _command(words: str | list[str], where: str, shell: str) -> Command:
+    parts = [words] if isinstance(words, str) else words
+    if not parts or not parts[0].strip() or any("\0" in part for part in parts):
+        raise UsageError(f"{where}: the command is empty or contains a NUL byte", "give it a command")
+    return Command((words,), shell) if isinstance(words, str) else Command(tuple(words))
+
+
+_READ_SIZE = 65_536
+Make = Callable[[Listed], NewJob]
+Refuse = Callable[[Unusable], None]
+
+
+class ListSource:
+    """Jobs that are known from the start."""
+
+    def __init__(self, items: Sequence[Listed | Unusable], make: Make, refuse: Refuse) -> None:
+        self._items = iter(items)
+        self._make = make
+        self._refuse = refuse
+        self.exhausted = not items
+
+    def fileno(self) -> int:
+        """None: the jobs are in memory."""
+        return -1
+
+    def take(self, limit: int) -> Sequence[NewJob]:
+        items = list(islice(self._items, limit))
+        self.exhausted = len(items) < limit
+        return made(items, self._make, self._refuse)
+
+
+class StreamSource:
+    """Jobs that arrive as lines on a descriptor."""
+
+    def __init__(self, descriptor: int, lines: Lines, make: Make, refuse: Refuse) -> None:
+        self._descriptor = descriptor
+        self._lines = lines
+        self._make = make
+        self._refuse = refuse
+        self._items: deque[Listed | Unusable] = deque()
+        """Lines that were read and not taken."""
+        self._ended = False
+        self.exhausted = False
+
+    def fileno(self) -> int:
+        """None while there are lines that were read."""
+        return -1 if self._items else self._descriptor
+
+    def take(self, limit: int) -> Sequence[NewJob]:
+        """The jobs of one read, or the rest of the one before."""
+        if not self._items:
+            data = os.read(self._descriptor, _READ_SIZE)
+            self._ended = not data
+            self._items.extend(self._lines.feed(data) if data else self._lines.end())
+        items = [self._items.popleft() for _ in range(min(limit, len(self._items)))]
+        self.exhausted = self._ended and not self._items
+        return made(items, self._make, self._refuse)
+
+
+def made(items: Iterable[Listed | Unusable], make: Make, refuse: Refuse) -> list[NewJob]:
+    """The jobs of the usable items; `refuse` gets the others."""
+    jobs = []
+    for item in items:
+        if isinstance(item, Unusable):
+            refuse(item)
+        else:
+            jobs.append(make(item))
+    return jobs

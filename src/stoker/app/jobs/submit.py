@@ -1,0 +1,451 @@
+"""Build jobs from options, for a run or for the queue, and add them to the queue."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from stoker.app.jobs.config import Config
+from stoker.app.jobs.directives import placed
+from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, Listed
+from stoker.app.jobs.options import (
+    JobOptions,
+    Surroundings,
+    check_directory,
+    current_umask,
+    merged,
+    no_place,
+    spec_of,
+    working_directory,
+)
+from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
+from stoker.app.jobs.script import VARIABLE, Script, completed_options
+from stoker.core.device import Device, Snapshot, resolve
+from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.launch import INHERIT, SLURM_VARIABLES, literal, log_pattern
+from stoker.core.planner.fairshare import never_within_limits
+from stoker.core.planner.placement import never_fits
+from stoker.core.settings import LOCAL, Policy
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
+from stoker.core.units import size_text
+from stoker.devices.mps.daemon import without_given
+from stoker.store.engine_lock import engine_of
+from stoker.store.paths import Paths
+from stoker.store.schema import SubmitKey
+from stoker.store.status_file import Machine
+from stoker.store.writer import Store
+
+RUNS = "stoker-runs"
+LONGEST_KEY = 200
+
+
+def new_log_directory(parent: Path) -> Path:
+    """A new directory named after the time, in a parent that is made if it is missing."""
+    parent.mkdir(exist_ok=True)
+    if parent.lstat().st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"{parent} belongs to another user")
+    return _new_directory(parent, time.strftime("%Y-%m-%d_%H-%M-%S"))
+
+
+def _new_directory(parent: Path, name: str) -> Path:
+    """A directory that did not exist; a number is added to a name that is taken."""
+    for path in itertools.chain([parent / name], (parent / f"{name}.{number}" for number in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return path
+    raise AssertionError("numbers do not end")
+
+
+OF_THE_JOB_WE_ARE_IN = frozenset(
+    (
+        *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
+        *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
+        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS"),
+        *("STOKER_ALLOCATION", "STOKER_BUNDLE"),
+        VARIABLE,
+    )
+)
+"""Variables of the job that this process runs in; a job that it submits must not inherit them."""
+
+MEMORY_UNKNOWN = "the memory of these devices is unknown, so each runs one job at a time"
+
+
+class NotServed(StokerError):
+    """There is no engine, and none could be started."""
+
+    exit_code = 3
+
+
+class Part(Struct, frozen=True):
+    """Jobs added together: all tasks of one array, or any number of jobs that are none."""
+
+    jobs: Sequence[NewJob]
+    array: str = ""
+    """The indices as typed; empty where it is no array."""
+
+
+class Entered(Struct, frozen=True):
+    """A part that is in the queue."""
+
+    part: Part
+    ids: range
+    repeated: bool = False
+    """Whether it was there before, under the same key."""
+
+
+class Key(NamedTuple):
+    """The user's own name for one submit, by which a repeated one is recognised."""
+
+    text: str
+    content: str
+    """Digest of all that was given: command, options, directory."""
+
+
+def key_of(text: str, *given: Any) -> Key:
+    if not text.strip() or len(text) > LONGEST_KEY:
+        raise UsageError(
+            f"--key must have 1 to {LONGEST_KEY} characters", "name this submit, for example --key sweep-7"
+        )
+    body = json.dumps(msgspec.to_builtins(given), sort_keys=True, default=repr)
+    return Key(text, hashlib.sha256(body.encode()).hexdigest())
+
+
+def entered_before(store: Store, key: Key) -> list[Entered]:
+    """What was submitted under the key; empty where the key is new, an error where it was something else."""
+    known = store.submit_key(key.text)
+    if known is None:
+        return []
+    first = known.parts[0][0]
+    if known.content != key.content:
+        raise UsageError(
+            f"the key {key.text!r} was used for another command, other options or another directory: job {first}",
+            f"choose another key; stoker status {first} shows what was submitted",
+        )
+    return [_entered(store, range(first, first + count), array) for first, count, array in known.parts]
+
+
+def _entered(store: Store, ids: range, array: str) -> Entered:
+    jobs = [job for job_id in ids if (job := store.job(job_id))]
+    new = [NewJob(job.command, job.spec, job.name, job.task, trial=job.trial) for job in jobs]
+    return Entered(Part(new, array), ids, repeated=True)
+
+
+class JobBuilder:
+    """Builds the jobs of one batch: merges options, checks them, and settles --cap and --mps."""
+
+    def __init__(
+        self,
+        options: JobOptions,
+        around: Surroundings,
+        environment: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        policy: Policy,
+        command: Command | None = None,
+    ) -> None:
+        """`say` gets warnings; `command` runs in place of that of every job, as the copy of a script does."""
+        self.options = options
+        self.around = around
+        self.snapshot: Snapshot | None = None
+        """The devices, once they are known."""
+        self.preflight = Preflight(environment, say)
+        self._policy = policy
+        self._command = command
+        self._specs: dict[str, JobSpec] = {}
+        """By the options of the job: most jobs of a batch share one spec."""
+
+    def know(self, snapshot: Snapshot | None, **around: Any) -> None:
+        """Build with these facts from now on."""
+        self.snapshot = snapshot
+        self.around = msgspec.structs.replace(self.around, **around)
+        self._specs.clear()
+
+    def check(self, items: Iterable[Listed]) -> list[JobSpec]:
+        """The specs of all jobs; refuses options that cannot be understood or can never be met."""
+        specs = []
+        for item in one_of_each(items):
+            with located(item):
+                specs.append(self.spec(item))
+        devices = self.snapshot.devices if self.snapshot else ()
+        if devices and not any(device.memory for device in devices) and any(spec.resources.shares for spec in specs):
+            self.preflight.say(MEMORY_UNKNOWN)
+        return specs
+
+    def make(self, item: Listed) -> NewJob:
+        spec = self.preflight.settle_cap(item.command, self.spec(item))
+        return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
+
+    def options_of(self, item: Listed) -> JobOptions:
+        return self.options if item.options is PLAIN else merged(self.options, item.options)
+
+    def spec(self, item: Listed) -> JobSpec:
+        key = _key(item)
+        if key not in self._specs:
+            self._specs[key] = self._settled(spec_of(self.options_of(item), self.around))
+        return self._specs[key]
+
+    def _settled(self, spec: JobSpec) -> JobSpec:
+        self.preflight.check_signal(spec)
+        self.preflight.check_notify(spec)
+        if spec.cluster:  # its devices are not known here
+            return spec
+        settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
+        if self.snapshot is not None and settled.resources.gpus:
+            with placed(self.around.place_of_model(settled.resources.model)):
+                _refuse_impossible(settled, self.snapshot, self._policy)
+        return settled
+
+
+class QueueSubmission:
+    """Jobs on their way into the queue: `read`, then `settle`, then `enter`."""
+
+    def __init__(
+        self,
+        paths: Paths,
+        config: Config,
+        options: JobOptions,
+        now: float,
+        environment: Mapping[str, str],
+        *,
+        script: Script | None = None,
+    ) -> None:
+        self.needs_devices = False
+        self.notes: list[str] = []
+        """Warnings about the jobs, for the user."""
+        self._paths = paths
+        self._config = config
+        self._script = script
+        self._now = now
+        own = without_given(environment)
+        outer = {*OF_THE_JOB_WE_ARE_IN, *(SLURM_VARIABLES if "STOKER_JOB_ID" in own else ())}
+        self._environment = {name: own[name] for name in own if name not in outer}
+        self._limits = KernelLimits(self._environment)
+        self.devices = config.engine.devices
+        """The devices that the user wants the engine to have; empty is any."""
+        own_options, notes = completed_options(options, script, config)
+        self.notes += notes
+        self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
+        """Where files go that the jobs need: the copy of a script, a pickled function."""
+        self.clusters: list[str] = []
+        """Where the jobs run, each once; empty is this machine."""
+        self._builder = JobBuilder(
+            own_options,
+            self._surroundings(),
+            self._environment,
+            self.notes.append,
+            policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
+            command=script.copied(self.files) if script else None,
+        )
+
+    def _place_of(self, cluster: str) -> Paths:
+        """Where files of jobs go that nodes of a cluster have to see; for this machine, its own state directory."""
+        if not cluster:
+            return self._paths
+        return self._paths.share(cluster, Path(self._config.cluster(cluster).shared))
+
+    def _shared_out(self, cluster: str) -> tuple[str, str]:
+        logs = self._place_of(cluster).logs
+        return log_pattern(logs), f"{literal(str(logs))}/%A/%a.log"
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            cwd=working_directory(),
+            umask=current_umask(),
+            environment=digest_of(self._environment),
+            default_out=log_pattern(self._paths.logs),
+            array_out=f"{literal(str(self._paths.logs))}/%A/%a.log",
+            resolve=str,
+            earlier=_only_read,
+            now=self._now,
+            fill=True,
+            shared_out=self._shared_out,
+            slurm=self._script is not None and self._script.directives.from_slurm,
+            place_of_model=self._script.place_of_model if self._script else no_place,
+        )
+
+    def read(self, items: Sequence[Listed]) -> None:
+        """Refuse what cannot be understood, before anything is opened or started."""
+        for item in one_of_each(items):
+            options = self._builder.options_of(item)
+            with located(item):
+                spec = spec_of(options, self._builder.around)
+                self._refuse_unusable(spec, options)
+            self.needs_devices = self.needs_devices or (spec.resources.gpus > 0 and not spec.cluster)
+            self.clusters += [spec.cluster] if spec.cluster not in self.clusters else []
+        for item in items:
+            try:
+                self._limits.check(item.command.words, self._builder.options_of(item).env)
+            except UsageError as error:
+                raise _with_place(item, error) from None
+
+    def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
+        """The jobs; refuses dependencies on unknown jobs, and needs that the devices can never meet."""
+        self._know(items, store, machine)
+        parts = list(self._parts(items))
+        self._note([(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)])
+        return parts
+
+    def settle_spec(self, item: Listed, store: Store, machine: Machine | None) -> JobSpec:
+        """The spec that many jobs share, whose commands come later; refuses the same as `settle`."""
+        self._know([item], store, machine)
+        job = self._builder.make(item)
+        self._note([(job.command, job.spec)])
+        return job.spec
+
+    def _know(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> None:
+        snapshot = machine.snapshot if machine else None
+        self._builder.know(
+            snapshot,
+            earlier=partial(_earlier, store),
+            commit=Checkouts(self._environment).commit,
+            resolve=_unknown_device if snapshot is None else partial(resolve, snapshot),
+        )
+        self._builder.check(items)
+
+    def _note(self, first: Sequence[tuple[Command, JobSpec]]) -> None:
+        """Warn about what the jobs would meet at their start."""
+        if self._script:  # its copy is made later
+            first = [(Command(("sh",)), spec) for _, spec in first]
+        around = self._builder.around
+        shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
+        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, "", *shared})
+
+    def enter(
+        self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None
+    ) -> list[Entered]:
+        """Add all jobs to the queue in one transaction, or find those that were submitted under the key before."""
+        for cluster in self.clusters:
+            _make_logs(self._place_of(cluster))
+        with store.writing():
+            if key and (before := entered_before(store, key)):
+                return before
+            if self._script:
+                self._script.keep(self.files)
+            store.add_environment(self._environment)
+            batch = store.add_batch(label, self._now)
+            entered = [self._enter_part(store, batch, part, held) for part in parts]
+            if key:
+                places = [(one.ids[0], len(one.ids), one.part.array) for one in entered]
+                store.add_key(key.text, SubmitKey(key.content, places))
+            return entered
+
+    def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
+        cluster = part.jobs[0].spec.cluster
+        ids = store.add_jobs(batch, engine_of(cluster), part.jobs, self._now, array=bool(part.array), held=held)
+        if part.array:
+            (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
+        return Entered(part, ids)
+
+    def _refuse_unusable(self, spec: JobSpec, options: JobOptions) -> None:
+        if INHERIT in (spec.out, spec.err):
+            raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
+        starts_later = options.after or options.begin  # an earlier job may make its directory
+        if spec.cwd != self._builder.around.cwd and not starts_later:
+            check_directory(spec.cwd)
+
+    def _parts(self, items: Sequence[Listed]) -> Iterator[Part]:
+        gathered: list[NewJob] = []
+        for item in items:
+            job, options = self._builder.make(item), self._builder.options_of(item)
+            if gathered and gathered[0].spec.cluster != job.spec.cluster:
+                yield Part(gathered)
+                gathered = []
+            if options.array is None:
+                gathered.append(job)
+                continue
+            if gathered:
+                yield Part(gathered)
+                gathered = []
+            tasks = parse_array(options.array).indices
+            yield Part([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
+        if gathered:
+            yield Part(gathered)
+
+
+def _make_logs(place: Paths) -> None:
+    try:
+        place.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StokerError(
+            f"cannot make {place.logs}: {error.strerror}",
+            "all nodes must see this directory; see shared in the configuration of the cluster",
+        ) from error
+
+
+def one_of_each(items: Iterable[Listed]) -> Iterable[Listed]:
+    """The first job with each set of options; most jobs of a list have the same."""
+    first: dict[str, Listed] = {}
+    for item in items:
+        first.setdefault(_key(item), item)
+    return first.values()
+
+
+def _key(item: Listed) -> str:
+    return "" if item.options is PLAIN else str(item.options)
+
+
+@contextlib.contextmanager
+def located(item: Listed) -> Iterator[None]:
+    """Put the place of a job before an error about its own options."""
+    try:
+        yield
+    except StokerError as error:
+        raise error if item.options == PLAIN else _with_place(item, error) from None
+
+
+def _with_place(item: Listed, error: StokerError) -> StokerError:
+    if item.where == COMMAND_LINE:
+        return error
+    return type(error)(f"{item.where}: {error.message}", error.hint)
+
+
+def _only_read(text: str) -> tuple[Dependency, ...]:
+    parse_after(text)
+    return ()
+
+
+def _earlier(store: Store, text: str) -> tuple[Dependency, ...]:
+    from stoker.app.jobs.select import resolve_after
+
+    return resolve_after(store, text)
+
+
+def _unknown_device(word: str) -> str:
+    raise NotServed(f"the engine has not reported a device {word!r}", "check: stoker engine start")
+
+
+def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> None:
+    if not snapshot.devices:
+        raise Impossible(
+            snapshot.note or "no GPU found",
+            "name devices (STOKER_DEVICES=0,1, or devices in the configuration), submit jobs without GPU (-G 0), "
+            "or try it with --sim 4x24G",
+        )
+    resources, devices = spec.resources, snapshot.devices
+    impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
+    if impossible and resources.model and not any(resources.model in device.model.lower() for device in devices):
+        raise Impossible(impossible, "to ignore the type, add --gpu-type ''")
+    if impossible:
+        raise Impossible(impossible, f"request less; the {machine_text(devices)}")
+
+
+def machine_text(devices: Sequence[Device]) -> str:
+    """What the machine has: `GPUs are 0, 1 (A100, 40.0G)`."""
+    labels: dict[str, list[str]] = {}
+    for device in devices:
+        size = size_text(device.memory) if device.memory else ""
+        labels.setdefault(" ".join(filter(None, (device.model, size))), []).append(device.label)
+    kinds = [", ".join(dict.fromkeys(names)) + (f" ({kind})" if kind else "") for kind, names in labels.items()]
+    return ("GPU is " if len(devices) == 1 else "GPUs are ") + "; ".join(kinds)

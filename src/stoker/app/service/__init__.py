@@ -1,0 +1,1 @@
+"""Serve: the engine as a process, notifications, and waiting for jobs."""

@@ -1,0 +1,1 @@
+"""Show: data of all screens, for text, JSON and the page."""

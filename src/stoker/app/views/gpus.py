@@ -1,0 +1,132 @@
+"""Build the list of GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from msgspec import Struct
+
+from stoker import __version__
+from stoker.app.jobs.config import load_config
+from stoker.app.jobs.local_time import exactly
+from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
+from stoker.app.views.model import DeviceLine
+from stoker.app.views.status import device_lines
+from stoker.core.device import Snapshot, with_drains
+from stoker.core.errors import Impossible
+from stoker.core.lease import Lease
+from stoker.core.text import text_for_json
+from stoker.devices.interface import Devices
+from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import Paths, host_name
+from stoker.store.status_file import EngineStatus
+
+SCHEMA = "stoker.gpus/1"
+_YOUNG = 1.0
+"""Seconds after which a snapshot is old, so that another is requested."""
+
+
+class Gpus(Struct, frozen=True):
+    """The devices of this machine: `stoker gpus --json`."""
+
+    schema: str
+    at: datetime
+    host: str
+    simulated: bool
+    engine_running: bool
+    devices: list[DeviceLine]
+    picked: list[str]
+    """With --pick: values for CUDA_VISIBLE_DEVICES."""
+    notes: list[str]
+
+
+@contextlib.contextmanager
+def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
+    """What is known of devices now; without an engine, the driver is asked."""
+    now = time.time()
+    statuses = read_statuses(paths, now)
+    if not statuses.lives and not statuses.runs:
+        statuses = EngineStatuses(probed(paths, statuses, now, simulated=simulated), lives=False)
+    with known(paths, simulated=simulated, statuses=statuses) as knowledge:
+        yield knowledge
+
+
+def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
+    statuses = knowledge.statuses
+    return Gpus(
+        schema=SCHEMA,
+        at=exactly(knowledge.now),
+        host=text_for_json(host_name()),
+        simulated=knowledge.simulated,
+        engine_running=statuses.lives,
+        devices=device_lines(knowledge),
+        picked=[text_for_json(one) for one in picked],
+        notes=list(dict.fromkeys(text_for_json(status.note) for status in statuses.current if status.note)),
+    )
+
+
+class DeviceProbe:
+    """Asks the driver what an engine would see if it ran; keeps the driver's library open between two questions."""
+
+    def __init__(self, paths: Paths, *, simulated: bool) -> None:
+        self._paths = paths
+        self._simulated = simulated
+        self._devices: Devices | None = None
+
+    def status(self, before: EngineStatus | None, now: float) -> EngineStatus | None:
+        """What is there now; the status `before`, which the last engine left, if that cannot be found out."""
+        self._devices = self._devices or self._opened(now)
+        if self._devices is None:
+            return before
+        from stoker.app.views.summary import ledger_here
+
+        view = ledger_here(self._paths, simulated=self._simulated).live()
+        snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG), view.drained)
+        return _status(snapshot, tuple(view.leases.values()), now)
+
+    def close(self) -> None:
+        if self._devices is not None:
+            self._devices.close()
+            self._devices = None
+
+    def _opened(self, now: float) -> Devices | None:
+        from stoker.devices.detect import detect, simulate
+
+        if self._simulated:
+            spec = os.environ.get("STOKER_SIM")  # without it, it is not known how many there are
+            return simulate(spec, str(self._paths.simulator), [], now) if spec else None
+        named = load_config(os.environ, None).engine.devices
+        return detect(named.split(",") if named else [], now)
+
+
+def probed(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
+    """Look at the devices as an engine would that started now; return what the last one saw if that is impossible."""
+    with contextlib.closing(DeviceProbe(paths, simulated=simulated)) as probe:
+        try:
+            return probe.status(before.queue, now)
+        except Impossible as error:
+            return _status(Snapshot(now, (), note=error.message), (), now)
+
+
+def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:
+    return EngineStatus(
+        engine=QUEUE,
+        label="",
+        pid=0,
+        version=__version__,
+        since=now,
+        at=now,
+        waiting=0,
+        blocked=0,
+        devices=snapshot.devices,
+        readings=dict(snapshot.readings),
+        note=snapshot.note,
+        trouble="",
+        draining=False,
+        leases=leases,
+        waits=(),
+    )

@@ -1,0 +1,420 @@
+"""Build the details of one job: attempts, events, reason."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.app.jobs.config import load_config
+from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.select import find
+from stoker.app.jobs.signals import early_signal_text
+from stoker.app.jobs.targets import shown_target
+from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.failure import failure_text, last_lines, newest_log
+from stoker.app.views.model import FEW, JobLine
+from stoker.app.views.status import job_line
+from stoker.app.views.words import oom_advice, place_text, sparing_text
+from stoker.core.amounts import amount_now, resources_of_attempts
+from stoker.core.errors import StokerError
+from stoker.core.job import (
+    Active,
+    Assigned,
+    Cancelled,
+    Ended,
+    Event,
+    Exited,
+    InvalidTransition,
+    Job,
+    Lost,
+    OnHold,
+    Paused,
+    Queued,
+    Resumed,
+    Returned,
+    Skipped,
+    Started,
+    Waiting,
+    advance,
+    event_word,
+    id_text,
+    result_of,
+)
+from stoker.core.launch import INHERIT, notification_name
+from stoker.core.learning import MIB, Use, reached
+from stoker.core.planner.reasons import UnknownDuration
+from stoker.core.spec import Resources, dependency_text
+from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
+from stoker.core.units import size_text
+from stoker.store import queries
+from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.logs import last_line
+from stoker.store.paths import Paths
+from stoker.store.reports import Latest, read_latest
+from stoker.store.schema import AttemptRow
+from stoker.store.writer import Store
+
+
+class AttemptLine(Struct, frozen=True):
+    """One run of a job."""
+
+    number: int
+    devices: list[str]
+    assigned: datetime
+    started: datetime | None
+    ended: datetime | None
+    seconds: float | None
+    exit_code: int | None
+    signal: int | None
+    why: str
+    """How it ended: exited, timeout, stopped, refused, returned, lost."""
+    peak_memory_bytes: int | None
+    """Host memory of its largest process."""
+    note: str
+    log: str | None
+    errors: str | None
+    reserved_bytes: int | None = None
+    """Reserved on each GPU; null is all of it."""
+    peak_vram_bytes: int | None = None
+    """The most that it held on one of its GPUs, if measured..."""
+    utilisation_percent: int | None = None
+    """... and how busy it kept them on average while it had them to itself."""
+    vram_curve: list[tuple[float, int]] = []
+    """Seconds since its start, and bytes on the GPU of which it held most."""
+
+
+def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[AttemptLine]:
+    """All attempts, oldest first."""
+    store = knowledge.store
+    uses = store.uses(job.id)
+    live = knowledge.live(job.id) if isinstance(job.state, Active) else None
+    if live is not None:  # the store is up to a minute old
+        uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
+    needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
+    rows = store.attempts(job.id)
+    engine = store.owner(job.id)
+    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge, engine) for row in rows]
+
+
+def _line(
+    row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge, engine: str
+) -> AttemptLine:
+    seen = knowledge.last_seen(engine, row.started or 0.0)
+    return AttemptLine(
+        number=row.number,
+        devices=[text_for_json(label) for label in knowledge.labels(row.devices)],
+        assigned=exactly(row.assigned),
+        started=moment(row.started),
+        ended=moment(row.ended),
+        seconds=_seconds(row, seen or knowledge.now),
+        exit_code=None if row.signal else row.code,
+        signal=row.signal or None,
+        why=row.why or "",
+        peak_memory_bytes=row.peak_memory or None,
+        note=text_for_json(row.note or ""),
+        log=_path(row.log),
+        errors=_path(row.errors),
+        reserved_bytes=amount_now(resources, knowledge.devices_of(row.devices)) if row.devices else None,
+        peak_vram_bytes=use.peak or None if use else None,
+        utilisation_percent=use.utilisation if use else None,
+        vram_curve=[(seconds, size * MIB) for seconds, size in use.curve] if use else [],
+    )
+
+
+def _seconds(row: AttemptRow, now: float) -> float | None:
+    """How long it ran or runs; None if it never did, or if its end is unknown (lost, returned)."""
+    if row.started is None or (row.ended is None and row.why is not None):
+        return None
+    return round(max(0.0, (row.ended or now) - row.started), 3)
+
+
+def _path(path: str) -> str | None:
+    return text_for_json(path) if path and path != INHERIT else None
+
+
+class EventLine(Struct, frozen=True):
+    """Something that happened to a job."""
+
+    at: datetime
+    event: str
+    detail: str
+
+
+def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
+    """All events since its submission."""
+    needs = iter(resources_of_attempts(events, job.spec.resources))
+    return [
+        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
+        for event, after in zip(events, _replayed(job, events), strict=True)
+    ]
+
+
+def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
+    """The job after each event; None from the point where an edit makes its earlier spec unknown."""
+    turns = [event for event in events if isinstance(event, Assigned | Paused | Resumed)]
+    held = bool(turns) and isinstance(turns[0], Resumed)
+    begun = OnHold(job.submitted) if held else Waiting(job.submitted)
+    after: Job | None = replace(job, state=begun, attempts=0, failures=0, losses=0, tries=0, shared_failures=0, floor=0)
+    for event in events:
+        try:
+            after = None if after is None else advance(after, event)
+        except InvalidTransition:
+            after = None
+        yield after
+
+
+def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], knowledge: Knowledge) -> str:
+    match event:
+        case Assigned():
+            return _place(event, next(needs), knowledge)
+        case Started() if event.devices:
+            return f"GPU {','.join(knowledge.labels(event.devices))}"
+        case Exited():
+            return _end(event, after)
+        case Cancelled() | Paused() | Skipped():
+            return event.note
+        case Returned():
+            return event.short or "before it started"
+        case Lost():
+            return event.note or "its worker was killed, or the machine went down"
+        case _:
+            return ""
+
+
+def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -> str:
+    if not event.devices:
+        return "no GPU" if resources is None or not resources.gpus else "handed over to the cluster"
+    place = f"GPU {','.join(knowledge.labels(event.devices))}"
+    amount = amount_now(resources, knowledge.devices_of(event.devices))
+    if amount is not None:
+        return f"{place}, {size_text(amount)} reserved"
+    return f"{place}, exclusive" if event.resources is not None or (resources is not None and resources.auto) else place
+
+
+def _end(event: Exited, after: Job | None) -> str:
+    if after is not None and event.cause and event.shared and isinstance(after.state, Waiting):
+        return sparing_text(after, event)
+    if after is not None and isinstance(after.state, Ended):
+        return outcome(after.state)
+    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+
+
+SCHEMA = "stoker.jobs/1"
+LAST_LINES = 3
+
+
+class JobDetails(JobLine, frozen=True, kw_only=True):
+    """A job with all that is known of it."""
+
+    directory: str
+    shell: str
+    tags: dict[str, str]
+    allowed: list[str]
+    preferred: list[str]
+    gpu_type: str
+    after: list[str]
+    begin: datetime | None
+    grace_seconds: float
+    retries: int
+    retry_on: list[str]
+    requeue: bool
+    at_once: int | None
+    commit: str
+    exit_code: int | None
+    signal: int | None
+    note: str
+    attempts: list[AttemptLine]
+    events: list[EventLine]
+    variables: dict[str, str]
+    """Those given with --env; what looks like a secret is hidden."""
+    environment: dict[str, str] | None = None
+    """All others, if requested."""
+    early_signal: str = ""
+    """The signal before the time limit: `USR1@60`."""
+    notify: tuple[str, ...] = ()
+    """Targets of the notification, of which only the kind is shown."""
+    notified: str = ""
+    """Whether the notification was sent, or why not; empty before the batch has ended."""
+    advice: str = ""
+    """What to try for a job that ran out of GPU memory."""
+    failure: str = ""
+    """Why it failed: the note about its end, or the line of its log that tells most."""
+    order: tuple[str, ...] = ()
+    """Its place in the order, and why other jobs go first."""
+    reported: Latest | None = None
+    """The last values that its last run reported with `stoker.report()`."""
+    sweep: int | None = None
+    """The sweep that it is a trial of; null outside of sweeps."""
+    trial: int | None = None
+    """Its number there, from 0."""
+    params: dict[str, bool | int | float | str | None] | None = None
+    """Its parameters."""
+    output: tuple[str, ...] = ()
+    """The last lines of its log, if no more than a few jobs are shown."""
+
+
+class SelectedJobs(Struct, frozen=True):
+    """Some jobs: `stoker status ID... --json`."""
+
+    schema: str
+    at: datetime
+    simulated: bool
+    jobs: list[JobDetails]
+
+
+def read_jobs(
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+) -> SelectedJobs:
+    """The jobs that the words and the filter select, in their order."""
+    secrets = _secrets()
+    with known(paths, simulated=simulated) as knowledge:
+        store = knowledge.store
+        assert isinstance(store, Store)
+        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
+        details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
+        if len(jobs) <= FEW:
+            details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
+        now = knowledge.now
+    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
+    return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+
+
+def _output(store: Store, job: Job) -> tuple[str, ...]:
+    return tuple(last_lines(newest_log(store, job.id), LAST_LINES))
+
+
+def _reported(paths: Paths, job: Job) -> Latest | None:
+    """What its run reported; nothing for a job that waits to run again."""
+    if isinstance(job.state, Queued):
+        return None
+    return read_latest(paths.on(job.spec.cluster).report(job.id), job.run)
+
+
+def _secrets() -> tuple[str, ...]:
+    """Patterns of secret variables; the default ones if the configuration cannot be read."""
+    try:
+        return load_config(os.environ, None).engine.secrets
+    except StokerError:
+        return PATTERNS
+
+
+def details_of(
+    job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False
+) -> JobDetails:
+    """All that is known of a job."""
+    spec, store = job.spec, knowledge.store
+    happened = store.events(job.id)
+    attempts = attempt_lines(job, happened, knowledge)
+    ended = job.state if isinstance(job.state, Ended) else None
+    return JobDetails(
+        **msgspec.structs.asdict(known_line(job, attempts, knowledge)),
+        directory=text_for_json(spec.cwd),
+        shell=job.command.shell,
+        tags=_texts(dict(spec.tags)),
+        allowed=_labels(spec.resources.allowed + spec.resources.required, knowledge),
+        preferred=_labels(spec.resources.preferred, knowledge),
+        gpu_type=text_for_json(spec.resources.model),
+        after=[dependency_text(one, store.shown_id) for one in spec.after],
+        begin=moment(spec.begin),
+        grace_seconds=spec.grace,
+        retries=spec.retries,
+        retry_on=list(spec.retry_on),
+        requeue=spec.requeue,
+        at_once=spec.at_once,
+        commit=text_for_json(spec.commit),
+        exit_code=ended.code if ended else None,
+        signal=(ended.signal or None) if ended else None,
+        note=text_for_json(ended.note) if ended else "",
+        attempts=attempts,
+        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
+        variables=_shown(dict(spec.extra_env), secrets),
+        environment=_environment(job, knowledge, secrets) if environment else None,
+        early_signal="" if spec.signal is None else early_signal_text(spec.signal),
+        notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
+        notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
+        advice=text_for_json(_advice(job, happened, knowledge)),
+        failure=failure_text(store, job),
+        order=tuple(_order(job, knowledge)),
+        sweep=job.trial.sweep if job.trial else None,
+        trial=job.trial.number if job.trial else None,
+        params=msgspec.json.decode(job.trial.params) if job.trial else None,
+    )
+
+
+def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
+    """The place of a waiting job among all that may start, and what decides on it."""
+    engine = knowledge.store.owner(job.id)
+    status = knowledge.statuses.of(engine)
+    if knowledge.situation(job, engine)[0] != "queued" or status is None or not status.order:
+        return
+    standing, place = knowledge.places.standing(job, engine), knowledge.places.place(job, engine)
+    if standing is None or place is None:
+        listed = sum(one.tasks for one in status.order)
+        if listed < status.waiting:
+            yield f"after the first {listed} of {status.waiting} waiting jobs"
+        return
+    yield place_text(place, status.waiting, standing, knowledge.now)
+    if not standing.known:
+        yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
+    if first := knowledge.places.outranked(job, engine):
+        yield knowledge.order_text(first)
+
+
+def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
+    """The line of a job; for one that has ended, with values of its last attempt."""
+    line = job_line(job, knowledge.store.owner(job.id), knowledge)
+    if not isinstance(job.state, Ended):
+        return line
+    if not attempts:
+        return msgspec.structs.replace(line, ended=moment(job.state.at))
+    last = attempts[-1]
+    return msgspec.structs.replace(
+        line,
+        ended=moment(job.state.at),
+        devices=last.devices,
+        started=last.started,
+        seconds=last.seconds,
+        reserved_bytes=last.reserved_bytes,
+        peak_vram_bytes=last.peak_vram_bytes,
+        utilisation_percent=last.utilisation_percent,
+    )
+
+
+def _notified(job: Job, knowledge: Knowledge) -> str:
+    sender = queries.last_named(knowledge.store, notification_name(job.batch))
+    if sender is None or not isinstance(sender.state, Ended):
+        return "" if sender is None else "being sent"
+    attempts = knowledge.store.attempts(sender.id)
+    said = last_line(attempts[-1].log) if attempts else ""
+    return "sent" if sender.state.result == "done" else f"not sent: {said or outcome(sender.state)}"
+
+
+def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:
+    ends = [event for event in events if isinstance(event, Exited)]
+    if not isinstance(job.state, Ended) or job.state.result != "oom" or not ends:
+        return ""
+    had = knowledge.devices_of(knowledge.store.attempts(job.id)[-1].devices)
+    sim = " --sim" if knowledge.simulated else ""
+    return oom_advice(job, ends[-1], had, knowledge.devices.values(), f"{sim} {id_text(job)}")
+
+
+def _labels(ids: tuple[str, ...], knowledge: Knowledge) -> list[str]:
+    return [text_for_json(label) for label in knowledge.labels(ids)]
+
+
+def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:
+    digest = job.spec.environment
+    return _shown(knowledge.store.environment(digest), secrets) if digest else {}
+
+
+def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
+    return _texts({name: shown_value(name, value, secrets) for name, value in sorted(variables.items())})
+
+
+def _texts(values: Mapping[str, str]) -> dict[str, str]:
+    return {text_for_json(name): text_for_json(value) for name, value in values.items()}

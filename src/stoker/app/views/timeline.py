@@ -1,0 +1,357 @@
+"""Build the timeline: what ran on each GPU, stacked by memory, and what is expected to run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
+from math import inf
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.model import Counts
+from stoker.app.views.samples import Curves, Steps, curves_from, curves_of, steps_of
+from stoker.app.views.status import expected_empty
+from stoker.core.amounts import resources_of_attempts
+from stoker.core.colours import colours_of
+from stoker.core.device import Device
+from stoker.core.job import Active, Ended, Job, id_text, resources_of
+from stoker.core.outcomes import JobWord
+from stoker.core.spec import Resources, amount_on
+from stoker.core.text import text_for_json, title_text
+from stoker.store import queries
+from stoker.store.filters import groups_in_order
+from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs
+from stoker.store.paths import Paths, host_name
+from stoker.store.queries import Period
+
+SCHEMA = "stoker.timeline/1"
+MOST_JOBS = 2000
+"""Ended jobs that a timeline shows; older ones are left out."""
+MARGIN = 0.02
+"""Part of a trimmed timeline before its first bar."""
+LEAST_HEIGHT = 0.02
+"""Part of a lane that a bar has at least, so that it can be seen."""
+
+
+class Bar(Struct, frozen=True):
+    """An attempt on one GPU."""
+
+    job: int
+    label: str
+    """As users type it: `3`, `12.3`."""
+    title: str
+    """The job's name or command."""
+    group: str
+    attempt: int
+    state: JobWord
+    """How the attempt ended; `running`, or `queued` if it is expected."""
+    start: datetime
+    end: datetime | None
+    """Null while it runs, and if the end of an expected one is unknown."""
+    expected_end: datetime | None
+    """Of one that runs, where known."""
+    reserved_bytes: int | None
+    """Null is all of the GPU."""
+    used_bytes: int | None
+    """The most that it held on one of its GPUs, if measured."""
+    bottom: float
+    """Where it begins, as a part of the GPU's memory: bars that share a GPU are stacked..."""
+    height: float
+    """... and how high it is."""
+
+
+class Lane(Struct, frozen=True):
+    """One GPU."""
+
+    id: str
+    label: str
+    model: str
+    memory_bytes: int | None
+    bars: list[Bar]
+    """By start."""
+    forecast: list[Bar]
+    """Jobs that wait, where they are expected to run."""
+    samples: Curves
+
+
+class Timeline(Struct, frozen=True):
+    """GPUs over time: `stoker history --timeline --json`."""
+
+    schema: str
+    at: datetime
+    """Now."""
+    host: str
+    simulated: bool
+    engine_running: bool
+    since: datetime
+    until: datetime
+    expected_empty: datetime | None
+    samples_start: datetime
+    """When the first step of the samples begins."""
+    samples_step_seconds: int
+    lanes: list[Lane]
+    left_out: int
+    """Jobs that ended too long ago to be shown."""
+    without_gpu: int
+    """Attempts of the period that had no GPU, and therefore have no lane."""
+    colours: dict[str, int]
+    """Numbers of the colours of groups; of titles, if no bar has a group."""
+
+
+class Span(NamedTuple):
+    """A part of a lane that is to be stacked."""
+
+    start: float
+    end: float
+    height: float
+
+
+def read_timeline(
+    paths: Paths,
+    period: Period,
+    until: float | None = None,
+    *,
+    simulated: bool,
+    limit: int = MOST_JOBS,
+    trim: bool = False,
+) -> Timeline:
+    """The timeline from the start of a period; without `until`, to the end of what is expected."""
+    with known(paths, simulated=simulated) as knowledge:
+        return timeline_of(knowledge, period, until, limit=limit, only=period.only, trim=trim)
+
+
+def timeline_of(
+    knowledge: Knowledge,
+    period: Period,
+    until: float | None = None,
+    *,
+    limit: int = MOST_JOBS,
+    only: Collection[int] | None = None,
+    trim: bool = False,
+) -> Timeline:
+    """The timeline of a period, or of some jobs `only`; with `trim` it begins with the first of them."""
+    now, store = knowledge.now, knowledge.store
+    if only is None:
+        found, left_out = attempts_between(store, period, now if until is None else until, limit)
+    else:
+        found, left_out = attempts_of_jobs(store, only), 0
+    ahead = list(_expected(knowledge, only)) if until is None or until > now else []
+    last = max([now, *(one.end for one in ahead if one.end), *_expected_ends(found, knowledge)])
+    end = last if until is None else until
+    since = _trimmed(period.since, found, end) if trim else period.since
+    steps = steps_of(since, min(now, end))
+    lanes = list(_lanes(found, [one for one in ahead if one.start <= end], knowledge, steps))
+    return Timeline(
+        schema=SCHEMA,
+        at=exactly(now),
+        host=text_for_json(host_name()),
+        simulated=knowledge.simulated,
+        engine_running=knowledge.statuses.lives,
+        since=exactly(since),
+        until=exactly(end),
+        expected_empty=expected_empty(knowledge.statuses, _counts(knowledge)),
+        samples_start=steps.start,
+        samples_step_seconds=steps.seconds,
+        lanes=lanes,
+        left_out=left_out,
+        without_gpu=sum(not one.attempt.devices for one in found),
+        colours=_colours(knowledge, lanes),
+    )
+
+
+def colour_key(timeline: Timeline, bar: Bar) -> str:
+    """Name what the colour of a bar stands for: its group, or its title if no bar has a group."""
+    return bar.group if bar.group or bar.title not in timeline.colours else bar.title
+
+
+def _colours(knowledge: Knowledge, lanes: Sequence[Lane]) -> dict[str, int]:
+    bars = sorted((bar for lane in lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: (bar.start, bar.job))
+    if any(bar.group for bar in bars):
+        return colours_of(map(text_for_json, groups_in_order(knowledge.store)))
+    return colours_of(bar.title for bar in bars)
+
+
+def _trimmed(since: float, found: Sequence[Ran], end: float) -> float:
+    """Shortly before the first attempt, so that the timeline has no long empty start."""
+    first = min((one.started for one in found if one.attempt.devices), default=since)
+    return max(since, first - (end - first) * MARGIN)
+
+
+def _counts(knowledge: Knowledge) -> Counts:
+    loads = knowledge.loads.values()
+    return Counts(len(knowledge.active), sum(load.waiting for load in loads), sum(load.held for load in loads))
+
+
+# -- what is expected ----------------------------------------------------------------------------
+
+
+class Expected(NamedTuple):
+    """A waiting job, where and when it is expected to run."""
+
+    job: Job
+    devices: Sequence[str]
+    start: float
+    end: float | None
+    reserved: int | None
+
+
+def _expected(knowledge: Knowledge, only: Collection[int] | None) -> Iterator[Expected]:
+    for status in knowledge.statuses.current:
+        if knowledge.last_seen(status.engine, 0.0) is not None:
+            continue  # the forecast of an engine that does not answer is worth nothing
+        wanted = [one for one in status.places if one in status.starts and (only is None or one in only)]
+        for job in queries.jobs_of(knowledge.store, sorted(wanted)):
+            if not isinstance(job.state, Active | Ended):
+                start = max(knowledge.now, status.starts[job.id])
+                reserved = knowledge.reserved(job, status.engine)
+                yield Expected(job, status.places[job.id], start, status.ends.get(job.id), reserved)
+
+
+def _expected_end(ran: Ran, knowledge: Knowledge) -> float | None:
+    if ran.ended is not None:
+        return None
+    ends = [status.ends[ran.job.id] for status in knowledge.statuses.current if ran.job.id in status.ends]
+    return max(knowledge.now, ends[0]) if ends else None
+
+
+def _expected_ends(found: Iterable[Ran], knowledge: Knowledge) -> list[float]:
+    return [end for one in found if (end := _expected_end(one, knowledge)) is not None]
+
+
+# -- lanes ---------------------------------------------------------------------------------------
+
+
+def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], knowledge: Knowledge, steps: Steps) -> Iterator[Lane]:
+    """Those of the known devices first, then of devices that only attempts tell of."""
+    resources = {(one.job.id, one.attempt.number): _resources(one, knowledge) for one in found}
+    past: dict[str, list[tuple[Bar, Span]]] = {}
+    for one in found:
+        for device_id in one.attempt.devices:
+            bar = _bar(one, resources[one.job.id, one.attempt.number], knowledge.devices.get(device_id), knowledge)
+            past.setdefault(device_id, []).append(bar)
+    future: dict[str, list[tuple[Bar, Span]]] = {}
+    for coming in ahead:
+        for device_id in coming.devices:
+            future.setdefault(device_id, []).append(_expected_bar(coming, knowledge.devices.get(device_id)))
+    curves = curves_of(knowledge, steps)
+    for device_id in dict.fromkeys([*knowledge.devices, *past, *future]):
+        device = knowledge.devices.get(device_id)
+        bars = past.get(device_id, [])
+        stacked = stack([*bars, *future.get(device_id, [])])
+        yield Lane(
+            id=text_for_json(device_id),
+            label=text_for_json(device.label if device else device_id),
+            model=text_for_json(device.model) if device else "",
+            memory_bytes=device.memory if device else None,
+            bars=stacked[: len(bars)],
+            forecast=stacked[len(bars) :],
+            samples=curves.get(device_id) or curves_from((), steps),
+        )
+
+
+def _resources(ran: Ran, knowledge: Knowledge) -> Resources | None:
+    """What was reserved for an attempt; only events tell that of a job whose memory was learnt or raised."""
+    job, asked = ran.job, ran.job.spec.resources
+    if isinstance(job.state, Active) and ran.attempt.number == job.attempts:
+        return resources_of(job)
+    if not (asked.auto or job.floor or job.shared_failures):
+        return asked
+    attempts = resources_of_attempts(knowledge.store.events(job.id), asked)
+    return attempts[ran.attempt.number - 1] if ran.attempt.number <= len(attempts) else asked
+
+
+def _bar(ran: Ran, resources: Resources | None, device: Device | None, knowledge: Knowledge) -> tuple[Bar, Span]:
+    reserved = amount_on(resources, device) if resources and device else None
+    live = knowledge.live(ran.job.id) if ran.ended is None else None
+    expected = _expected_end(ran, knowledge)
+    height = _height(reserved, device)
+    bar = Bar(
+        job=ran.job.id,
+        label=id_text(ran.job),
+        title=text_for_json(title_text(ran.job)),
+        group=text_for_json(ran.job.spec.group),
+        attempt=ran.attempt.number,
+        state=result_of_attempt(ran),
+        start=exactly(ran.started),
+        end=moment(ran.ended),
+        expected_end=moment(expected),
+        reserved_bytes=reserved,
+        used_bytes=max(live.peak if live else 0, ran.peak or 0) or None,
+        bottom=0.0,
+        height=height,
+    )
+    return bar, Span(ran.started, ran.ended or expected or inf, height)
+
+
+def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
+    height = _height(coming.reserved, device)
+    bar = Bar(
+        job=coming.job.id,
+        label=id_text(coming.job),
+        title=text_for_json(title_text(coming.job)),
+        group=text_for_json(coming.job.spec.group),
+        attempt=coming.job.attempts + 1,
+        state="queued",
+        start=exactly(coming.start),
+        end=moment(coming.end),
+        expected_end=None,
+        reserved_bytes=coming.reserved,
+        used_bytes=None,
+        bottom=0.0,
+        height=height,
+    )
+    return bar, Span(coming.start, coming.end or inf, height)
+
+
+def result_of_attempt(ran: Ran) -> JobWord:
+    """How an attempt ended, in the words of job states."""
+    attempt, state = ran.attempt, ran.job.state
+    if ran.ended is None:
+        return "running"
+    if isinstance(state, Ended) and attempt.number == ran.job.attempts:
+        return state.result
+    if attempt.ended is None:
+        return "lost"
+    if attempt.why == "timeout":
+        return "timeout"
+    if attempt.why == "stopped":
+        return "cancelled"
+    return "failed" if attempt.code or attempt.signal else "done"
+
+
+def _height(reserved: int | None, device: Device | None) -> float:
+    """A part of the lane; a device that is listed several times has as many equal parts."""
+    if device is None:
+        return 1.0
+    if device.memory is None:
+        return 1.0 / device.share
+    return 1.0 if reserved is None else min(1.0, max(LEAST_HEIGHT, round(reserved / device.memory, 4)))
+
+
+def stack(bars: Sequence[tuple[Bar, Span]]) -> list[Bar]:
+    """Put each bar at the lowest place that is free for all of its time; the order stays.
+
+    Where clocks overlap by a moment no place is free: such a bar goes to the top and covers others.
+    """
+    bottoms = [0.0] * len(bars)
+    present: list[int] = []
+    for index in sorted(range(len(bars)), key=lambda index: bars[index][1].start):
+        span = bars[index][1]
+        present = [one for one in present if bars[one][1].end > span.start]
+        taken = sorted((bottoms[one], bottoms[one] + bars[one][1].height) for one in present)
+        bottoms[index] = _lowest(taken, span.height)
+        present.append(index)
+    return [replace(bar, bottom=round(bottom, 4)) for (bar, _), bottom in zip(bars, bottoms, strict=True)]
+
+
+def _lowest(taken: Iterable[tuple[float, float]], height: float) -> float:
+    bottom = 0.0
+    for begin, end in taken:
+        if begin - bottom >= height - 1e-9:
+            break
+        bottom = max(bottom, end)
+    return bottom if bottom + height <= 1.0 + 1e-9 else max(0.0, 1.0 - height)

@@ -19,11 +19,11 @@ from bars import Bar, bars_shown, table
 from machine import parser, say
 from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
-from stoker.simulation.machine import replay, virtual_devices
-from stoker.simulation.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
-from stoker.simulation.replay import Figures, figures
-from stoker.simulation.trace import read_models, read_trace
-from stoker.simulation.workload import REPEATS, SPREAD, Models, Row, Work, capped, draw, extract, paced
+from stoker.features.simulate.machine import replay, virtual_devices
+from stoker.features.simulate.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
+from stoker.features.simulate.replay import Figures, figures
+from stoker.features.simulate.trace import read_models, read_trace
+from stoker.features.simulate.workload import REPEATS, SPREAD, Models, Row, Work, capped, draw, extract, paced
 
 TRACE, MODELS = "philly.csv", "gavel_throughputs.json"
 SOURCES = (

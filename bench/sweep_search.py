@@ -26,15 +26,15 @@ from statistics import median, quantiles
 import optuna
 
 from machine import load, parser, say
-from stoker.adviser.loop import AHEAD_SHARE
-from stoker.adviser.study import Study, Told
 from stoker.core.spec import Command
-from stoker.core.sweep.grammar import parse_space
-from stoker.core.sweep.objective import Objective
-from stoker.core.sweep.points import visited
-from stoker.core.sweep.pruning import Asha, Auto, Pruner, TrialCurve, stop_reason
-from stoker.core.sweep.record import Sweep
-from stoker.core.sweep.space import Params
+from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.objective import Objective
+from stoker.features.sweep.model.points import visited
+from stoker.features.sweep.model.pruning import Asha, Auto, Pruner, TrialCurve, stop_reason
+from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.space import Params
+from stoker.features.sweep.tuner.loop import AHEAD_SHARE
+from stoker.features.sweep.tuner.study import Study, Told
 
 EPOCHS = 81
 GPUS = 4

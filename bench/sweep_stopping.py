@@ -28,7 +28,7 @@ from typing import NamedTuple
 import optuna
 
 from machine import load, parser, say
-from stoker.core.sweep.pruning import TrialCurve, parse_pruner, stop_reason
+from stoker.features.sweep.model.pruning import TrialCurve, parse_pruner, stop_reason
 
 EPOCHS = 52
 TRIALS = 150

@@ -21,19 +21,35 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ledger": {"core"},
     "devices": {"core"},
     "runner": {"core"},
-    "simulation": {"core"},
     "sites": {"core", *ADAPTERS},
     "engine": {"core", "store", "sites.interface"},
-    "queue": {"core", "store", "ledger", "devices"},
-    "adviser": {"core", "store", "queue"},
-    "charts": {"core", "queue"},
-    "python": {"core", "store", "queue"},
-    "web": {"core", "store", "queue"},
-    "cli": {"core", "store", "ledger", "devices", "queue", "simulation", "charts", "web"},
-    "compat": {"core", "engine", "sites", "queue", "cli.console", *ADAPTERS},
+    "app.jobs": {"core", "store", "ledger", "devices"},
+    "app.control": {"core", "store", "app.jobs"},
+    "app.views": {"core", "store", "ledger", "devices", "app.jobs", "app.control"},
+    "app.service": {"core", "store", "ledger", "devices", "app.jobs", "app.control", "app.views"},
+    "python": {"core", "store", "app"},
+    "web": {"core", "store", "app"},
+    "cli": {"core", "store", "ledger", "devices", "app", "web"},
+    "features": {"core", "store", "app", "sites.interface", "cli", "web", "python"},
     "__main__": {"cli"},
 }
-"""What each package may import, besides itself. The order is the order of this table."""
+"""What each package may import, besides itself. The order is the order of this table.
+
+A feature is built on the parts of the front ends: its commands on those of the command line, its routes on the server.
+"""
+
+ON_NODES = {*ADAPTERS, "engine", "sites"}
+FEATURES_MAY_IMPORT: dict[str, set[str]] = {
+    "sweep": set(),
+    "slurm": ON_NODES,
+    "compat": ON_NODES,
+    "simulate": set(),
+    "report": set(),
+}
+"""What a feature may import besides: pilots and older tools run engines of their own."""
+
+NAMES_OF_FEATURES = {"stoker.features"}
+"""The only module of features that others may import."""
 
 RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground", "cli.session"}
 """Parts of the command line that run an engine in their own process, and may import it."""
@@ -75,7 +91,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "msgspec": "stoker",
     "platformdirs": "stoker.store.paths",
     "pynvml": "stoker.devices",
-    "click": "stoker.cli",
+    "click": ("stoker.cli", "stoker.features"),
     "rich": ("stoker.cli.views.run", "stoker.cli.top"),
     "textual": "stoker.cli.top",
     "apprise": ("stoker.app.service.notify", "stoker.app.jobs.targets"),
@@ -83,12 +99,13 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",
     "omegaconf": "stoker.python.hydra",
-    "optuna": "stoker.adviser.study",
-    "resvg_py": "stoker.charts.chart",
-    "tensorboard": "stoker.adviser.values",
+    "optuna": "stoker.features.sweep.tuner.study",
+    "resvg_py": "stoker.cli.charts.chart",
+    "tensorboard": "stoker.features.sweep.tuner.values",
     "tqdm": "stoker.python.api",
-    **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"], "stoker.web"),
-    "yaml": "stoker.queue.sweep_files",
+    "starlette": ("stoker.web", "stoker.features.sweep.api"),
+    **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "uvicorn"], "stoker.web"),
+    "yaml": "stoker.features.sweep.files",
 }
 """Libraries, and the part or parts that may import each."""
 
@@ -113,8 +130,14 @@ class Module:
 
     @property
     def package(self) -> str:
-        """The package of Stoker it belongs to."""
-        return f"{self.name}.".split(".")[1]
+        """The package of Stoker it belongs to; app has several."""
+        parts = f"{self.name}.".split(".")
+        return ".".join(parts[1:3]) if parts[1] == "app" and parts[2] else parts[1]
+
+    @property
+    def feature(self) -> str:
+        """The feature that it is a part of."""
+        return self.name.split(".")[2] if self.name.startswith("stoker.features.") else ""
 
     @property
     def ours(self) -> set[str]:
@@ -155,8 +178,10 @@ def is_within(name: str, package: str) -> bool:
 
 
 def stoker_modules() -> list[Module]:
-    """All but the package's own file, which holds the version and may be imported by everybody."""
-    return [module for name, module in modules().items() if is_within(name, "stoker") and module.package]
+    """All but the files of packages that only hold packages; the first has the version, for all to import."""
+    return [
+        module for name, module in modules().items() if is_within(name, "stoker") and module.package not in ("", "app")
+    ]
 
 
 def test_every_package_is_in_the_table() -> None:
@@ -168,7 +193,12 @@ def test_packages_are_ordered() -> None:
     """A package imports only packages that stand before it in the table."""
     order = list(MAY_IMPORT)
     for package, allowed in MAY_IMPORT.items():
-        assert all(order.index(other.split(".")[0]) < order.index(package) for other in allowed), package
+        assert all(_place(order, other) < order.index(package) for other in allowed), package
+
+
+def _place(order: list[str], name: str) -> int:
+    """The last place of a package in the table; `app` stands for its packages."""
+    return max(place for place, package in enumerate(order) if is_within(package, name) or is_within(name, package))
 
 
 def test_imports_follow_the_table() -> None:
@@ -181,12 +211,30 @@ def test_imports_follow_the_table() -> None:
 
 def _may(module: Module, imported_name: str) -> bool:
     target = imported_name.removeprefix("stoker").removeprefix(".")
+    if module.package == "features" and module.feature:
+        return _feature_may(module, target)
     allowed = MAY_IMPORT[module.package] | {module.package}
     if any(
         is_within(module.name, f"stoker.{part}") or module.name.startswith(f"stoker.{part}_") for part in RUNS_AN_ENGINE
     ):
         allowed = allowed | {"engine", "sites", "runner"}
+    return not target or target == "features" or any(is_within(target, part) for part in allowed)
+
+
+def _feature_may(module: Module, target: str) -> bool:
+    allowed = MAY_IMPORT["features"] | FEATURES_MAY_IMPORT[module.feature] | {f"features.{module.feature}"}
     return not target or any(is_within(target, part) for part in allowed)
+
+
+def test_only_the_list_of_features_names_one() -> None:
+    """No other part of Stoker imports a feature, and no feature imports another."""
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in stoker_modules()
+        for name in module.ours - NAMES_OF_FEATURES
+        if is_within(name, "stoker.features") and not is_within(name, f"stoker.features.{module.feature or '-'}")
+    ]
+    assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_core_is_pure() -> None:
@@ -247,7 +295,7 @@ def test_older_names_only_lead_on() -> None:
     """The import names of older tools define nothing: they import from the front ends, and start them."""
     for name in (name for name in modules() if name.split(".")[0] not in {"stoker", *PLUGINS}):
         module = modules()[name]
-        assert all(is_within(target, "stoker.compat") for target in module.ours), name
+        assert all(is_within(target, "stoker.features.compat") for target in module.ours), name
         for statement in module.tree.body:
             _check_leads_on(statement)
 

@@ -1,5 +1,5 @@
 """The older library's reader of configurations."""
 
-from stoker.compat.gpu_task.config import ConfigManager
+from stoker.features.compat.gpu_task.config import ConfigManager
 
 __all__ = ["ConfigManager"]

@@ -1,5 +1,5 @@
 """The older library's class that test code inherits from."""
 
-from stoker.compat.gpu_task.instance import GPUTask
+from stoker.features.compat.gpu_task.instance import GPUTask
 
 __all__ = ["GPUTask"]

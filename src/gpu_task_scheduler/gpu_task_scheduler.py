@@ -1,6 +1,6 @@
 """The older library's scheduler."""
 
-from stoker.compat.gpu_task.config import ConfigManager
-from stoker.compat.gpu_task.scheduler import GPUTaskScheduler, InstancesFailed
+from stoker.features.compat.gpu_task.config import ConfigManager
+from stoker.features.compat.gpu_task.scheduler import GPUTaskScheduler, InstancesFailed
 
 __all__ = ["ConfigManager", "GPUTaskScheduler", "InstancesFailed"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from stoker.compat.gpu_task.instance import main
+from stoker.features.compat.gpu_task.instance import main
 
 __all__ = ["main"]
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from stoker.compat import run_simple_hypersearch as generate_commands
+from stoker.features.compat import run_simple_hypersearch as generate_commands
 
 __all__ = ["generate_commands"]
 

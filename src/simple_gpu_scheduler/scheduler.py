@@ -2,7 +2,7 @@
 
 import sys
 
-from stoker.compat import run_simple_gpu_scheduler as main
+from stoker.features.compat import run_simple_gpu_scheduler as main
 
 __all__ = ["main"]
 

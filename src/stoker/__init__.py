@@ -6,7 +6,7 @@ _PLACES = {
     **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.in_job"),
     **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
     **dict.fromkeys(("gpus", "history", "status"), "stoker.python.tables"),
-    **dict.fromkeys(("Sweep", "sweep"), "stoker.python.sweep"),
+    **dict.fromkeys(("Sweep", "sweep"), "stoker.features.sweep.python"),
     "Executor": "stoker.python.executor",
     "Job": "stoker.python.job",
     **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),

@@ -1,5 +1,7 @@
 from stoker.core.errors import JobFailed as JobFailed
 from stoker.core.errors import StokerError as StokerError
+from stoker.features.sweep.python import Sweep as Sweep
+from stoker.features.sweep.python import sweep as sweep
 from stoker.python.api import as_completed as as_completed
 from stoker.python.api import job as job
 from stoker.python.api import jobs as jobs
@@ -13,8 +15,6 @@ from stoker.python.in_job import report as report
 from stoker.python.in_job import should_stop as should_stop
 from stoker.python.in_job import work_dir as work_dir
 from stoker.python.job import Job as Job
-from stoker.python.sweep import Sweep as Sweep
-from stoker.python.sweep import sweep as sweep
 from stoker.python.tables import gpus as gpus
 from stoker.python.tables import history as history
 from stoker.python.tables import status as status

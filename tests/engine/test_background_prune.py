@@ -11,13 +11,13 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
-from stoker.core.sweep.grammar import parse_space
-from stoker.core.sweep.record import Sweep
 from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
+from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.store import StoredSweep, add_sweep
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.schema import Change
-from stoker.store.sweeps import StoredSweep, add_sweep
 from stoker.store.writer import Store
 
 DAY = 86_400.0

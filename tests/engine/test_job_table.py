@@ -10,10 +10,10 @@ import pytest
 from stoker.core.job import Assigned, Ended, Exited, Job, Running, Started, Waiting
 from stoker.core.requests import Again
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.core.sweep.grammar import parse_space
-from stoker.core.sweep.record import Sweep
 from stoker.engine.job_table import Jobs, JobTable
-from stoker.store.sweeps import StoredSweep, add_sweep, add_trial
+from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.store import StoredSweep, add_sweep, add_trial
 from stoker.store.writer import Store
 from support.build import a_job
 

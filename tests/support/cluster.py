@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Ended, Job, state_word
-from stoker.sites.slurm.commands import TAG
+from stoker.features.slurm.commands import TAG
 from stoker.store.engine_lock import engine_lives, engine_of, process_of
 from stoker.store.paths import find_paths, identity_of
 from stoker.store.writer import open_store

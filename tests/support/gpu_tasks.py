@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from stoker.compat.gpu_task.instance import MARKER
+from stoker.features.compat.gpu_task.instance import MARKER
 from support.shell import Shell
 
 

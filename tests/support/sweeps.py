@@ -12,8 +12,8 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial
 
 from stoker.core.job import Ended
-from stoker.store.sweeps import find_sweep
-from stoker.store.trials import all_trials
+from stoker.features.sweep.store import find_sweep
+from stoker.features.sweep.trials import all_trials
 from support.background import Background
 from support.wait import PATIENCE_SECONDS, wait_until
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from stoker.core.sweep.wandb_log import BLOCK, HEADER
+from stoker.features.sweep.model.wandb_log import BLOCK, HEADER
 
 
 def varint(value: int) -> bytes:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.compat.gpu_task import instance
-from stoker.compat.gpu_task.instance import MARKER
+from stoker.features.compat.gpu_task import instance
+from stoker.features.compat.gpu_task.instance import MARKER
 from support.disk import fill, small_disk
 from support.gpu_tasks import Lab, script
 

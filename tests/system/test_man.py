@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from stoker.cli.commands.cluster import COMMANDS as CLUSTER_COMMANDS
 from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
-from stoker.cli.commands.sweep import SUBCOMMANDS as SWEEP_COMMANDS
 from stoker.cli.main import COMMANDS
+from stoker.features.slurm.command import COMMANDS as CLUSTER_COMMANDS
+from stoker.features.sweep.commands.sweep import SUBCOMMANDS as SWEEP_COMMANDS
 from support.cli import Stoker
 from support.optional import require
 from support.wait import PATIENCE_SECONDS

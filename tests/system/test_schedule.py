@@ -487,6 +487,7 @@ def test_several_users() -> None:
 def test_starts_light(machine: ScheduleMachine) -> None:
     """Neither the command line of stoker nor the driver is loaded for it."""
     program = (
-        "import sys, stoker.compat.schedule.command; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
+        "import sys, stoker.features.compat.schedule.command; "
+        "print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
     )
     assert machine.typed(f'{sys.executable} -c "{program}"').stdout == b"set()\n"

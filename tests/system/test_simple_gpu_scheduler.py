@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from stoker.app.jobs.parent import declare_here
-from stoker.compat.simple_gpu_scheduler import _newer_spelling, _setup
 from stoker.core.settings import Policy
+from stoker.features.compat.simple_gpu_scheduler import _newer_spelling, _setup
 from support.shell import Shell
 from support.wait import ending, wait_until
 
@@ -392,7 +392,8 @@ def test_two_schedulers_take_turns(shell: Shell) -> None:
 def test_start_is_light(shell: Shell) -> None:
     """The tool starts without the libraries of the large command line."""
     program = (
-        "import sys, stoker.compat.simple_gpu_scheduler; print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
+        "import sys, stoker.features.compat.simple_gpu_scheduler; "
+        "print({'click', 'rich', 'psutil', 'pynvml'} & {*sys.modules})"
     )
     result = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
     assert result == "set()\n"

@@ -100,7 +100,9 @@ def test_module_runs_as_the_script() -> None:
 
 def test_start_is_light() -> None:
     """The tool starts without the libraries of the large command line."""
-    program = "import sys, stoker.compat.simple_hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
+    program = (
+        "import sys, stoker.features.compat.simple_hypersearch; print({'click', 'rich', 'msgspec'} & {*sys.modules})"
+    )
     assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "set()\n"
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from stoker.simulation.replay import POLICIES, Simulation
+from stoker.features.simulate.replay import POLICIES, Simulation
 from support.cli import Stoker
 from support.terminal import open_terminal
 

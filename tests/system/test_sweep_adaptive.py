@@ -15,8 +15,8 @@ import pytest
 from stoker.app.control.requests import ask
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
-from stoker.store.sweeps import trial_results
-from stoker.store.trials import all_trials
+from stoker.features.sweep.store import trial_results
+from stoker.features.sweep.trials import all_trials
 from support.background import Background
 from support.cli import until
 from support.storm.sweep import SweepStorm

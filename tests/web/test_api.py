@@ -23,13 +23,13 @@ from stoker.app.views.timeline import Timeline
 from stoker.app.views.usage import Usage
 from stoker.core.job import Paused
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
-from stoker.core.sweep.grammar import parse_space
-from stoker.core.sweep.record import Sweep, trial_jobs
-from stoker.queue.sweep_page import MOST_POINTS, SweepPage
-from stoker.queue.sweep_view import SweepList
+from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.page import MOST_POINTS, SweepPage
+from stoker.features.sweep.store import StoredSweep, add_sweep, set_trial_result
+from stoker.features.sweep.view import SweepList
 from stoker.store.engine_lock import QUEUE
 from stoker.store.schema import VERSION
-from stoker.store.sweeps import StoredSweep, add_sweep, set_trial_result
 from stoker.web.api import Session
 from support.past import PastQueue
 from support.store import after, wanted

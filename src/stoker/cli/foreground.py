@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.app.control.engine_process import simulated_gpus
+from stoker.app.jobs.config import cluster_site
 from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
 from stoker.app.jobs.options import (
     JobOptions,
@@ -63,7 +64,6 @@ from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.site import slurm_config
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
@@ -352,7 +352,7 @@ def _run_batch(
     private = request.simulation and not parent and not os.environ.get("STOKER_LEDGER")
     setup = Setup(
         paths=paths,
-        site=slurm_config(request.cluster, request.on_cluster, current_user(), os.environ)
+        site=cluster_site(request.cluster, request.on_cluster)
         if request.on_cluster
         else MachineConfig(
             ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),

@@ -13,6 +13,7 @@ from stoker import __version__
 from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
 from stoker.cli.sim_option import StokerCommand, sim_words
 from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
+from stoker.features import feature_commands
 
 if TYPE_CHECKING:  # only a shell that completes needs it
     from click.shell_completion import CompletionItem
@@ -30,16 +31,19 @@ class LazyGroup(click.Group):
         modules: str = "",
         aliases: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
+        features: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
         """`modules` is the prefix of the modules of commands that are not added to the group.
 
         `files` names the module of commands that share one: there each has its own name, elsewhere it is `command`.
+        `features` has the whole names of modules elsewhere.
         """
         super().__init__(*arguments, **settings)
         self.sentences = sentences
         self.aliases = aliases or {}
         self._files = files or {}
+        self._features = features or {}
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -50,7 +54,8 @@ class LazyGroup(click.Group):
         name = self.aliases.get(cmd_name, cmd_name)
         if name in self.commands or name not in self.sentences:
             return self.commands.get(name)
-        module = importlib.import_module(f"{self._modules}{self._files.get(name, name)}")
+        usual = f"{self._modules}{self._files.get(name, name)}"
+        module = importlib.import_module(self._features.get(name, usual))
         command: click.Command = getattr(module, name if name in self._files else "command")
         return command
 
@@ -80,15 +85,13 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-COMMANDS = {
+_OWN_COMMANDS = {
     "run": "Run a job list, a script or a command on free GPUs.",
     "shell": "Start an interactive session with GPUs in this terminal.",
     "submit": "Submit a command or script to the queue.",
-    "sweep": "Submit many jobs from a parameter space.",
     "status": "Show GPUs, running and waiting jobs (default command).",
     "top": "Follow GPUs and jobs live in the terminal.",
     "history": "Show finished jobs and their GPU-hours.",
-    "report": "Write an HTML file about a run, a list or a period.",
     "logs": "Show or follow the output of jobs.",
     "wait": "Wait until jobs have finished; exit with their result.",
     "cancel": "Cancel waiting jobs and stop running ones.",
@@ -98,10 +101,20 @@ COMMANDS = {
     "resume": "Release jobs, resume the queue, or use drained GPUs again.",
     "gpus": "Show GPUs, their memory, and who uses them.",
     "web": "Serve a live page of the queue for browsers.",
-    "cluster": "Manage Slurm clusters: the lab's, or your own.",
-    "simulate": "Replay a trace of jobs to compare scheduling policies.",
     "engine": "Manage the background engine: start, stop, check and more.",
 }
+
+
+def _all_commands() -> dict[str, str]:
+    """The commands with those of features, each at its place in the list."""
+    found = list(_OWN_COMMANDS.items())
+    for name, command in reversed(feature_commands().items()):
+        place = next(place for place, (known, _) in enumerate(found) if known == command.after)
+        found.insert(place + 1, (name, command.sentence))
+    return dict(found)
+
+
+COMMANDS = _all_commands()
 ALIASES = {
     "add": "submit",
     "st": "status",
@@ -126,6 +139,7 @@ _OF_THE_GROUP = ("-h", "--help", "-V", "--version", "--")
     modules="stoker.cli.commands.",
     aliases=ALIASES,
     files={"pause": "pause", "resume": "pause"},
+    features={name: command.module for name, command in feature_commands().items()},
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="\b\nExit codes:\n" + "\n".join(f"  {code:9}{meaning}" for code, meaning in EXIT_CODES.items()),
 )

@@ -29,7 +29,7 @@ from stoker.store.engine_lock import (
     process_of,
 )
 from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.trials import sweep_ids
+from stoker.store.queries import sweep_ids
 from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
 
 INTERVAL = 86_400.0

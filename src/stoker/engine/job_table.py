@@ -33,8 +33,8 @@ from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_no
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
+from stoker.store.queries import advises_open_trials
 from stoker.store.schema import Measured
-from stoker.store.trials import advises_open_trials
 from stoker.store.writer import Store
 
 

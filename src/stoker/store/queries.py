@@ -127,6 +127,39 @@ def is_adviser(reader: Reader, job_id: int) -> bool:
     return bool(reader.rows("SELECT 1 FROM sweeps WHERE id = ? AND adviser = id", job_id))
 
 
+def sweep_named(reader: Reader, name: str) -> int | None:
+    """The newest sweep of a name."""
+    rows = reader.rows(
+        "SELECT id FROM sweeps WHERE json_extract(body, '$.name') = ? ORDER BY created DESC, id DESC LIMIT 1", name
+    )
+    return int(rows[0][0]) if rows else None
+
+
+def adviser_of(reader: Reader, sweep_id: int) -> int | None:
+    """The job that watches the trials of a sweep."""
+    rows = reader.rows("SELECT adviser FROM sweeps WHERE id = ?", sweep_id)
+    return rows[0][0] if rows else None
+
+
+def sweep_ids(reader: Reader) -> list[int]:
+    return [sweep_id for (sweep_id,) in reader.rows("SELECT id FROM sweeps")]
+
+
+def has_open_trials(reader: Reader, sweep_id: int) -> bool:
+    """Whether a trial has not ended, or an engine still has to handle a request for one, such as a retry."""
+    query = (
+        f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND sweep = ?"
+        " UNION ALL SELECT 1 FROM requests JOIN jobs ON jobs.id = requests.job WHERE sweep = ? LIMIT 1"
+    )
+    return bool(reader.rows(query, sweep_id, sweep_id))
+
+
+def advises_open_trials(reader: Reader, adviser: int) -> bool:
+    """Whether the sweep that a job advises has open trials."""
+    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", adviser)
+    return any(has_open_trials(reader, sweep_id) for (sweep_id,) in rows)
+
+
 def queued_jobs(reader: Reader, engine: str, after: int, limit: int) -> list[Job]:
     """The engine's jobs that no worker holds, by id."""
     query = f"{_OPEN_JOB}engine = ? AND id > ? AND {OPEN} AND {_QUEUED} ORDER BY id LIMIT ?"

@@ -34,8 +34,7 @@ from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
-from stoker.queue.sweep_page import read_sweep_page
-from stoker.queue.sweep_view import read_sweeps
+from stoker.features import load
 from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
@@ -100,9 +99,9 @@ def routes(service: Service) -> list[BaseRoute]:
         "timeline": api.timeline,
         "history": api.history,
         "usage": api.usage,
-        "sweeps": api.sweeps,
-        "sweeps/{sweep}": api.sweep,
     }
+    if (more := load("reads")) is not None:
+        reads |= more(service)
     return [
         *(Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()),
         Route("/api/v1/actions", api.act, methods=["POST"]),
@@ -202,13 +201,6 @@ class Api:
     def usage(self, request: Request) -> Response:
         return answer(read_usage(self._paths, Period(_moment(request, "since") or 0.0), simulated=self._simulated))
 
-    def sweeps(self, _request: Request) -> Response:
-        return answer(read_sweeps(self._paths))
-
-    def sweep(self, request: Request) -> Response:
-        word = _sweep_id(request)
-        return answer(read_sweep_page(self._paths, word, page_of(request.query_params), simulated=self._simulated))
-
     async def act(self, request: Request) -> Response:
         """Carry out an action; the guard has refused requests of other sites, and all if the server is read-only."""
         try:
@@ -249,13 +241,6 @@ def _label(request: Request) -> str:
         return f"{tasks[1]}.{tasks[2]}"
     if not re.fullmatch(_LABEL, text):
         raise NoSuchJob(f"{printable(text[:40])!r} is not the label of a job", "list jobs with /api/v1/jobs")
-    return str(text)
-
-
-def _sweep_id(request: Request) -> str:
-    text = request.path_params["sweep"]
-    if not re.fullmatch(r"(?a)\d{1,18}", text):
-        raise NoSuchJob(f"{printable(text[:40])!r} is not the id of a sweep", "list sweeps with /api/v1/sweeps")
     return str(text)
 
 

@@ -29,11 +29,11 @@ LONGEST_PAUSE = 1.5
 """Seconds at most between the start of a job and the kill."""
 ROLES = ("program", "parent", "step", "all but the jobs")
 PILOT = {
-    "parent": "stoker.sites.slurm.guard\0pilot",
+    "parent": "stoker.features.slurm.guard\0pilot",
     "program": "stoker\0engine\0pilot",
     "workers": "runner.forkserver",
 }
-TASK = "stoker.sites.slurm.node"
+TASK = "stoker.features.slurm.node"
 
 
 def victims(slurm: Slurm, role: str, *, pilots: bool) -> list[int]:

@@ -136,7 +136,7 @@ def _is(pid: int, target: str) -> bool:
     except OSError:
         return False
     kinds = {
-        "adviser": "stoker.adviser" in words,
+        "adviser": "stoker.features.sweep.tuner" in words,
         "engine": words[4:6] == ["engine", "run"],
         "trial": any(word.endswith("/train.py") for word in words),
     }

@@ -18,8 +18,8 @@ from stoker.core.job import GOOD_RESULTS, Ended, Job, id_text
 from stoker.core.launch import shown_command
 from stoker.core.requests import Again
 from stoker.core.text import outcome, printable
+from stoker.store import queries
 from stoker.store.queries import is_adviser
-from stoker.store.sweeps import find_sweep
 from stoker.store.writer import Store
 
 
@@ -111,8 +111,8 @@ def _for_advisers(store: Store, trials: Sequence[Job]) -> list[Again]:
     """What brings back the advisers of sweeps that were over, to read the new values. One that runs ignores it."""
     found = []
     for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
-        stored = find_sweep(store, sweep_id)
-        adviser = store.job(stored.adviser) if stored is not None and stored.adviser is not None else None
+        watching = queries.adviser_of(store, sweep_id)
+        adviser = None if watching is None else store.job(watching)
         if adviser is not None and not (isinstance(adviser.state, Ended) and adviser.state.result != "done"):
             found.append(Again(adviser.id))
     return found

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, merged, working_directory
+from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, current_user, merged, working_directory
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import (
     CLUSTER_KEYS,
@@ -27,6 +27,7 @@ from stoker.core.settings import (
 )
 from stoker.core.text import shown_value
 from stoker.devices.interface import user_name
+from stoker.features import load
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -455,3 +456,11 @@ def _stamp(path: Path) -> tuple[int, ...]:
         found = os.stat(path)
         return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
     return ()
+
+
+def cluster_site(name: str, settings: ClusterSettings) -> Any:
+    """The configuration of the site of a cluster, for an engine of this process."""
+    make = load("site")
+    if make is None:
+        raise UsageError("this installation has no clusters", "the feature slurm was removed from it")
+    return make(name, settings, current_user(), os.environ)

@@ -179,9 +179,7 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
 
 def _find_sweep(store: Store, pick: Named) -> list[int]:
     """The jobs of the newest sweep of this name; no job of it has the name alone."""
-    from stoker.store.sweeps import all_sweeps  # few words are names of sweeps
-
-    named = next((stored.id for stored in all_sweeps(store) if stored.sweep.name == pick.pattern), None)
+    named = queries.sweep_named(store, pick.pattern)
     return [] if named is None else jobs_of_sweep(store, named)
 
 

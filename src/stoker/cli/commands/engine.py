@@ -174,16 +174,6 @@ def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cl
     return 0
 
 
-@command.command(name="pilot", hidden=True)
-@click.argument("folder", type=click.Path(path_type=Path))
-def pilot(folder: Path) -> int:
-    """Be a pilot, on a node of a cluster."""
-    from stoker.cli.commands.engine_pilot import serve_pilot
-
-    serve_pilot(folder)
-    return 0
-
-
 @command.command(name="stop")
 @sim_option
 @click.option("--drain", is_flag=True, help="Start no more jobs; stop when the running jobs have ended.")

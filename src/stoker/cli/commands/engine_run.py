@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stoker.app.control.engine_process import Background, log, tell_failure, tell_ready
-from stoker.app.jobs.config import Config, Rereading, load_config
+from stoker.app.jobs.config import Config, Rereading, cluster_site, load_config
 from stoker.app.jobs.options import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.settings import EngineSettings, policy_of
@@ -21,7 +21,6 @@ from stoker.devices.interface import Devices
 from stoker.engine.background import ServiceConfig, serve
 from stoker.ledger import ledger_path
 from stoker.sites.machine.site import MachineConfig
-from stoker.sites.slurm.site import slurm_config
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.restart import read_restart, remove_restart, restart_record, write_restart
@@ -93,7 +92,7 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
 def _cluster_config(paths: Paths, config: Config, cluster: str, sim: str | None, *, stay: bool) -> ServiceConfig:
     return ServiceConfig(
         paths=paths,
-        site=slurm_config(cluster, config.cluster(cluster), current_user(), os.environ),
+        site=cluster_site(cluster, config.cluster(cluster)),
         label=f"{LABEL} {cluster}",
         owner=engine_of(cluster),
         start_queue=Background(paths, sim).wake,

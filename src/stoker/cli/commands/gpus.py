@@ -17,6 +17,7 @@ from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
 from stoker.core.text import printable
+from stoker.features import load
 from stoker.store.paths import paths_here
 
 
@@ -65,18 +66,10 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
 
 
 def _show_cluster(name: str, screen: Screen) -> int:
-    from stoker.app.jobs.config import config_here
-    from stoker.cli.views.cluster import print_clusters
-    from stoker.queue.cluster_status import Clusters, cluster_status, jobs_on_nodes
-
-    paths = paths_here(screen.sim)
-    found = cluster_status(name, config_here(lambda _: None).cluster(name), paths)
-    if screen.form == "json":
-        write_json(Clusters("stoker.cluster-status/1", [found]))
-        return 0
-    print_clusters([found])
-    for node, jobs in jobs_on_nodes(paths, name).items():
-        print(f"  {printable(node)}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")
+    show = load("nodes")
+    if show is None:
+        raise UsageError("this installation has no clusters", "the feature slurm was removed from it")
+    show(name, screen)
     return 0
 
 

@@ -121,7 +121,7 @@ def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Scr
 
     found = read_timeline(paths, period, simulated=screen.sim, trim=True)
     if picture is not None:
-        from stoker.charts.timeline import timeline_svg
+        from stoker.cli.charts.timeline import timeline_svg
 
         write_file(picture, timeline_svg(found))
     elif screen.form == "json":

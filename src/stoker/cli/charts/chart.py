@@ -1,0 +1,113 @@
+"""Charts of `core/chart.py` as SVG or PNG: points, lines, steps, and parallel coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from stoker.app.jobs.installation import how_to_add_extra
+from stoker.cli.charts.svg import FAINT, INK, Drawing
+from stoker.core.chart import Axis, Chart, Parallel, Series
+from stoker.core.errors import StokerError
+
+WIDTH, HEIGHT = 760.0, 440.0
+LEFT, RIGHT, TOP, BOTTOM = 76.0, 24.0, 44.0, 56.0
+TONES = {"main": "#1668a8", "good": "#c2410c", "bad": "#8b95a1", "faint": "#9db4c8"}
+"""Colours that differ in lightness, too, so that they can be told apart without colour."""
+WORST, BEST = (0xB8, 0xC4, 0xD0), (0xC2, 0x41, 0x0C)
+PNG_SCALE = 2.0
+
+
+def chart_svg(chart: Chart | Parallel) -> str:
+    """The chart as a file."""
+    drawing = Drawing(WIDTH, HEIGHT, chart.title)
+    drawing.text((LEFT, 24), chart.title, size=15)
+    if isinstance(chart, Parallel):
+        _parallel(drawing, chart)
+    else:
+        _chart(drawing, chart)
+    return drawing.svg()
+
+
+def write_chart(chart: Chart | Parallel, path: Path) -> None:
+    """Write an SVG, or a PNG where the name ends so."""
+    text = chart_svg(chart)
+    data = _png(text) if path.suffix.lower() == ".png" else text.encode()
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise StokerError(f"cannot write {path}: {error.strerror}", "name another file") from error
+
+
+def _png(text: str) -> bytes:
+    try:
+        import resvg_py
+    except ImportError:
+        hint = f"{how_to_add_extra('plot')}, or write an SVG: -o FILE.svg"
+        raise StokerError("a PNG needs resvg-py, which is not installed", hint) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=text, width=int(WIDTH * PNG_SCALE)))
+
+
+def _chart(drawing: Drawing, chart: Chart) -> None:
+    bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
+    drawing.axis_below([(_x(chart.x, value), text) for value, text in chart.x.ticks(8)], TOP, bottom, chart.x.title)
+    drawing.axis_left([(_y(chart.y, value), text) for value, text in chart.y.ticks(6)], LEFT, right, chart.y.title)
+    drawing.path(f"M{LEFT:g} {TOP:g}V{bottom:g}H{right:g}", INK, 1)
+    for series in chart.series:
+        _series(drawing, series, chart)
+    named = [(series.name, TONES[series.tone]) for series in chart.series if series.name]
+    drawing.legend(named, (right - drawing.legend_width(named), 24))
+
+
+def _x(axis: Axis, value: float) -> float:
+    return LEFT + axis.place(value) * (WIDTH - LEFT - RIGHT)
+
+
+def _y(axis: Axis, value: float) -> float:
+    return HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM)
+
+
+def _series(drawing: Drawing, series: Series, chart: Chart) -> None:
+    places = [(_x(chart.x, x), _y(chart.y, y)) for x, y in series.points]
+    if series.kind == "points":
+        for place in places:
+            drawing.circle(place, 3.2, TONES[series.tone], opacity=0.75)
+    elif places:
+        drawing.path(
+            _path(places, steps=series.kind == "steps"), TONES[series.tone], 1 if series.tone == "faint" else 2
+        )
+
+
+def _path(places: Sequence[tuple[float, float]], *, steps: bool) -> str:
+    (x, y), *rest = places
+    words = [f"M{x:.1f} {y:.1f}"]
+    words += [f"H{x:.1f}V{y:.1f}" if steps else f"L{x:.1f} {y:.1f}" for x, y in rest]
+    return "".join(words)
+
+
+def _parallel(drawing: Drawing, chart: Parallel) -> None:
+    count = max(1, len(chart.axes) - 1)
+    places = [LEFT + number * (WIDTH - LEFT - RIGHT - 40) / count for number in range(len(chart.axes))]
+    for number in sorted(range(len(chart.lines)), key=lambda number: chart.goodness[number]):  # the best on top
+        _parallel_line(drawing, chart, number, places)
+    for axis, x in zip(chart.axes, places, strict=True):
+        drawing.line((x, TOP + 16), (x, HEIGHT - BOTTOM), INK, 1.0, "axis")
+        drawing.text((x, HEIGHT - BOTTOM + 22), axis.title, anchor="middle")
+        for value, text in axis.ticks(6):
+            drawing.text((x + 5, _parallel_y(axis, value) + 4), text, fill=FAINT, halo=True)
+
+
+def _parallel_y(axis: Axis, value: float) -> float:
+    return HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM - 16)
+
+
+def _parallel_line(drawing: Drawing, chart: Parallel, number: int, places: Sequence[float]) -> None:
+    known = [
+        (x, _parallel_y(axis, value))
+        for axis, x, value in zip(chart.axes, places, chart.lines[number], strict=True)
+        if value is not None
+    ]
+    share = chart.goodness[number]
+    colour = "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in zip(WORST, BEST, strict=True))
+    if known:
+        drawing.path(_path(known, steps=False), colour, round(1 + 1.5 * share, 1))

@@ -1,0 +1,1 @@
+"""One file about a run, a batch or a period."""

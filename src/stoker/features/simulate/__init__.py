@@ -1,0 +1,1 @@
+"""Replay a trace of jobs through the planner."""

@@ -1,0 +1,158 @@
+"""`stoker simulate`: replay a trace of jobs by Stoker's policy and by others."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stoker.app.views.history import past_jobs
+from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
+from stoker.cli.views.plain import csv_lines
+from stoker.cli.views.text import write_lines
+from stoker.core.errors import UsageError, did_you_mean
+from stoker.core.text import printable
+from stoker.core.units import count_text, parse_duration
+from stoker.features.simulate.replay import POLICIES, ReplayOptions, Setup, outcome_of, prepare, report_of
+from stoker.features.simulate.screen import drawing, plain_lines, text_lines
+from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
+from stoker.features.simulate.workload import Row
+from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import Paths, paths_here
+from stoker.store.queries import Period
+from stoker.store.status_file import read_status
+
+DEFAULT_POLICIES = "stoker,stoker-auto,fifo"
+MOST_HISTORY = 1000
+"""Jobs of a history that are replayed without --jobs and --from: the last ones."""
+EVERYTHING = 2**62
+
+
+@click.command(name="simulate", cls=StokerCommand)
+@click.argument("trace", type=click.Path(path_type=Path), required=False)
+@click.option("--history", is_flag=True, help="Replay the jobs that you ran here.")
+@click.option("--sample", is_flag=True, help="Replay the sample trace that comes with Stoker.")
+@click.option(
+    "--gpus",
+    default="",
+    metavar="SPEC",
+    help="GPUs to simulate, for example 4x24G; default: this machine's for --history, else 8x40G.",
+)
+@click.option(
+    "--policy",
+    metavar="NAMES",
+    help=f"Any of {', '.join(POLICIES)}, or all; default all for --history, else {DEFAULT_POLICIES}.",
+)
+@click.option("--jobs", "count", type=click.IntRange(1), metavar="N", help="Only N jobs, in order of arrival.")
+@click.option("--from", "first", type=click.IntRange(0), metavar="N", help="Start at job N, default 0.")
+@click.option("--cap-duration", "longest", metavar="DUR", help="Cut longer jobs to this duration, for example 2d.")
+@click.option(
+    "--rho",
+    type=click.FloatRange(0, 100, min_open=True),
+    metavar="X",
+    help="Scale arrivals to this load of the machine, for example 0.9.",
+)
+@click.option("--seed", type=int, default=0, metavar="N", help="Random seed, default 0.")
+@click.option(
+    "--models", type=click.Path(path_type=Path), metavar="FILE", help="Throughputs of pairs of models, in Gavel's form."
+)
+@click.option("--oracle", is_flag=True, help="Use the true durations instead of learnt ones.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plot to this file.")
+@screen_options
+def command(
+    *,
+    trace: Path | None,
+    history: bool,
+    sample: bool,
+    policy: str | None,
+    svg: Path | None,
+    longest: str | None,
+    screen: Screen,
+    **values: Any,
+) -> int:
+    """Replay a trace of jobs (CSV), or your own history, through the scheduler: seconds instead of weeks.
+
+    \b
+      stoker simulate --history                              what other orders would have done to your jobs
+      stoker simulate --sample --gpus 4x24G --policy all     without a history
+      stoker history --csv > jobs.csv; stoker simulate jobs.csv --gpus 8x80G
+      stoker simulate philly.csv --jobs 1000 --from 20000 --cap-duration 2d --models gavel_throughputs.json
+
+    The trace is what `stoker history --csv` prints, or has columns for arrival and duration, and may have others: gpus,
+    user, vram, load, name. docs/simulate.md lists the defaults for missing columns.
+    """
+    names = _policies(("all" if history else DEFAULT_POLICIES) if policy is None else policy)
+    if [trace is not None, history, sample].count(True) != 1:
+        raise UsageError("need exactly one trace to replay", "give a CSV file, --history or --sample")
+    rows = _history(screen) if history else read_trace(trace or SAMPLE)
+    source = "your history" if history else "the sample" if sample else str(trace)
+    values = _with_defaults(values, len(rows), paths_here(screen.sim) if history else None)
+    options = ReplayOptions(source, longest=parse_duration(longest) if longest else None, **values)
+    setup = prepare(rows, options)
+    for note in setup.notes:
+        print(f"stoker: {printable(note)}", file=sys.stderr)
+    _show(names, options, setup, screen, svg)
+    return 0
+
+
+def _history(screen: Screen) -> list[Row]:
+    """The jobs of the queue that are over."""
+    with past_jobs(paths_here(screen.sim), Period(), EVERYTHING) as jobs:
+        rows = rows_of(csv_lines(jobs), "your history")
+    if not rows:
+        raise UsageError(
+            "there is no history yet", f"stoker simulate --sample{screen.typed} shows it with made-up jobs"
+        )
+    return rows
+
+
+def _with_defaults(values: dict[str, Any], jobs: int, paths: Paths | None) -> dict[str, Any]:
+    """Values with those that a history chooses by itself: its last jobs, and the machine of its engine."""
+    chosen = {**values, "first": values["first"] or 0}
+    if paths is None:
+        return chosen
+    if values["first"] is None:
+        chosen["first"] = max(0, jobs - (values["count"] or MOST_HISTORY))
+    status = read_status(paths.status_file(QUEUE))
+    sizes = [device.memory for device in status.devices if device.memory] if status else []
+    return {**chosen, "gpus": values["gpus"] or ",".join(f"{count}x{size}G" for size, count in _cards(sizes))}
+
+
+def _cards(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """GiB and number of the GPUs of each size."""
+    return list(Counter(max(1, round(size / 2**30)) for size in sizes).items())
+
+
+def _policies(text: str) -> list[str]:
+    words = [word.strip().lower() for word in text.split(",")]
+    if words == ["all"]:
+        return list(POLICIES)
+    for word in words:
+        if word not in POLICIES:
+            hint = did_you_mean(word, POLICIES, f"known: {', '.join(POLICIES)}, all")
+            raise UsageError(f"no policy {word!r}", hint)
+    return list(dict.fromkeys(words))
+
+
+def _show(names: list[str], options: ReplayOptions, setup: Setup, screen: Screen, svg: Path | None) -> None:
+    outcomes = {}
+    for name in names:
+        if screen.form == "screen":
+            print(f"stoker: {count_text(len(setup.works), 'job')} by {name} ...", file=sys.stderr)
+        outcomes[name] = outcome_of(name, setup, oracle=options.oracle)
+    report = report_of(options, setup, outcomes)
+    if svg is not None:
+        svg.write_text(drawing(report), encoding="utf-8")
+    if screen.form == "json":
+        write_json(report.figures)
+    elif screen.form == "plain":
+        write_plain(plain_lines(report))
+        if report.figures.summary:
+            print(f"stoker: {printable(report.figures.summary)}", file=sys.stderr)
+    else:
+        write_lines(text_lines(report, screen.size[0]), screen.color)

@@ -1,0 +1,253 @@
+"""A virtual machine that runs a trace through the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import inf
+
+from stoker.core.device import Device, Reading, Snapshot
+from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
+from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
+from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
+from stoker.core.planner.fairshare import NO_OTHER_ENGINES
+from stoker.core.planner.lanes import Lanes
+from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.plan import Start, plan
+from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.spec import Command, JobSpec, Resources, amount_on
+from stoker.features.simulate.policies import Rules, Speeds
+from stoker.features.simulate.workload import YOUNG_SHARE, Life, Outcome, Stay, Work, ripens_after
+
+
+class Run:
+    """An attempt that runs. Its progress is updated only when its speed changes."""
+
+    __slots__ = (
+        "devices", "held", "job", "left", "left_when_ripe", "resources", "shared", "since", "speed", "started", "until",
+        "work",
+    )  # fmt: skip
+
+    def __init__(self, work: Work, job: Job, start: Start, now: float, seconds: float | None) -> None:
+        """`seconds` is the duration that the planner expects."""
+        self.work = work
+        self.job = job
+        self.devices = start.devices
+        self.resources = start.resources
+        self.started = now
+        self.until = None if seconds is None else now + seconds
+        self.shared = False
+        """Whether another job was on its devices at any time."""
+        self.held = int(YOUNG_SHARE * work.peak)
+        """Bytes on each device."""
+        self.speed = 1.0
+        self.since = now
+        self.left = work.seconds
+        """Seconds that it would take alone, from `since` on."""
+        self.left_when_ripe = work.seconds - ripens_after(work)
+        """The same at the moment when it takes all its memory; 0 once it has."""
+
+    @property
+    def due(self) -> float:
+        """When it grows or ends, if its speed stays."""
+        return self.since + max(0.0, self.left - self.left_when_ripe) / self.speed
+
+    @property
+    def wanted(self) -> int:
+        """Bytes on each device when it has taken all."""
+        return int(self.work.peak * self.work.swell) if self.shared else self.work.peak
+
+    def proceed(self, now: float) -> None:
+        self.left -= (now - self.since) * self.speed
+        self.since = now
+
+    def change_speed(self, speed: float, now: float) -> None:
+        if speed != self.speed:
+            self.proceed(now)
+            self.speed = speed
+
+    def ripen(self) -> None:
+        self.held = self.wanted
+        self.left_when_ripe = 0.0
+
+
+LEAST_SPEED = 0.01
+"""However many jobs share a GPU, each makes some progress."""
+CLOSE = 1e-6
+"""Seconds; what lies nearer together than this happens at the same time."""
+MODEL = "virtual"
+_COMMAND = Command(("train",))
+_NOTHING = Learnt()
+_NEVER_FREED: Mapping[str, float] = {}
+
+
+def virtual_devices(sizes: Sequence[int]) -> list[Device]:
+    """One GPU for each size in bytes."""
+    names = [str(number) for number in range(len(sizes))]
+    return [
+        Device(name, name, name, (name,), "simulated", model=MODEL, memory=size)
+        for name, size in zip(names, sizes, strict=True)
+    ]
+
+
+def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> Outcome:
+    return _Machine(works, devices, rules, speeds).play()
+
+
+class _Machine:
+    """Devices, a clock, and the jobs that wait and run."""
+
+    def __init__(self, works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> None:
+        self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
+        self._works = {work.id: work for work in works}
+        self._devices = {device.id: device for device in devices}
+        self._rules = rules
+        self._speeds = speeds
+        self._now = 0.0
+        self._waiting = WaitingJobs()
+        self._lanes = Lanes(self._waiting, self._estimate)
+        self._runs: dict[int, Run] = {}
+        self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
+        self._learnt: dict[str, Learnt] = {}
+        self._spec: dict[int, JobSpec] = {}
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
+        self._stays: list[Stay] = []
+        self._changed = dict.fromkeys(self._devices, 0.0)
+        self._busy = self._shared = 0.0
+        self._plans = 0
+
+    def play(self) -> Outcome:
+        while self._arrivals or self._runs:
+            arrival = self._arrivals[-1].arrival if self._arrivals else inf
+            self._now = max(self._now, min([arrival, *(run.due for run in self._runs.values())]))
+            may_start = self._arrive()
+            if self._update_runs() or may_start:
+                self._plan()
+        lives = [self._lives[job_id] for job_id in sorted(self._lives)]
+        return Outcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
+
+    # -- arrivals
+
+    def _arrive(self) -> bool:
+        """Queue the jobs that arrive now; returns whether any of them could start."""
+        may_start = False
+        while self._arrivals and self._arrivals[-1].arrival <= self._now:
+            job = self._job(self._arrivals.pop())
+            may_start = may_start or self._waiting.group(shape_of(job)) is None  # else an equal one waits already
+            self._waiting.add(job)
+        return may_start
+
+    def _job(self, work: Work) -> Job:
+        packing = self._rules.packing
+        spec = self._spec.get(work.gpus)
+        if spec is None:
+            spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
+        kind = work.kind
+        return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
+
+    # -- growth and ends
+
+    def _update_runs(self) -> bool:
+        """Let runs grow and end that are due; returns whether anything was freed."""
+        freed = False
+        for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE]:
+            run.proceed(self._now)
+            if not run.left_when_ripe:
+                self._finish(run)
+            elif self._is_short(run):
+                self._run_out(run)
+            else:
+                run.ripen()
+                continue
+            freed = True
+        return freed
+
+    def _is_short(self, run: Run) -> bool:
+        """Whether one of its devices lacks the memory that it now takes."""
+        return any(
+            sum(other.held for other in self._on[device_id] if other is not run) + run.wanted
+            > (self._devices[device_id].memory or 0)
+            for device_id in run.devices
+        )
+
+    def _run_out(self, run: Run) -> None:
+        """End it for lack of memory, and requeue it as the engine does."""
+        oom = OutOfMemory("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
+        amounts = [amount_on(run.resources, self._devices[device_id]) for device_id in run.devices]
+        reserved = min((amount for amount in amounts if amount is not None), default=None)
+        floor = floor_after(oom, reserved, None) if is_own_fault(oom, reserved) else 0
+        exited = Exited(run.job.attempts, 1, 0, self._now, cause="oom", shared=run.shared, floor=floor)
+        job = advance(run.job, exited)
+        self._vacate(run)
+        self._lives[job.id].shared_failures += 1
+        if not isinstance(job.state, Ended):
+            self._waiting.add(job)
+
+    def _finish(self, run: Run) -> None:
+        self._vacate(run)
+        self._lives[run.work.id].end = self._now
+        kind = run.work.kind
+        learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
+        load = None if run.shared else run.work.load
+        self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
+        self._lanes.learnt(kind)
+
+    def _vacate(self, run: Run) -> None:
+        del self._runs[run.work.id]
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].remove(run)
+            self._stays.append(Stay(device_id, run.work.id, run.started, self._now))
+        self._update_speeds(run.devices)
+
+    # -- plans
+
+    def _plan(self) -> None:
+        self._plans += 1
+        slots = [
+            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
+            for run in self._runs.values()
+        ]
+        readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
+        seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
+        known = self._expects, self._estimate, self._lanes
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
+        for start in decided.starts:
+            self._start(start)
+
+    def _expects(self, job: Job) -> float | None:
+        work = self._works[job.id]
+        return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
+
+    def _estimate(self, shape: Shape) -> Resources:
+        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._rules.policy.margin)
+
+    def _start(self, start: Start) -> None:
+        job = start.job
+        self._waiting.remove(job.id)
+        assigned = advance(job, Assigned("", start.devices, "", self._now, resources=start.resources))
+        started = advance(assigned, Started(assigned.attempts, self._now))
+        run = self._runs[job.id] = Run(self._works[job.id], started, start, self._now, self._expects(job))
+        life = self._lives[job.id]
+        life.start = self._now if life.start is None else life.start
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].append(run)
+        self._update_speeds(run.devices)
+
+    # -- co-tenants
+
+    def _update_speeds(self, device_ids: Sequence[str]) -> None:
+        """Update the speed of every run on these devices."""
+        for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
+            run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
+            together = [[other.work for other in self._on[device_id]] for device_id in run.devices]
+            speeds = [self._speeds(run.work, works) if len(works) > 1 else 1.0 for works in together]
+            run.change_speed(max(LEAST_SPEED, min(speeds)), self._now)
+
+    def _account(self, device_id: str) -> None:
+        """Count the use of a device until now, before that changes."""
+        members = len(self._on[device_id])
+        seconds = self._now - self._changed[device_id]
+        self._changed[device_id] = self._now
+        self._busy += seconds if members else 0.0
+        self._shared += seconds if members > 1 else 0.0

@@ -1,0 +1,170 @@
+"""The report of `stoker simulate` as text, plain lines and SVG."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from html import escape
+from math import log
+from pathlib import Path
+from textwrap import wrap
+
+from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
+from stoker.core.text import printable
+from stoker.core.units import count_text
+from stoker.features.simulate.policies import REFERENCES, SENTENCES
+from stoker.features.simulate.replay import Report, Told
+
+BASELINE = "fifo"
+PLAIN_COLUMNS = (
+    "policy", "jobs", "completion_mean", "completion_p95", "wait_mean", "makespan", "utilisation", "packed",
+    "out_of_memory", "lost",
+)  # fmt: skip
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
+_MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
+"""Seconds that the time axis labels."""
+_LEVELS = " ▁▂▃▄▅▆▇█"
+_LEAST_SENTENCE = 20
+_WIDEST_PLOT = 72
+_WIDTH, _HEIGHT = 760, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 150, 40, 50
+_COLOURS = ("#0b6e4f", "#1f77b4", "#9467bd", "#ff7f0e", "#c62828", "#777777")
+_FONT = 'font-family="sans-serif" font-size="12"'
+_POINTS = 200
+"""Points of a line: more cannot be seen."""
+
+
+def plain_lines(report: Report) -> list[str]:
+    """TAB separated, seconds and shares as numbers."""
+    policies = report.figures.policies
+    values = [[getattr(one.figures, name) for name in PLAIN_COLUMNS[1:]] for one in policies]
+    texts = [[str(value) if isinstance(value, int) else f"{value:.4f}" for value in row] for row in values]
+    rows = [[one.policy, *row] for one, row in zip(policies, texts, strict=True)]
+    return ["\t".join(row) for row in (PLAIN_COLUMNS, *rows)]
+
+
+def text_lines(report: Report, width: int) -> list[Line]:
+    """A heading, a table, and a plot."""
+    found = report.figures
+    load = "all at once" if found.offered_load is None else f"offered load {found.offered_load:.2f}"
+    heading = f"{count_text(found.jobs, 'job')} of {printable(Path(found.trace).name)} on {found.gpus} · {load}"
+    lines = [(Span(heading, "heading"),), *_table(found.policies, width), EMPTY, *_plot(report, width)]
+    summary = [EMPTY, *((Span(line),) for line in wrap(printable(found.summary), width - 1))] if found.summary else []
+    return [clipped(line, width) for line in [*lines, *summary]]
+
+
+def _table(policies: Sequence[Told], width: int) -> list[Line]:
+    figures = [one.figures for one in policies]
+    baseline = next((one.figures.completion_mean for one in policies if one.policy == BASELINE), 0.0)
+    means = [one.completion_mean for one in figures]
+    ratios = [f"{baseline / mean:.1f}" if baseline and mean else "-" for mean in means]
+    columns = [
+        Column("POLICY", [Span(one.policy, "id") for one in policies], 9),
+        Column("MEAN", [Span(_duration(one.completion_mean)) for one in figures], 9, right=True, always=True),
+        Column("× FIFO", list(map(Span, ratios)), 8, right=True),
+        Column("95 %", [Span(_duration(one.completion_p95)) for one in figures], 7, right=True),
+        Column("WAIT", [Span(_duration(one.wait_mean)) for one in figures], 6, right=True),
+        Column("MAKESPAN", [Span(_duration(one.makespan)) for one in figures], 5, right=True),
+        Column("UTIL", [Span(f"{100 * one.utilisation:.0f}%") for one in figures], 4, right=True),
+        Column("PACKED", [Span(f"{100 * one.packed:.0f}%") for one in figures], 3, right=True),
+        Column("OOM", [Span(f"{one.out_of_memory}") for one in figures], 2, right=True),
+        Column("LOST", [Span(f"{one.lost}", "bad" if one.lost else "") for one in figures], 1, right=True),
+    ]
+    sentences = [(Span(SENTENCES[one.policy], "faint"),) for one in policies]
+    return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
+
+
+def _plot(report: Report, width: int) -> list[Line]:
+    """A row of blocks for each policy: the higher, the more jobs are over after that time from their arrival."""
+    longest = _longest(report)
+    label = max(map(len, report.completions)) + 2
+    columns = max(10, min(_WIDEST_PLOT, width - label - 1))
+    edges = [longest ** ((number + 1) / columns) for number in range(columns)]
+    rows = [
+        (Span(f" {policy:<{label}}"), Span("".join(_level(completions, edge) for edge in edges)))
+        for policy, completions in report.completions.items()
+    ]
+    title = (Span(" share of jobs finished within this time after their arrival", "faint"),)
+    return [title, *rows, (Span(" " * (label + 1)), Span(_axis(longest, columns), "faint"))]
+
+
+def _longest(report: Report) -> float:
+    return max([2.0, *(completions[-1] for completions in report.completions.values() if completions)])
+
+
+def _level(completions: Sequence[float], edge: float) -> str:
+    share = bisect_right(completions, edge) / max(1, len(completions))
+    return _LEVELS[min(len(_LEVELS) - 1, int(share * (len(_LEVELS) - 1) + 0.5))]
+
+
+def _axis(longest: float, columns: int) -> str:
+    words = [" "] * columns
+    for mark in _MARKS:
+        text = f"{mark / 86400:.0f}d" if mark >= 86400 else _label(mark)
+        place = round(columns * log(mark) / log(longest)) if mark > 1 else 0
+        if place + len(text) <= columns and all(word == " " for word in words[max(0, place - 1) : place + len(text)]):
+            words[place : place + len(text)] = text
+    return "".join(words)
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in their largest unit: `5.2d`, `12.3h`, `41m`, `9s`."""
+    size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= size), _UNITS[-1])
+    return f"{seconds / size:.1f}{unit}" if unit in "dh" else f"{seconds / size:.0f}{unit}"
+
+
+def _label(mark: float) -> str:
+    return _duration(mark).replace(".0", "")
+
+
+def drawing(report: Report) -> str:
+    """The plot as SVG, with a line for each policy."""
+    longest = _longest(report)
+    title = f"{count_text(report.figures.jobs, 'job')} on {report.figures.gpus}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" {_FONT}>',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>',
+        *_grid(longest),
+    ]
+    for number, one in enumerate(report.figures.policies):
+        parts += _curve(one, report.completions[one.policy], number, longest)
+    axis = "time from arrival to end (logarithmic); share of jobs upwards"
+    return "\n".join([*parts, f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{axis}</text>', "</svg>"]) + "\n"
+
+
+def _across(seconds: float, longest: float) -> float:
+    return _LEFT + (_WIDTH - _LEFT - _RIGHT) * log(max(1.0, seconds)) / log(longest)
+
+
+def _up(share: float) -> float:
+    return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * share
+
+
+def _grid(longest: float) -> list[str]:
+    lines = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = _up(share)
+        lines.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}" stroke="#ddd"/>')
+        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{share:.0%}</text>')
+    for mark in (mark for mark in _MARKS if mark <= longest):
+        x = _across(mark, longest)
+        lines.append(f'<line x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{_HEIGHT - _BOTTOM}" stroke="#eee"/>')
+        lines.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{_label(mark)}</text>')
+    return lines
+
+
+def _curve(one: Told, completions: Sequence[float], number: int, longest: float) -> list[str]:
+    across, y = _WIDTH - _RIGHT + 12, _TOP + 12 + 18 * number
+    dashes = ' stroke-dasharray="5 4"' if one.policy in REFERENCES else ""
+    stroke = f'fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="2"{dashes}'
+    count = len(completions)
+    picked = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)}) if count else []
+    points = " ".join(f"{_across(completions[place], longest):.1f},{_up((place + 1) / count):.1f}" for place in picked)
+    words = f"{escape(one.policy)} {_duration(one.figures.completion_mean)}"
+    return [
+        f'<polyline {stroke} points="{points}"/>',
+        f'<line {stroke} x1="{across}" y1="{y - 4}" x2="{across + 18}" y2="{y - 4}"/>',
+        f'<text x="{across + 24}" y="{y}">{words}</text>',
+    ]

@@ -1,0 +1,249 @@
+"""Run sbatch, squeue, scancel, scontrol and sinfo, one at a time and without waiting, and read what they print.
+
+Nothing else runs a command of the scheduler: another scheduler would be another module of this size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import IO, Literal, NamedTuple
+
+from stoker.core.text import printable
+from stoker.features.slurm.cluster import ENDED_STATES, SlurmFact
+from stoker.features.slurm.slurm import parse_gres
+
+Kind = Literal["submit", "query", "cancel", "configuration", "nodes", "drained"]
+Answer = Literal["ok", "refused", "limit", "away"]
+"""`refused` stays so, `limit` may pass when other jobs have ended, `away` may pass at any time."""
+PATIENCE_SECONDS = 120.0
+"""A command that takes longer is killed, and counts as unanswered."""
+IDS_AT_ONCE = 500
+TAG = "stoker:"
+"""All tags begin with it."""
+CANNOT_RUN = "cannot run"
+_FORMAT = "%i|%T|%r|%S|%k|%N"
+"""Id, state, reason, start, comment and node: fields that every release since 2.6 has, without a width."""
+_AWAY = re.compile(
+    "unable to contact slurm controller|socket timed out|connection refused|try again|temporarily|too many|"
+    "throttl|unable to allocate|protocol authentication|zero bytes were transmitted|communications connection|"
+    "insane message length|incompatible version|message receive failure|header lengths are longer|"
+    f"in standby mode|slurm backup|slurmctld is not|{CANNOT_RUN}",
+    re.IGNORECASE,
+)
+"""Errors that have nothing to do with the job, also of commands and a controller of different releases."""
+_LIMIT = re.compile(r"job submit limit|\b((?:Assoc|QOS)(?:Max|Grp)\w+)", re.IGNORECASE)
+"""Limits of the accounting: those of submitted jobs pass when some have ended, those of one job do not."""
+_SUBMIT_LIMIT = re.compile("MaxSubmit|GrpSubmit|SubmitJob", re.IGNORECASE)
+
+
+class Done(NamedTuple):
+    """A command that has ended."""
+
+    kind: Kind
+    subject: str
+    """What it was about: the tag of a submit."""
+    ok: bool
+    out: str
+    error: str
+    """The errors on standard error; an administrator's own words come before those of Slurm."""
+    began: float
+    """When it was started, by the monotonic clock."""
+    seconds: float
+
+    @property
+    def answer(self) -> Answer:
+        if self.ok:
+            return "ok"
+        if not self.error or _AWAY.search(self.error):
+            return "away"
+        return "limit" if _LIMIT.search(self.error) and _may_pass(self.limit) else "refused"
+
+    @property
+    def limit(self) -> str:
+        """Slurm's name of the limit that is reached; empty where it gives none."""
+        return next((name for name in _LIMIT.findall(self.error) if name), "")
+
+
+def _may_pass(limit: str) -> bool:
+    return not limit or bool(_SUBMIT_LIMIT.search(limit))
+
+
+class _Running(NamedTuple):
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+    kind: Kind
+    subject: str
+    began: float
+
+
+class SlurmCommands:
+    """Runs one command at a time; `finished` tells when it has ended."""
+
+    def __init__(self, environment: Mapping[str, str], user: int) -> None:
+        """`environment` is all that the commands get; `user` is whose jobs are asked for."""
+        self._environment = {**environment, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
+        self._user = user
+        self._running: _Running | None = None
+        self._failed: Done | None = None
+        """A command that could not even be started."""
+
+    @property
+    def busy(self) -> bool:
+        return self._running is not None or self._failed is not None
+
+    def submit(self, tag: str, options: Sequence[str], script: str) -> None:
+        fixed = ["--parsable", "--no-requeue", f"--comment={tag}", "--output=/dev/null", "--error=/dev/null"]
+        self._start("submit", tag, ["sbatch", *fixed, "--chdir=/", *options], script)
+
+    def query(self) -> None:
+        """Ask for all jobs of this user, also those that have just ended."""
+        self._start("query", "", ["squeue", "-h", "-t", "all", "-u", str(self._user), "-o", _FORMAT])
+
+    def cancel(self, ids: Sequence[str]) -> None:
+        """Cancel at most IDS_AT_ONCE jobs, tasks or whole arrays."""
+        self._start("cancel", "", ["scancel", *ids])
+
+    def signal(self, ids: Sequence[str], name: str) -> None:
+        """Send a signal to the programs of at most IDS_AT_ONCE tasks, and not to what these started."""
+        self._start("cancel", "", ["scancel", "--batch", f"--signal={name}", *ids])
+
+    def configuration(self) -> None:
+        self._start("configuration", "", ["scontrol", "show", "config"])
+
+    def nodes(self, partition: str) -> None:
+        """Ask what the nodes of a partition have."""
+        self._start("nodes", "", ["sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%G|%m|%c"])
+
+    def drained(self) -> None:
+        """Ask for the names of the nodes that take no more jobs, or will not when those that run there are over."""
+        self._start("drained", "", ["sinfo", "-h", "-N", "-t", "drained,draining", "-o", "%N"])
+
+    def finished(self) -> Done | None:
+        """The command that has ended since the last call; None while it runs, or where none does."""
+        failed, self._failed = self._failed, None
+        if failed is not None or self._running is None:
+            return failed
+        process, out, err, kind, subject, began = self._running
+        code, seconds = process.poll(), time.monotonic() - began
+        if code is None:
+            if seconds > PATIENCE_SECONDS:
+                process.kill()
+            return None
+        self._running = None
+        with out, err:
+            return Done(kind, subject, code == 0, _text(out), read_error(_text(err)), began, seconds)
+
+    def close(self) -> None:
+        """Leave; a command under way ends by itself."""
+        if self._running is not None:
+            self._running.process.returncode = 0  # Popen must not warn of it
+            self._running.out.close()
+            self._running.err.close()
+            self._running = None
+
+    def _start(self, kind: Kind, subject: str, words: list[str], given: str = "") -> None:
+        assert not self.busy
+        began = time.monotonic()
+        try:
+            self._running = _Running(*self._spawn(words, given), kind, subject, began)
+        except OSError as error:
+            problem = f"{CANNOT_RUN} {words[0]}: {error.strerror}"
+            self._failed = Done(kind, subject, False, "", problem, began, 0.0)
+
+    def _spawn(self, words: list[str], given: str) -> tuple[subprocess.Popen[bytes], IO[bytes], IO[bytes]]:
+        """The process and the files that it writes to; a pipe would stop it when it is full."""
+        program = shutil.which(words[0], path=self._environment.get("PATH", os.defpath)) or words[0]
+        with contextlib.ExitStack() as stack:
+            stdin, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            stdin.write(given.encode(errors="surrogateescape"))
+            stdin.seek(0)
+            process = subprocess.Popen(
+                [program, *words[1:]], stdin=stdin, stdout=out, stderr=err, env=self._environment, cwd="/"
+            )
+            stack.pop_all()
+        stdin.close()
+        return process, out, err
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def read_error(text: str) -> str:
+    """All errors of a command in one line for screens, without its name; else its last words."""
+    errors = [error.strip() for _, mark, error in (line.partition("error: ") for line in text.splitlines()) if mark]
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable("; ".join(dict.fromkeys(errors)) or (said[-1] if said else ""))
+
+
+def has_alive(text: str) -> bool:
+    """Whether Slurm goes on with any job of the user, ours or not, as `query` printed it."""
+    states = (fields[1].strip() for line in text.splitlines() if len(fields := line.split("|")) > 1)
+    return any(state.partition(" ")[0] not in ENDED_STATES for state in states)
+
+
+def read_facts(text: str) -> dict[tuple[str, int], SlurmFact]:
+    """The tasks with a tag of ours, by tag and index, as `query` printed them."""
+    facts: dict[tuple[str, int], SlurmFact] = {}
+    for line in text.splitlines():
+        fields = line.split("|")
+        if len(fields) < 5 or not fields[4].startswith(TAG):
+            continue
+        job, state, reason, start, tag, node, *_ = (field.strip() for field in (*fields, ""))
+        base, _, tasks = job.partition("_")
+        for index in indices(tasks) if tasks else (None,):
+            shown = base if index is None else f"{base}_{index}"
+            fact = SlurmFact(state.partition(" ")[0], reason, shown, _moment(start), node)
+            known = facts.get((tag, index or 0))
+            if known is None or known.is_over:  # a requeued or doubled task: the one that lives counts
+                facts[tag, index or 0] = fact
+    return facts
+
+
+def indices(text: str) -> list[int]:
+    """The indices of `3`, `[3-7,9]` or `[0-99:4%8]`."""
+    found: list[int] = []
+    for part in text.strip("[]").partition("%")[0].split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if match:
+            first, last, step = match.groups()
+            found += range(int(first), int(last or first) + 1, int(step or 1))
+    return found
+
+
+def _moment(text: str) -> float | None:
+    return float(text) if text.isdecimal() else None
+
+
+class NodeSize(NamedTuple):
+    """What one node has."""
+
+    gpus: int
+    memory: int
+    """MiB."""
+    cpus: int
+
+
+def read_nodes(text: str) -> NodeSize:
+    """The largest of the nodes that `nodes` printed; without GPUs where none has any."""
+    rows = [line.strip().rsplit("|", 2) for line in text.splitlines()]
+    sizes = [
+        NodeSize(parse_gres(gres), *(int(re.sub(r"\D.*", "", each) or 0) for each in rest))
+        for gres, *rest in rows
+        if len(rest) == 2
+    ]
+    return max(sizes, default=NodeSize(0, 0, 0))
+
+
+def read_submitted(text: str) -> str:
+    """The id that `sbatch --parsable` printed; the name of a cluster may follow it."""
+    return text.strip().splitlines()[-1].partition(";")[0] if text.strip() else ""

@@ -1,0 +1,238 @@
+"""Direct mode: jobs and tasks of arrays that are jobs of Slurm's themselves, handed over in bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from stoker.core.job import Active, Assigned, Job, Returned
+from stoker.core.planner.reasons import InCluster
+from stoker.features.slurm.attempts import Attempt, Bundle, Judgement, read_ref, ref_of
+from stoker.features.slurm.cluster import JobBundle, reason_text, sbatch_words
+from stoker.features.slurm.context import ClusterContext
+from stoker.features.slurm.controller import Controller
+from stoker.features.slurm.pace import Pace
+
+FASTEST_LOOK = 0.25
+SLOWEST_LOOK = 1.0
+LOOK_SHARE = 200
+"""Seconds between two looks at the bundles, and longer if one takes more than a part in so many of that."""
+WHOLE_INTERVAL = 5.0
+WHOLE_SHARE = 1000
+"""The same of looks at the journals of all attempts, also those that have no claim yet as far as we can see."""
+
+
+class Direct:
+    """The bundles of an engine."""
+
+    def __init__(self, context: ClusterContext, judgement: Judgement, controller: Controller) -> None:
+        self.all: dict[str, Bundle] = {}
+        self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self._context = context
+        self._jobs = context.jobs
+        self._directory = context.directory
+        self._orders = context.orders
+        self._judgement = judgement
+        self._controller = controller
+        self._over: list[Bundle] = []
+        """Bundles whose last event is not recorded yet."""
+        self._count = 0
+        self._new: list[tuple[Bundle, list[Job]]] = []
+        """Bundles whose assignments are not recorded yet."""
+        self._whole_at = 0.0
+
+    # -- handing over -----------------------------------------------------------------------------
+
+    def assign(self, found: JobBundle, now: float) -> None:
+        """Assign jobs to a new bundle; its files follow once that is recorded."""
+        self._count += 1
+        bundle = self._add(f"{self._context.instance}-{self._count}")
+        first = found.jobs[0]
+        bundle.options = [
+            f"--job-name=stoker-{first.array or first.id}",
+            *sbatch_words(found.shape, len(found.jobs), self._context.settings),
+        ]
+        bundle.since = now
+        assigned = []
+        for index, job in enumerate(found.jobs):
+            out, err = self._orders.outputs(job)
+            event = Assigned(ref_of(bundle.name, index), (), out, now, "" if err == out else err)
+            assigned.append(self._jobs.apply(job, event))
+            bundle.attempts[index] = Attempt(assigned[-1], index)
+        self._new.append((bundle, assigned))
+
+    def _add(self, name: str) -> Bundle:
+        bundle = self.all[name] = Bundle(name, self._context.tag + name, self._directory.folder(name))
+        return bundle
+
+    def write_new(self) -> OSError | None:
+        """Write the files of new bundles; the error where one could not be written and was taken back."""
+        new, self._new = self._new, []
+        return next(filter(None, [self._write(bundle, jobs) for bundle, jobs in new]), None)
+
+    def _write(self, bundle: Bundle, jobs: list[Job]) -> OSError | None:
+        """Write the files of a bundle; what was cancelled meanwhile is claimed before Slurm hears of it."""
+        environments = {job.spec.environment: self._orders.environment(job.spec.environment) for job in jobs}
+        try:
+            self._directory.make()
+            bundle.folder.make([self._orders.order(job) for job in jobs], environments)
+            for index in range(len(jobs)):
+                if index not in bundle.attempts:
+                    bundle.folder.claim(index)
+        except OSError as error:
+            self._take_all_back(bundle)
+            return error
+        self._directory.trouble = ""
+        bundle.made = True
+        return None
+
+    def remove_over(self) -> None:
+        """Remove the files of bundles whose last event is recorded."""
+        over, self._over = self._over, []
+        for bundle in over:
+            bundle.folder.remove()
+
+    def refuse(self, name: str, why: str) -> None:
+        """Slurm will never take the bundle: its jobs are held with Slurm's words."""
+        for job_id in self.give_up(name):
+            self._judgement.hold(job_id, f"held: Slurm refused it: {why}")
+
+    def give_up(self, name: str) -> list[int]:
+        """Take all jobs of a bundle back that Slurm did not take; their ids."""
+        bundle = self.all.get(name)
+        return [] if bundle is None else self._take_all_back(bundle)
+
+    def _take_all_back(self, bundle: Bundle) -> list[int]:
+        taken = [attempt for attempt in list(bundle.attempts.values()) if self._judgement.take_back(bundle, attempt)]
+        for attempt in taken:
+            self._leave(bundle, attempt)
+        return [attempt.job_id for attempt in taken]
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def note_answer(self) -> None:
+        """Note what Slurm answered of each attempt that it knew when it was asked."""
+        controller = self._controller
+        for bundle in self.all.values():
+            if bundle.submitted_at is not None and controller.asked_at > bundle.submitted_at:
+                self._judgement.note(bundle, controller.facts, controller.answer_interval)
+
+    def look(self, *, answered: bool) -> None:
+        """Read journals and apply what they say; after an answer of Slurm's, judge all attempts by both."""
+        began = self._jobs.clock()
+        whole = began >= self._whole_at
+        news = {bundle.name for bundle in self.all.values() if bundle.made and bundle.read(whole=whole)}
+        now = self._jobs.clock()
+        if whole:
+            self._whole_at = now + max(WHOLE_INTERVAL, WHOLE_SHARE * (now - began))
+        self.pace.looked(now, now - began, news=bool(news))
+        for bundle in list(self.all.values()):
+            if answered or bundle.name in news:
+                self._decide(bundle)
+
+    def _decide(self, bundle: Bundle) -> None:
+        if not bundle.made:
+            return
+        for attempt in list(bundle.attempts.values()):
+            try:
+                is_over = self._judgement.decide(bundle, attempt)
+            except OSError as error:  # decided again at the next answer
+                self._directory.failed("write to the shared directory", error)
+                return
+            if is_over:
+                self._leave(bundle, attempt)
+
+    def _leave(self, bundle: Bundle, attempt: Attempt) -> None:
+        """Forget an attempt that is over or was taken back."""
+        del bundle.attempts[attempt.index]
+        self._jobs.plan_due = True
+        if not bundle.attempts:
+            del self.all[bundle.name]
+            self._over.append(bundle)
+
+    # -- single jobs ------------------------------------------------------------------------------
+
+    def adopt(self, job: Job) -> None:
+        """Take over an attempt of a dead engine; the journal and Slurm tell the rest."""
+        assert isinstance(job.state, Active)
+        name, index = read_ref(job.state.ref)
+        bundle = self.all.get(name)
+        if bundle is None:
+            bundle = self._add(name)
+            bundle.since = job.state.since
+            if not bundle.folder.is_complete and self._directory.is_there:  # no engine can have submitted it
+                del self.all[name]
+                self._jobs.apply(job, Returned(job.attempts, self._jobs.clock()))
+                return
+            bundle.made = True
+            bundle.doubtful = not bundle.folder.was_submitted
+            bundle.submitted_at = None if bundle.doubtful else 0.0
+        bundle.attempts[index] = Attempt(job, index)
+
+    def stop(self, job: Job, grace: float, number: int) -> None:
+        if (found := self._find(job)) is None:
+            return
+        bundle, attempt = found
+        try:
+            if self._withdraw(bundle, attempt):
+                return
+            bundle.folder.stop(attempt.index, grace, number)
+        except OSError:  # Slurm ends it, with its own grace
+            self._controller.forget(bundle.tag, attempt.index)
+            return
+        self._controller.signal(bundle.tag, attempt.index)
+
+    def recall(self, job: Job) -> None:
+        """Take an attempt back that has not started."""
+        if (found := self._find(job)) is not None:
+            self._withdraw(*found)
+
+    def recall_all(self) -> None:
+        for bundle in list(self.all.values()):
+            for attempt in [each for each in bundle.attempts.values() if each.began is None]:
+                self._withdraw(bundle, attempt)
+
+    def _withdraw(self, bundle: Bundle, attempt: Attempt) -> bool:
+        """Take an attempt back that has not started, and let Slurm forget it; whether that worked."""
+        if not self._judgement.take_back(bundle, attempt):
+            return False
+        self._controller.forget(bundle.tag, attempt.index)
+        self._leave(bundle, attempt)
+        return True
+
+    def _find(self, job: Job) -> tuple[Bundle, Attempt] | None:
+        assert isinstance(job.state, Active)
+        name, index = read_ref(job.state.ref)
+        bundle = self.all.get(name)
+        return (bundle, bundle.attempts[index]) if bundle is not None and index in bundle.attempts else None
+
+    # -- what it shows ----------------------------------------------------------------------------
+
+    @property
+    def attempts(self) -> Iterator[Attempt]:
+        for bundle in self.all.values():
+            yield from bundle.attempts.values()
+
+    @property
+    def pending(self) -> Iterator[Attempt]:
+        """Attempts that have not started."""
+        return (attempt for attempt in self.attempts if attempt.began is None)
+
+    @property
+    def are_held_up(self) -> bool:
+        """Whether an attempt waits for GPUs of others."""
+        return any(attempt.answers.fact is not None and attempt.answers.fact.is_blocked for attempt in self.pending)
+
+    def situations(self) -> dict[str, InCluster]:
+        """Why attempts have not started, by bundle."""
+        limit = self._controller.limit.words
+        return {name: _situation(bundle, bundle.attempts.values(), limit) for name, bundle in self.all.items()}
+
+
+def _situation(bundle: Bundle, attempts: Collection[Attempt], limit: str) -> InCluster:
+    """Why the first attempt of a bundle waits that has not started; `limit` is why it may not be submitted."""
+    facts = (attempt.answers.fact for attempt in attempts if attempt.began is None)
+    fact = next((fact for fact in facts if fact is not None), None)
+    if fact is None:
+        unsubmitted = limit or "about to be submitted"
+        return InCluster(bundle.since, "submitted" if bundle.submitted_at is not None else unsubmitted)
+    return InCluster(bundle.since, reason_text(fact.reason), fact.start)

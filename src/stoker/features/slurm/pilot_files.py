@@ -1,0 +1,182 @@
+"""The files between the head and a pilot: orders one way, news the other, each with one writer.
+
+A pilot is a job of Slurm's in which an ordinary engine runs on the GPUs that Slurm gave it. It claims every attempt
+that it takes, so that the head can tell what a dead pilot had taken from what it never saw.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from stoker.core.job import Event, Job
+from stoker.features.slurm.guard import NEWS
+from stoker.features.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
+
+ORDERS = "orders"
+PLAN = "pilot.json"
+
+
+class PilotPlan(Struct, frozen=True):
+    """What a pilot has to know before its first order."""
+
+    cluster: str
+    reports: str
+    """Directory on the shared one for reports of jobs."""
+    idle: float
+    """Seconds without work after which it leaves."""
+    sim: str = ""
+    """Simulated GPUs in place of those that Slurm gives."""
+    ledger: str = ""
+    """Directory with a ledger for each node; empty is the ledger of the node."""
+    whole_node: bool = False
+    """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
+    gpus: int = 1
+    """GPUs without which it is of no use."""
+
+
+class Hand(Struct, frozen=True, tag="hand"):
+    """Run one attempt of a job."""
+
+    job: Job
+    environment: dict[str, str] | None = None
+    """The environment that the job names; None where an earlier order had it."""
+
+
+class Recall(Struct, frozen=True, tag="recall"):
+    """Give an attempt back that has not started."""
+
+    job: int
+
+
+class Stop(Struct, frozen=True, tag="stop"):
+    """Stop the attempt of a job."""
+
+    job: int
+    note: str
+    grace: float
+    signal: int
+
+
+class Ask(Struct, frozen=True, tag="ask"):
+    """Answer: Slurm does not say whether the pilot lives."""
+
+
+class Leave(Struct, frozen=True, tag="leave"):
+    """Start nothing more, give back what waits, and end when nothing runs."""
+
+
+class CheckOrder(Struct, frozen=True, tag="check"):
+    """Kill what is left of another allocation on the node, and say in its folder that nothing is."""
+
+    allocation: str
+    """The mark of its processes (`runner.processes.ALLOCATION`)."""
+    path: str
+    line: str
+    """The line to append to that file."""
+
+
+class Ready(Struct, frozen=True, tag="ready"):
+    """The pilot works."""
+
+    node: str
+    gpus: int
+
+
+class Report(Struct, frozen=True, tag="report"):
+    """Something happened to an attempt."""
+
+    attempt: str
+    event: Event
+
+
+class Here(Struct, frozen=True, tag="here"):
+    """The pilot lives."""
+
+
+class Left(Struct, frozen=True, tag="left"):
+    """The pilot takes nothing more."""
+
+
+class Over(Struct, frozen=True, tag="over"):
+    """No process of the pilot is left, written by the process that guarded it, or by a check of its node."""
+
+
+Order = Hand | Recall | Stop | Ask | Leave | CheckOrder
+News = Ready | Report | Here | Left | Over
+Message = TypeVar("Message")
+
+
+@cache
+def _orders() -> msgspec.json.Decoder[Order]:
+    return msgspec.json.Decoder(Order)
+
+
+@cache
+def _news() -> msgspec.json.Decoder[News]:
+    return msgspec.json.Decoder(News)
+
+
+class PilotFolder(BundleFolder):
+    """The folder of a pilot."""
+
+    def make_pilot(self, plan: PilotPlan) -> None:
+        for name in (CLAIMS, ERRORS):
+            os.makedirs(self.at(name), mode=0o700, exist_ok=True)
+        for name in (ORDERS, NEWS):
+            os.close(os.open(self.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        made = Path(self.at(f"{PLAN}.new"))
+        made.write_bytes(msgspec.json.encode(plan))
+        made.rename(self.at(PLAN))
+        sync(self.path)
+
+    @property
+    def is_complete(self) -> bool:
+        return os.path.exists(self.at(PLAN))
+
+    def plan(self) -> PilotPlan:
+        return msgspec.json.decode(Path(self.at(PLAN)).read_bytes(), type=PilotPlan)
+
+    def give(self, orders: list[Order]) -> None:
+        append(self.at(ORDERS), b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
+
+    def tell(self, news: list[News]) -> None:
+        append(self.at(NEWS), b"".join(msgspec.json.encode(one) + b"\n" for one in news))
+
+    def read_orders(self, offset: int) -> tuple[list[Order], int]:
+        return self._read(ORDERS, offset, _orders())
+
+    def read_news(self, offset: int) -> tuple[list[News], int]:
+        return self._read(NEWS, offset, _news())
+
+    def claim_as(self, name: str) -> bool:
+        """Claim an attempt; `sync_claims` makes it last."""
+        try:
+            Path(self.at(CLAIMS, name)).mkdir(mode=0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def sync_claims(self) -> None:
+        sync(self.at(CLAIMS))
+
+    def _read(self, name: str, offset: int, decoder: msgspec.json.Decoder[Message]) -> tuple[list[Message], int]:
+        with open(self.at(name), "rb") as file:
+            file.seek(offset)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        return list(_decoded(whole, decoder)), offset + len(whole)
+
+
+def _decoded(lines: bytes, decoder: msgspec.json.Decoder[Message]) -> Iterator[Message]:
+    """The messages of whole lines, without one that its writer was killed in."""
+    for line in lines.splitlines():
+        with contextlib.suppress(msgspec.DecodeError):
+            yield decoder.decode(line)

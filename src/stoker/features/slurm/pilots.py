@@ -1,0 +1,458 @@
+"""The head's side of pilots: which jobs they get, how many there are, and what becomes of attempts in them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping
+from math import ceil
+
+from msgspec.structs import replace
+
+from stoker.core.job import (
+    Active,
+    Assigned,
+    Job,
+    Lost,
+    Returned,
+    Started,
+    Stopping,
+    started_at,
+)
+from stoker.core.launch import attempt_key
+from stoker.core.planner.queue import Group
+from stoker.core.planner.reasons import InCluster
+from stoker.features.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
+from stoker.features.slurm.checks import NodeChecks, pilot_check
+from stoker.features.slurm.cluster import (
+    Answers,
+    SlurmFact,
+    heard,
+    is_ghost,
+    is_settled,
+    is_stalled,
+    loss_text,
+    reason_text,
+    said,
+)
+from stoker.features.slurm.commands import NodeSize
+from stoker.features.slurm.context import ClusterContext
+from stoker.features.slurm.guard import OWN_CLAIM
+from stoker.features.slurm.pace import Pace
+from stoker.features.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_short, translated
+from stoker.features.slurm.pilot_files import (
+    Ask,
+    CheckOrder,
+    Here,
+    Leave,
+    Left,
+    News,
+    Order,
+    Over,
+    Ready,
+    Recall,
+    Report,
+    Stop,
+)
+from stoker.features.slurm.pilot_request import pilot_gpus, pilot_plan, pilot_words
+
+FASTEST_LOOK = 0.02
+SLOWEST_LOOK = 0.5
+LOOK_SHARE = 100
+"""Seconds between two looks at the news of pilots, and longer if one takes more than a part in so many of that."""
+SETTLED_SECONDS = 1.0
+"""An attempt that waits in a pilot for longer is recalled, where another pilot has a GPU free for it."""
+MANY = 8
+"""Short jobs run in pilots where there are more than so many of them, or a pilot has idle GPUs."""
+
+
+class Pilots:
+    """All pilots of an engine."""
+
+    def __init__(self, context: ClusterContext) -> None:
+        self.all: dict[str, Pilot] = {}
+        self.nodes: NodeSize | None = None
+        """The largest node, once Slurm told."""
+        self.failures: list[str] = []
+        """Why pilots ended before they worked, since the last one that did."""
+        self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self._context = context
+        self._jobs = context.jobs
+        self._directory = context.directory
+        self._orders = context.orders
+        self._settings = context.settings
+        self._count = 0
+        self._new: list[Pilot] = []
+        """Pilots without files yet."""
+        self._over: list[Pilot] = []
+        """Pilots whose last events are not recorded yet."""
+        self._offered: list[tuple[Pilot, Job]] = []
+        self._outgoing: dict[str, list[Order]] = {}
+        self._many_short = False
+        self._most: int | None = None
+        """GPUs that a new pilot may ask for, where larger ones had to wait; None is a whole node."""
+        self.checks = NodeChecks(context, self.check)
+
+    # -- which jobs -------------------------------------------------------------------------------
+
+    def takes(self, job: Job) -> bool:
+        """Whether a job runs in a pilot, as things were at the last survey."""
+        spec = job.spec
+        if self._settings.pilots == "never" or not self._is_able(job):
+            return False
+        if self._settings.pilots == "always" or self._settings.private or spec.resources.shares:
+            return True
+        return is_short(spec.limit) and (self._many_short or self._have_idle(job))
+
+    def _have_idle(self, job: Job) -> bool:
+        now = self._jobs.clock()
+        return any(pilot.has_idle(job, now) for pilot in self.all.values())
+
+    def _is_able(self, job: Job) -> bool:
+        """Whether a pilot can run it: in one node, in its time; Slurm itself finds models and reads its own options."""
+        spec, gpus = job.spec, job.spec.resources.gpus
+        single = spec.nodes == 1 and not spec.slurm and (self._settings.private or not spec.resources.model)
+        fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
+        return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
+
+    def survey(self, waiting: Iterable[Group], now: float) -> None:
+        """See how many short jobs there are, waiting or in pilots, and which pilots have room."""
+        short = [group for group in waiting if group.shape.resources.gpus and is_short(group.shape.limit)]
+        waiting_count = sum(len(group) for group in short if group.shape.nodes == 1)
+        self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY
+        for pilot in self.all.values():
+            pilot.measure_room(now)
+
+    def offer(self, job: Job, now: float) -> bool:
+        """Keep a place for a job in the pilot with the least to do, if one has room."""
+        fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and pilot.fits(job, now)]
+        if not fitting:
+            return False
+        pilot = min(fitting, key=lambda each: each.load)
+        pilot.room -= 1
+        pilot.offered += job.spec.resources.gpus
+        self._offered.append((pilot, job))
+        return True
+
+    def assign_offered(self, now: float) -> None:
+        """Assign jobs to the places that were kept; the orders follow once that is recorded."""
+        offered, self._offered = self._offered, []
+        for pilot, job in offered:
+            pilot.count += 1
+            out, err = self._orders.outputs(job)
+            hand = pilot.hand_of(job, self._orders.environment)
+            ref = ref_of(pilot.name, pilot.count)
+            after = self._jobs.apply(job, Assigned(ref, (), out, now, "" if err == out else err))
+            pilot.give(attempt_key(after.id, after.attempts), Handed(after, now))
+            self._order(pilot, hand)
+
+    def balance(self, now: float) -> None:
+        """Recall what waits in one pilot while another one has GPUs for it that no other job takes."""
+        usable = (pilot for pilot in self.all.values() if pilot.is_usable)
+        free = max(usable, key=lambda pilot: pilot.idle_gpus, default=None)
+        idle = 0 if free is None else free.idle_gpus
+        for pilot, handed in self._backlog(now):
+            job = self._jobs.active(handed.job_id)
+            if job is not None and free is not None and handed.gpus <= idle and free.fits(job, now):
+                handed.recalled = True
+                idle -= handed.gpus
+                self._order(pilot, Recall(handed.job_id))
+
+    def _backlog(self, now: float) -> list[tuple[Pilot, Handed]]:
+        """Attempts that wait in pilots for so long that another pilot would be better."""
+        crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
+        return [
+            (pilot, handed)
+            for pilot in crowded
+            for handed in pilot.handed.values()
+            if handed.began is None and not handed.recalled and now - handed.since > SETTLED_SECONDS
+        ]
+
+    def _order(self, pilot: Pilot, order: Order) -> None:
+        self._outgoing.setdefault(pilot.name, []).append(order)
+
+    def send(self) -> OSError | None:
+        """Send all orders, once the assignments are recorded; the error where some could not be, which stay."""
+        orders, self._outgoing, failure = self._outgoing, {}, None
+        for name, some in orders.items():
+            if name in self.all:
+                try:
+                    self.all[name].files.give(some)
+                except OSError as error:
+                    self._outgoing[name], failure = some, error
+        if orders and failure is None:
+            self._directory.trouble = ""
+        return failure
+
+    # -- how many ---------------------------------------------------------------------------------
+
+    def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
+        """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
+        need += sum(handed.gpus for _, handed in self._backlog(now))
+        if not need:
+            self._most = None
+        gpus = pilot_gpus(nodes, need, least, self._most)
+        gpus_each = gpus if self._most is not None else nodes.gpus or 1
+        for _ in range(self._wanted(need, gpus_each)):
+            self._count += 1
+            pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
+            pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, gpus, least)]
+            pilot.since, pilot.least, pilot.asked_gpus = now, least, gpus
+            self._new.append(pilot)
+
+    def _wanted(self, need: int, gpus: int) -> int:
+        """How many more pilots to start."""
+        if not need:
+            return 0
+        pending = sum(pilot.ready is None for pilot in self.all.values())
+        alive = sum(not pilot.leaving for pilot in self.all.values())
+        useful = max(1, ceil(need / gpus)) - pending
+        return max(0, min(useful, self._settings.pilots_max - alive))
+
+    def _add(self, name: str) -> Pilot:
+        pilot = self.all[name] = Pilot(name, self._context.tag + name, self._directory.folder(name))
+        return pilot
+
+    def write_new(self) -> OSError | None:
+        """Write the files of new pilots; the error where that was not possible, and the pilot was given up."""
+        new, self._new = self._new, []
+        reports = self._directory.files.reports
+        for pilot in new:
+            try:
+                self._directory.make()
+                plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
+                pilot.files.make_pilot(plan)
+                pilot.made = True
+            except OSError as error:
+                del self.all[pilot.name]
+                return error
+        return None
+
+    def dispensable(self) -> list[Pilot]:
+        """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
+        if any(pilot.waiting for pilot in self.all.values()):
+            return []
+        return self._give_back(pilot for pilot in self.all.values() if not pilot.handed)
+
+    def too_large(self) -> list[Pilot]:
+        """Pilots that wait in Slurm for more GPUs of a node than are free; the next ones ask for half as many."""
+        if self._settings.private:  # they take whole nodes, and the ledger shares these
+            return []
+        large = [pilot for pilot in self.all.values() if pilot.asked_gpus > pilot.least and pilot.is_held_up]
+        others = sum(not pilot.leaving for pilot in self.all.values()) - len(large)
+        if others + 2 * len(large) > self._settings.pilots_max:  # smaller ones would have fewer GPUs in all
+            return []
+        given_up = self._give_back(large)
+        if given_up:
+            self._most = max(1, min(pilot.asked_gpus for pilot in given_up) // 2)
+            self._jobs.plan_due = True
+        return given_up
+
+    def _give_back(self, pilots: Iterable[Pilot]) -> list[Pilot]:
+        """Give up those of the pilots that have not begun."""
+        pending = [pilot for pilot in pilots if pilot.ready is None and pilot.made]
+        given_up = [pilot for pilot in pending if pilot.files.claim(OWN_CLAIM)]
+        for pilot in given_up:
+            self._leave(pilot)
+        return given_up
+
+    @property
+    def are_held_up(self) -> bool:
+        """Whether a pilot waits for GPUs of others."""
+        return any(pilot.is_held_up for pilot in self.all.values())
+
+    def release_idle(self) -> None:
+        """Let pilots leave that have nothing to do: other jobs of this user wait in Slurm for GPUs."""
+        for pilot in self.all.values():
+            if not pilot.handed:
+                self._release(pilot)
+
+    def release_nodes(self, drained: Collection[str]) -> None:
+        """Let pilots leave whose nodes are drained; what runs there comes to its end."""
+        for pilot in self.all.values():
+            if pilot.ready is not None and pilot.ready.node in drained:
+                self._release(pilot)
+
+    def _release(self, pilot: Pilot) -> None:
+        if pilot.is_usable:
+            self._order(pilot, Leave())
+            pilot.leaving = True
+            self._jobs.plan_due = True
+
+    def _leave(self, pilot: Pilot) -> None:
+        del self.all[pilot.name]
+        self._over.append(pilot)
+
+    def remove_over(self) -> None:
+        """Remove the files of pilots whose last events are recorded."""
+        over, self._over = self._over, []
+        for pilot in over:
+            pilot.folder.remove()
+
+    # -- single jobs ------------------------------------------------------------------------------
+
+    def _find(self, job: Job) -> Pilot | None:
+        assert isinstance(job.state, Active)
+        pilot = self.all.get(read_ref(job.state.ref)[0])
+        return pilot if pilot and attempt_key(job.id, job.attempts) in pilot.handed else None
+
+    def stop(self, job: Job, grace: float, number: int) -> None:
+        if (pilot := self._find(job)) is not None:
+            note = job.state.note if isinstance(job.state, Stopping) else ""
+            self._order(pilot, Stop(job.id, note, grace, number))
+
+    def recall(self, job: Job) -> None:
+        """Ask for an attempt back that has not started."""
+        if (pilot := self._find(job)) is not None:
+            self._order(pilot, Recall(job.id))
+
+    def adopt(self, job: Job) -> None:
+        """Take over an attempt of a dead engine.
+
+        It is ordered once more, since that engine may have died before it did; a pilot takes it once.
+        """
+        assert isinstance(job.state, Active)
+        name, index = read_ref(job.state.ref)
+        pilot = self.all.get(name)
+        if pilot is None:
+            pilot = self._add(name)
+            pilot.made, pilot.submitted_at = True, 0.0  # it worked when it was given the job
+        handed = Handed(job, job.state.since)
+        pilot.give(attempt_key(job.id, job.attempts), handed)
+        if (began := started_at(job)) is not None:
+            pilot.note_start(handed, began)
+        else:
+            self._order(pilot, pilot.hand_of(replace(job, attempts=job.attempts - 1), self._orders.environment))
+        if isinstance(job.state, Stopping):
+            self.stop(job, job.spec.grace, 0)
+        pilot.count = max(pilot.count, index)
+
+    # -- what happens -----------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Apply the news of all pilots."""
+        began = self._jobs.clock()
+        news = [(pilot, one) for pilot in self.all.values() if pilot.made for one in pilot.news()]
+        for pilot, one in news:
+            self._hear(pilot, one)
+        now = self._jobs.clock()
+        if news or self._backlog(now):
+            self._jobs.plan_due = True
+        self.pace.looked(now, now - began, news=bool(news))
+
+    def _hear(self, pilot: Pilot, news: News) -> None:
+        match news:
+            case Ready():
+                pilot.get_ready(news)
+                self.failures.clear()
+            case Here():
+                pilot.asked_at, pilot.answers = None, Answers()
+            case Left():
+                pilot.leaving = True
+            case Over():
+                pilot.leaving = pilot.is_over = True
+                pilot.answers = Answers()  # from now on Slurm should say that it is over
+            case Report():
+                self._report(pilot, news)
+
+    def _report(self, pilot: Pilot, report: Report) -> None:
+        handed, job = pilot.handed.get(report.attempt), self._jobs.attempt(report.attempt)
+        if handed is None:
+            return
+        if isinstance(report.event, Assigned):
+            handed.assigned = True
+            return
+        if isinstance(report.event, Started):
+            pilot.note_start(handed, report.event.at)
+        else:
+            pilot.forget(report.attempt)
+        if job is None or (isinstance(report.event, Started) and started_at(job) is not None):
+            return
+        self._jobs.apply(job, translated(job, handed, report.event, self._jobs.clock()))
+        self._jobs.resume(job.id)  # what one node is short of says nothing about the next
+
+    def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float, seconds: float) -> None:
+        """Note an answer of Slurm's, and give up pilots that it does no more for; their news were read after it."""
+        for pilot in list(self.all.values()):
+            if pilot.submitted_at is not None and asked_at > pilot.submitted_at:
+                self._note(pilot, facts.get((pilot.tag, 0)), seconds)
+                stalled = pilot.ready is None and is_stalled(pilot.answers)
+                if is_settled(pilot.answers) or stalled or (pilot.is_over and is_ghost(pilot.answers)):
+                    self._give_up(pilot, stalled=stalled)
+
+    def _note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
+        pilot.answers = heard(pilot.answers, fact, seconds)
+        if fact is not None and fact.state == "RUNNING" and fact.start is not None:
+            pilot.until = fact.start + self._settings.pilot_time
+
+    def _is_dead(self, pilot: Pilot) -> bool:
+        """As for an attempt: its node must show it, and a pilot that Slurm lost sight of is asked, and is silent."""
+        fact, now = pilot.answers.fact, time.monotonic()
+        if pilot.is_over:
+            return True
+        if fact is not None and fact.state not in UNSEEN_STATES:
+            return not pilot.handed or self._is_clear(pilot, fact)
+        if pilot.asked_at is None:
+            self._order(pilot, Ask())
+            pilot.asked_at = now
+        return now - pilot.asked_at >= SILENT_SECONDS
+
+    def check(self, node: str, check: CheckOrder) -> bool:
+        """Let a pilot on a node check it; whether there is one."""
+        there = (pilot for pilot in self.all.values() if pilot.ready is not None and pilot.ready.node == node)
+        working = (pilot for pilot in there if pilot.is_usable or pilot.handed)  # also on a node that is drained
+        pilot = next((pilot for pilot in working if not is_settled(pilot.answers)), None)
+        if pilot is not None:
+            self._order(pilot, check)
+        return pilot is not None
+
+    def _is_clear(self, pilot: Pilot, fact: SlurmFact) -> bool:
+        node = pilot.ready.node if pilot.ready is not None else fact.node
+        return self.checks.is_clear(pilot_check(pilot.files), node, pilot.files)
+
+    def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
+        fact = pilot.answers.fact
+        never_began = pilot.files.claim(OWN_CLAIM)
+        if stalled and not never_began:
+            return
+        is_dead = never_began or self._is_dead(pilot)
+        for key, handed in list(pilot.handed.items()):
+            job = self._jobs.attempt(key)
+            if job is not None and not is_dead and not isinstance(job.state, Stopping):
+                continue  # it may run again, and must wait for the check; one that is cancelled does not
+            if job is not None:
+                self._lose(pilot, job, key, handed, safe=never_began or (fact is not None and not handed.assigned))
+            pilot.forget(key)
+        if not is_dead:
+            return
+        if pilot.ready is None and fact is not None and fact.state in ("FAILED", "COMPLETED", "OUT_OF_MEMORY"):
+            self.failures.append(pilot.files.error(0) or said(fact))
+        self._leave(pilot)
+        self._jobs.plan_due = True
+
+    def _lose(self, pilot: Pilot, job: Job, key: str, handed: Handed, *, safe: bool) -> None:
+        """`safe`: the pilot is dead and had not begun with the attempt."""
+        now = self._jobs.clock()
+        if started_at(job) is None and (safe or pilot.files.claim_as(key)):
+            self._jobs.apply(job, Returned(handed.number, now))
+            return
+        fact = pilot.answers.fact
+        taken_away = fact is not None and fact.state in ("PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE")
+        note = f"its pilot ended (Slurm: {fact.state})" if fact is not None else loss_text(pilot.answers)
+        self._jobs.apply(job, Lost(handed.number, now, note, preempted=taken_away))
+
+    def reason(self) -> InCluster:
+        """Why a job waits that no pilot has taken: what Slurm says of the first pilot that has not begun."""
+        facts = (pilot.answers.fact for pilot in self.all.values() if pilot.ready is None)
+        fact = next((fact for fact in facts if fact is not None and not fact.is_over), None)
+        if fact is None:
+            return InCluster(None, "waits for a pilot with room for it")
+        return InCluster(None, f"waits for a pilot, and that in Slurm: {reason_text(fact.reason)}", fact.start)
+
+    def situations(self) -> dict[str, InCluster]:
+        """Why attempts have not started, by pilot."""
+        return {name: InCluster(None, f"waits in a pilot{_node_text(pilot)}") for name, pilot in self.all.items()}
+
+
+def _node_text(pilot: Pilot) -> str:
+    return f" on {pilot.ready.node}" if pilot.ready is not None else ""

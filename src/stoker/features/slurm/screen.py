@@ -1,0 +1,55 @@
+"""Text of `stoker cluster status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from stoker.app.jobs.config import config_here
+from stoker.cli.output_options import Screen, write_json
+from stoker.core.text import printable
+from stoker.core.units import count_text
+from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster_status, jobs_on_nodes
+from stoker.store.paths import paths_here
+
+
+def print_clusters(found: Sequence[ClusterStatus]) -> None:
+    for place, cluster in enumerate(found):
+        if place:
+            print()
+        for line in cluster_lines(cluster):
+            print(printable(line))
+
+
+def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
+    """The head line with what matters most, then the nodes."""
+    kind = "private Slurm" if cluster.private else "Slurm"
+    state = "answers" if cluster.answers else "does not answer"
+    waiting = cluster.jobs - cluster.active
+    yield f"{cluster.name}: {kind}, {state}; {cluster.active} of your jobs in Slurm, {waiting} waiting here"
+    if cluster.trouble:
+        yield f"  {cluster.trouble}"
+        start = f"stoker cluster up {cluster.name}" if cluster.private else f"stoker cluster check {cluster.name}"
+        yield f"  see {start}; running jobs continue"
+    yield f"  shared directory {cluster.shared}"
+    for nodes in cluster.nodes:
+        yield f"  {_nodes(nodes)}"
+
+
+def _nodes(nodes: Nodes) -> str:
+    name = nodes.partition + ("*" if nodes.default else "")
+    gpus = f", {count_text(nodes.gpus, 'GPU')} each" if nodes.gpus else ""
+    silent = "" if nodes.responds else ", not answering"
+    down = "" if nodes.up else ", partition down"
+    return f"{name:12} {count_text(nodes.nodes, 'node'):9} {nodes.state}{silent}{gpus}, limit {nodes.time_limit}{down}"
+
+
+def show_nodes(name: str, screen: Screen) -> None:
+    """Show the nodes of a cluster, and the jobs of this queue on their GPUs."""
+    paths = paths_here(screen.sim)
+    found = cluster_status(name, config_here(lambda _: None).cluster(name), paths)
+    if screen.form == "json":
+        write_json(Clusters("stoker.cluster-status/1", [found]))
+        return
+    print_clusters([found])
+    for node, jobs in jobs_on_nodes(paths, name).items():
+        print(f"  {printable(node)}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")

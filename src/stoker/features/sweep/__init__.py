@@ -1,0 +1,1 @@
+"""Sweeps: parameter spaces, trials, and the tuner that chooses and stops them."""

@@ -1,0 +1,125 @@
+"""Stop a sweep, let it go on, or give it more trials."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from stoker.app.control.requests import Control, carry_out, start_expected
+from stoker.core.errors import UsageError
+from stoker.core.job import Ended, Job
+from stoker.core.requests import Again, Cancel, Request
+from stoker.core.spec import NewJob
+from stoker.features.sweep.model.points import ADAPTIVE, size_of
+from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.store import StoredSweep, change_sweep, set_adviser, stop_sweep
+from stoker.features.sweep.trials import all_trials
+from stoker.features.sweep.tuner_job import adviser_job, needs_adviser
+from stoker.store.engine_lock import engine_of, wake
+
+NOTE = "the sweep was stopped by you"
+AT_ONCE = 10_000
+"""Trials that are added in one piece."""
+
+
+class SweepChange(Struct, frozen=True):
+    """What `stoker sweep stop` or `extend` did."""
+
+    schema: str
+    id: int
+    withdrawn: int = 0
+    """Waiting trials that will not run."""
+    stopping: int = 0
+    """Running trials that were asked to end."""
+    running: int = 0
+    """Running trials that continue."""
+    added: int = 0
+    """Trials that will run besides."""
+    total: int = 0
+
+
+SCHEMA = "stoker.sweep-change/1"
+
+
+def stop(control: Control, stored: StoredSweep, *, now: bool) -> SweepChange:
+    """Start no further trials; with `now`, stop those that run."""
+    stop_sweep(control.store, stored.id, time.time())
+    open_trials = [row for row in all_trials(control.store, stored.id) if row.ended is None]
+    waiting = [row.job for row in open_trials if row.state in ("waiting", "held")]
+    running = [row.job for row in open_trials if row.state not in ("waiting", "held")]
+    ended = [*waiting, *(running if now else [])]
+    carry_out(control, [Cancel(job, note=NOTE, result="stopped") for job in ended])
+    kept = 0 if now else len(running)
+    return SweepChange(SCHEMA, stored.id, len(waiting), len(running) - kept, kept, total=stored.sweep.trials)
+
+
+def extend(control: Control, stored: StoredSweep, more: int) -> SweepChange:
+    """Let a sweep have so many points more; a stopped one goes on."""
+    sweep, points = stored.sweep, _points(control, stored)
+    before = points if stored.stopped is not None or sweep.method not in ADAPTIVE else max(points, sweep.count or 0)
+    longer = replace(sweep, count=before + more)
+    _refuse_beyond_end(longer, before)
+    _go_on(control, stored, longer)
+    return SweepChange(SCHEMA, stored.id, added=(longer.trials - before * sweep.repeat), total=longer.trials)
+
+
+def resume(control: Control, stored: StoredSweep, count: int) -> SweepChange:
+    """Let an adaptive sweep go on until it has so many points; one that has or gets them stays as it is."""
+    sweep, points = stored.sweep, _points(control, stored)
+    adviser = control.store.job(stored.adviser) if stored.adviser is not None else None
+    at_work = stored.stopped is None and adviser is not None and not isinstance(adviser.state, Ended)
+    before = max(points, sweep.count or 0) if at_work else points
+    if count <= before:
+        return SweepChange(SCHEMA, stored.id, total=before * sweep.repeat)
+    _go_on(control, stored, replace(sweep, count=count))
+    return SweepChange(SCHEMA, stored.id, added=(count - before) * sweep.repeat, total=count * sweep.repeat)
+
+
+def _points(control: Control, stored: StoredSweep) -> int:
+    """How many points have trials in the queue."""
+    return -(-len(all_trials(control.store, stored.id)) // stored.sweep.repeat)
+
+
+def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
+    """Add the trials that a sweep lacks, or bring back the adviser that chooses them."""
+    sweep, store, now = stored.sweep, control.store, time.time()
+    first = _points(control, stored) * sweep.repeat
+    with store.writing():
+        change_sweep(store, stored.id, longer)
+        stop_sweep(store, stored.id, None)
+        if sweep.method not in ADAPTIVE:
+            jobs = [_outside_of_array(job, stored.id) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
+            for place in range(0, len(jobs), AT_ONCE):
+                store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
+        requests = _adviser_requests(control, stored, longer, now)
+    carry_out(control, requests)
+    start_expected(control, "the trials are in the queue")
+    wake(control.paths, engine_of(stored.spec.cluster))
+
+
+def _refuse_beyond_end(longer: Sweep, before: int) -> None:
+    size = None if longer.method in ADAPTIVE or longer.method == "sobol" else size_of(longer.space)
+    if size is not None and before >= size:
+        raise UsageError(f"all {size} points of this sweep were visited", "start another sweep with a larger space")
+
+
+def _outside_of_array(job: NewJob, sweep_id: int) -> NewJob:
+    """A late trial is a job of its own: tasks of an array have consecutive ids."""
+    assert job.trial is not None
+    return replace(job, task=None, trial=replace(job.trial, sweep=sweep_id))
+
+
+def _adviser_requests(control: Control, stored: StoredSweep, sweep: Sweep, now: float) -> Sequence[Request]:
+    """What brings back an adviser that has ended; one that is gone from the history is made again."""
+    if not needs_adviser(sweep):
+        return []
+    job: Job | None = control.store.job(stored.adviser) if stored.adviser is not None else None
+    if job is None:
+        made = adviser_job(control.paths, sweep, stored.spec)
+        (adviser,) = control.store.add_jobs(stored.batch, engine_of(""), [made], now)
+        set_adviser(control.store, stored.id, adviser)
+        return []
+    return [Again(job.id)] if isinstance(job.state, Ended) else []

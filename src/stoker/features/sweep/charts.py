@@ -1,0 +1,182 @@
+"""Charts of a sweep as data: the best so far, parallel coordinates, one parameter, learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+
+from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
+from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.core.job import GOOD_RESULTS
+from stoker.features.sweep.model.importance import best_so_far
+from stoker.features.sweep.model.objective import Curve, Objective, score
+from stoker.features.sweep.model.space import Scalar, value_text
+from stoker.features.sweep.view import SweepData, TrialView, tuned_names
+
+KINDS = ("best", "parallel", "parameter", "curves")
+MOST_CURVES = 200
+
+
+def chart_of(data: SweepData, kind: str, parameter: str | None = None) -> Chart | Parallel:
+    """The chart of a kind; refuses a sweep that has nothing to show yet."""
+    if not data.objectives:
+        raise UsageError("this sweep has no objective to plot", "name one: stoker sweep --objective val_loss:min ...")
+    trials = with_value(data)
+    if not trials and kind != "curves":
+        raise StokerError(
+            f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
+        )
+    match kind:
+        case "parallel":
+            return parallel(data, trials)
+        case "parameter":
+            return one_parameter(data, trials, parameter)
+        case "curves":
+            return curves(data)
+        case _:
+            return best_over_trials(data, trials)
+
+
+def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
+    """All trials in the order in which they ended, and the best so far."""
+    objective = data.objectives[0]
+    order = in_order(data, trials)
+    values = [value_in(one, objective) for one in order]
+    full = [value if one.state == "done" else None for one, value in zip(order, values, strict=True)]
+    best = best_so_far(full, smallest=objective.goal == "min")
+    steps = tuple((float(place), value) for place, value in enumerate(best, 1) if value is not None)
+    shown = _by_state(
+        [(one, float(place), value) for place, (one, value) in enumerate(zip(order, values, strict=True), 1)]
+    )
+    log = wants_log(values)
+    return Chart(
+        f"sweep {data.view.id}: {objective.name}, best so far",
+        Axis("trials", 0.0, len(order) + 1.0),
+        axis_over(objective.name, values, log=log),
+        (*shown, Series("best so far", steps, "steps", "good")),
+    )
+
+
+def in_order(data: SweepData, trials: Sequence[TrialView]) -> list[TrialView]:
+    """Trials in the order in which they ended; those that run come last."""
+    return sorted(trials, key=lambda one: (one.ended is None, one.ended or data.view.at, one.number))
+
+
+def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None) -> Chart:
+    """An objective against one parameter."""
+    objective = data.objectives[0]
+    names = tuned_names(data.view)
+    chosen = name or next(iter(data.view.importance), None) or next(iter(names), None)
+    if chosen is None or (chosen not in names and not any(chosen in one.params for one in trials)):
+        raise UsageError(
+            f"there is no parameter {chosen}", did_you_mean(str(chosen), names, f"parameters: {', '.join(names)}")
+        )
+    having = [one for one in trials if chosen in one.params]
+    axis, places = _axis(data, chosen, [one.params[chosen] for one in having])
+    values = [value_in(one, objective) for one in having]
+    shown = _by_state(list(zip(having, places, values, strict=True)))
+    title = f"sweep {data.view.id}: {objective.name} by {chosen}"
+    log = wants_log(values)
+    return Chart(title, axis, axis_over(objective.name, values, log=log), shown)
+
+
+def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[Series, ...]:
+    """Trials that ended by themselves, and those that were stopped early."""
+    ended = tuple((x, y) for one, x, y in points if one.state == "done")
+    stopped = tuple((x, y) for one, x, y in points if one.state == "stopped")
+    series = Series("ended", ended), Series("stopped early", stopped, tone="bad")
+    return tuple(one for one in series if one.points)
+
+
+def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
+    """A line for each trial through all parameters that differ."""
+    objective = data.objectives[0]
+    axes, columns = [], []
+    for name in tuned_names(data.view):
+        having = [one.params[name] for one in trials if name in one.params]
+        axis, places = _axis(data, name, having)
+        found = iter(places)
+        axes.append(axis)
+        columns.append([next(found) if name in one.params else None for one in trials])
+    values = [value_in(one, objective) for one in trials]
+    axes.append(axis_over(objective.name, values, log=wants_log(values), margin=0.0))
+    columns.append(list(values))
+    return Parallel(
+        f"sweep {data.view.id}: parameters and {objective.name}",
+        tuple(axes),
+        tuple(zip(*columns, strict=True)),
+        goodness(values, objective),
+    )
+
+
+def curves(data: SweepData) -> Chart:
+    """Values over steps of all trials; the best one stands out."""
+    objective = data.objectives[0]
+    shown = shown_curves(data)
+    if not shown:
+        raise StokerError(
+            f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
+        )
+    best = _best_trial(data)
+    states = {one.number: one.state for one in data.view.trials}
+    series = [
+        Series("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
+        for number, curve in shown.items()
+        if number != best
+    ]
+    if best in shown:
+        series.append(Series(f"trial {best}, the best", shown[best], "line", "good"))
+    values = [value for curve in shown.values() for _, value in curve]
+    steps = [step for curve in shown.values() for step, _ in curve]
+    return Chart(
+        f"sweep {data.view.id}: {objective.name} by step",
+        axis_over("step", steps, margin=0.0),
+        axis_over(objective.name, values, log=wants_log(values)),
+        tuple(series),
+    )
+
+
+def shown_curves(data: SweepData) -> dict[int, Curve]:
+    """The finite values by step of the newest trials and of the best one, by number."""
+    newest = [number for number, curve in data.curves.items() if curve][-MOST_CURVES:]
+    best = _best_trial(data)
+    numbers = [best, *newest[1:]] if best in data.curves and best not in newest else newest
+    finite = {
+        number: tuple((step, value) for step, value in data.curves[number] if isfinite(value))
+        for number in numbers
+        if number is not None
+    }
+    return {number: curve for number, curve in finite.items() if curve}
+
+
+def _best_trial(data: SweepData) -> int | None:
+    return data.view.best[0].trials[0] if data.view.best else None
+
+
+def goodness(values: Sequence[float], objective: Objective) -> tuple[float, ...]:
+    """The rank of each value from 0 (worst) to 1 (best)."""
+    order = sorted(range(len(values)), key=lambda place: score(objective.goal, values[place]))
+    ranks = {place: rank for rank, place in enumerate(order)}
+    return tuple(1 - ranks[place] / max(1, len(values) - 1) for place in range(len(values)))
+
+
+def with_value(data: SweepData) -> list[TrialView]:
+    name = data.objectives[0].name
+    return [trial for trial in data.view.trials if trial.state in GOOD_RESULTS and trial.values.get(name) is not None]
+
+
+def value_in(trial: TrialView, objective: Objective) -> float:
+    value = trial.values[objective.name]
+    assert value is not None
+    return value
+
+
+def _axis(data: SweepData, name: str, values: Sequence[Scalar]) -> tuple[Axis, list[float]]:
+    """An axis for a parameter, and where its values are on it."""
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) == len(values) and len(set(numbers)) > 1:
+        log = name in data.log_names or wants_log(numbers)
+        return axis_over(name, numbers, log=log, margin=0.02), numbers
+    texts = list(dict.fromkeys(value_text(value) for value in values))
+    places = {text: float(place) for place, text in enumerate(texts)}
+    return Axis(name, -0.5, len(texts) - 0.5, names=tuple(texts)), [places[value_text(value)] for value in values]

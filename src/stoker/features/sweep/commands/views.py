@@ -1,0 +1,161 @@
+"""`stoker sweep status`, `best` and `table`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import click
+
+from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.sim_option import StokerCommand
+from stoker.cli.views.text import Line, write_lines
+from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.features.sweep.model.objective import Objective, score
+from stoker.features.sweep.screens import sweep as text
+from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
+from stoker.store.paths import paths_here
+
+WITHOUT_OBJECTIVE = "this sweep has no objective, so no trial is better than another"
+
+
+@click.command(name="status", cls=StokerCommand)
+@click.argument("sweep", required=False)
+@click.option("-a", "--all", "everything", is_flag=True, help="All sweeps, a line each.")
+@screen_options
+def status(*, sweep: str | None, everything: bool, screen: Screen) -> int:
+    """Show a sweep: its best trials, what runs, which parameters matter, and what early stopping saved.
+
+    SWEEP is an id or a name; default is the newest.
+
+    \b
+      stoker sweep status
+      stoker sweep status 12 --json
+      stoker sweep status --all
+    """
+    paths = paths_here(screen.sim)
+    if everything:
+        found = read_sweeps(paths)
+        if screen.form == "json":
+            write_json(found)
+        else:
+            write_lines(text.render_list(found.sweeps, screen.size[0]), screen.color)
+        return 0
+    view = read_sweep(paths, sweep, simulated=screen.sim).view
+    if screen.form == "json":
+        write_json(view)
+    else:
+        write_lines(text.render_sweep(view, screen.size[0], screen.typed), screen.color)
+    return 0
+
+
+@click.command(name="best", cls=StokerCommand)
+@click.argument("sweep", required=False)
+@click.option("-n", "--top", type=click.IntRange(1), default=1, metavar="N", help="The best N points.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@screen_options
+def best(*, sweep: str | None, top: int, as_csv: bool, screen: Screen) -> int:
+    """Show the best trial so far, with its parameters. Exit code 1 if there is none yet.
+
+    With several objectives: all trials that no other trial beats in every objective.
+
+    \b
+      stoker sweep best
+      stoker sweep best 12 --top 5
+      stoker sweep best 12 --json
+    """
+    data = read_sweep(paths_here(screen.sim), sweep, simulated=screen.sim)
+    view = data.view
+    if not view.objectives:
+        raise UsageError(WITHOUT_OBJECTIVE, "name one: stoker sweep --objective val_loss:min ...")
+    if not view.best:
+        raise NoneYet(
+            f"no trial of sweep {view.id} has succeeded with a value yet", f"see stoker sweep status {view.id}"
+        )
+    chosen = view.best[: top if len(view.objectives) == 1 else max(top, len(view.best))]
+    numbers = [number for one in chosen for number in one.trials]
+    trials = [one for number in numbers for one in view.trials if one.number == number]
+    _write(view, trials, screen, as_csv=as_csv, best=True, lines=lambda: text.render_best(view, chosen, screen.size[0]))
+    return 0
+
+
+class NoneYet(StokerError):
+    """A sweep has no result."""
+
+    exit_code = 1
+
+
+@click.command(name="table", cls=StokerCommand)
+@click.argument("sweep", required=False)
+@click.option("--sort", metavar="COLUMN", help="trial (default), value, time, state, or a parameter or objective.")
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="The first N trials.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@screen_options
+def table(
+    *, sweep: str | None, sort: str | None, reverse: bool, limit: int | None, as_csv: bool, screen: Screen
+) -> int:
+    """Show all trials of a sweep: state, values, time and parameters.
+
+    \b
+      stoker sweep table --sort value -n 20      the best 20
+      stoker sweep table 12 --csv > trials.csv
+    """
+    data = read_sweep(paths_here(screen.sim), sweep, simulated=screen.sim)
+    trials = sorted(data.view.trials, key=_order(data, sort or "trial"), reverse=reverse)[:limit]
+    lines = lambda: text.render_table(data.view, trials, screen.size[0])  # noqa: E731
+    _write(data.view, trials, screen, as_csv=as_csv, best=False, lines=lines)
+    return 0
+
+
+def _write(
+    view: SweepView,
+    trials: Sequence[TrialView],
+    screen: Screen,
+    *,
+    as_csv: bool,
+    best: bool,
+    lines: Callable[[], Sequence[Line]],
+) -> None:
+    if as_csv:
+        write_plain(text.csv_rows(text.rows_of(view, trials)))
+    elif screen.form == "json":
+        from msgspec.structs import replace
+
+        shown = view.best[: len(trials)] if best else view.best
+        write_json(replace(view, trials=list(trials), best=shown))
+    elif screen.form == "plain":
+        write_plain("\t".join(cell or "-" for cell in row) for row in text.rows_of(view, trials))
+    else:
+        write_lines(lines(), screen.color)
+
+
+def _order(data: SweepData, column: str) -> Callable[[TrialView], tuple[object, ...]]:
+    """What sorts trials by a column; those without a value come last."""
+    objectives = {one.name: one for one in data.objectives}
+    if column == "value" and data.objectives:
+        column = data.objectives[0].name
+    if column in objectives:
+        return lambda one: _by_value(one, objectives[column])
+    plain: dict[str, Callable[[TrialView], object]] = {
+        "trial": lambda one: one.number,
+        "state": lambda one: one.state,
+        "time": lambda one: one.seconds or 0.0,
+    }
+    if column in plain:
+        return lambda one: (plain[column](one), one.number)
+    names = list(dict.fromkeys(name for one in data.view.trials for name in one.params))
+    if column not in names:
+        known = (*plain, "value", *objectives, *names)
+        raise UsageError(f"there is no column {column}", did_you_mean(column, known, f"columns: {', '.join(known)}"))
+    return lambda one: _by_parameter(one, column)
+
+
+def _by_value(trial: TrialView, objective: Objective) -> tuple[object, ...]:
+    value = trial.values.get(objective.name)
+    return (value is None, score(objective.goal, value) if value is not None else 0.0, trial.number)
+
+
+def _by_parameter(trial: TrialView, name: str) -> tuple[object, ...]:
+    value = trial.params.get(name)
+    is_number = isinstance(value, int | float)
+    return (name not in trial.params, not is_number, value if is_number else str(value), trial.number)

@@ -1,0 +1,1 @@
+"""A sweep as pure data: spaces, points, objectives, rules and results."""

@@ -1,0 +1,280 @@
+"""Read the values of a running trial: its log, its reports, files that it writes, those of TensorBoard and W&B."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from stoker.app.jobs.installation import how_to_add_extra
+from stoker.core.errors import UsageError
+from stoker.features.sweep.model.objective import Curve, Objective, Series
+from stoker.features.sweep.model.readings import LineReader, Lines, reader_for, reading_in
+from stoker.features.sweep.model.wandb_log import Logged, RunLog
+from stoker.store.logs import Tail
+from stoker.store.paths import UNREADABLE
+from stoker.store.reports import Report
+from stoker.store.schema import AttemptRow
+
+CLOCK_SECONDS = 2.0
+"""How much older than the attempt a file may seem that it wrote: file systems have clocks of their own."""
+MOST_SCALARS = 100_000
+RUN_FILE = "run.json"
+"""In the folder of a trial of W&B: which run is that of its last attempt."""
+
+
+class ValueSource(Protocol):
+    """Adds new values to a series."""
+
+    @property
+    def notice(self) -> str:
+        """What the user should know about the text; empty where nothing."""
+
+    def read(self, series: Series, *, last: bool) -> None:
+        """Read what is new; `last` also takes a line that has no end yet."""
+
+    def close(self) -> None: ...
+
+
+class TextSource:
+    """Values in the lines of a file that grows."""
+
+    def __init__(self, path: str, reader: LineReader, since: float | None = None) -> None:
+        """A file that was last written before `since` is left over from an earlier run."""
+        self._tail = Tail(path)
+        self._reader = reader
+        self._since = since
+        self._lines = Lines()
+
+    @property
+    def notice(self) -> str:
+        return self._reader.notice
+
+    def read(self, series: Series, *, last: bool) -> None:
+        if self._since is not None and not self._is_new():
+            return
+        with contextlib.suppress(OSError, ValueError):  # a path with a null byte is the latter
+            for block in self._tail.read():
+                self._add(series, self._lines.feed(block))
+        if last:
+            self._add(series, self._lines.finish())
+
+    def close(self) -> None:
+        self._tail.close()
+
+    def _is_new(self) -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            if os.stat(self._tail.path).st_mtime >= (self._since or 0.0) - CLOCK_SECONDS:
+                self._since = None
+                return True
+        return False
+
+    def _add(self, series: Series, lines: Sequence[str]) -> None:
+        for line in lines:
+            if (reading := self._reader.read(line)) is not None:
+                series.add(*reading)
+
+
+class ReportReader:
+    """Values that a run gave to `stoker.report()`, of which each is a line of JSON."""
+
+    def __init__(self, name: str, run: int) -> None:
+        self.notice = ""
+        self._name = name
+        self._run = run
+        self._decoder = msgspec.json.Decoder(Report)
+
+    def read(self, line: str) -> tuple[float, float | None] | None:
+        with contextlib.suppress(*UNREADABLE):
+            report = self._decoder.decode(line)
+            if report.attempt == self._run:
+                return reading_in(report.values, self._name)
+        return None
+
+
+class EventFiles:
+    """Scalars in the event files of TensorBoard, below a directory."""
+
+    def __init__(self, folder: str, tag: str, since: float) -> None:
+        try:
+            from tensorboard.backend.event_processing import plugin_event_multiplexer
+        except ImportError:
+            raise UsageError(
+                "an objective in TensorBoard's files needs tensorboard, which this Python does not have",
+                how_to_add_extra("tensorboard"),
+            ) from None
+        self.notice = ""
+        self._folder = folder
+        self._tag = tag
+        self._since = since - CLOCK_SECONDS
+        self._events = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"scalars": MOST_SCALARS})
+
+    def read(self, series: Series, *, last: bool) -> None:
+        del last
+        if not os.path.isdir(self._folder):
+            return
+        self._events.AddRunsFromDirectory(self._folder)
+        self._events.Reload()
+        runs = [run for run, tags in self._events.Runs().items() if self._tag in tags.get("tensors", ())]
+        if len(runs) > 1:
+            self.notice = f"{self._tag} is in {len(runs)} runs below {self._folder}; all of them are read"
+        for run in runs:
+            self._add(series, self._events.Tensors(run, self._tag))
+
+    def close(self) -> None:
+        pass
+
+    def _add(self, series: Series, events: Sequence[Any]) -> None:
+        from tensorboard.util import tensor_util
+
+        for event in events:
+            value = tensor_util.make_ndarray(event.tensor_proto)
+            if event.wall_time >= self._since and value.size == 1:
+                series.add(float(value.item()), float(event.step))
+
+
+class WandbRuns:
+    """Values that a trial gave to `wandb.log`, in the files of its runs."""
+
+    def __init__(self, folder: str, name: str, run: int, since: float) -> None:
+        """`folder` is that of the trial, in which the starter of each attempt says where its runs are."""
+        self.notice = ""
+        self._folder = Path(folder)
+        self._name = name
+        self._run = run
+        self._since = since - CLOCK_SECONDS
+        self._files: dict[Path, tuple[Tail, RunLog]] = {}
+        self._summary: float | None = None
+
+    def read(self, series: Series, *, last: bool) -> None:
+        if last or not self._files:
+            self._find()
+        for path, (tail, log) in self._files.items():
+            try:
+                for block in tail.read():
+                    self._add(series, log.feed(block))
+            except (OSError, ValueError) as error:
+                self.notice = f"{path} cannot be read: {error}"
+        if last and not series.arrived and (value := self._last_summary()) is not None:
+            series.add(value)
+
+    def close(self) -> None:
+        for tail, _ in self._files.values():
+            tail.close()
+
+    def _find(self) -> None:
+        """Open the files of runs that began with this attempt."""
+        for path in (file for run in self._runs() for file in run.glob("run-*.wandb")):
+            with contextlib.suppress(OSError):
+                if path not in self._files and path.stat().st_mtime >= self._since:
+                    self._files[path] = Tail(str(path)), RunLog()
+
+    def _runs(self) -> set[Path]:
+        """New directories of runs in the folder, and that of the attempt's own run wherever the script put it."""
+        with contextlib.suppress(OSError, *UNREADABLE):
+            started = msgspec.json.decode((self._folder / RUN_FILE).read_bytes(), type=_Started)
+            if started.attempt == self._run:
+                runs = set(self._folder.glob("wandb/*run-*"))
+                for folder in started.folders:
+                    runs.update(Path(folder).glob(f"wandb/*run-*-{glob.escape(started.id)}"))
+                return runs - {self._folder / name for name in started.earlier}
+        return set()
+
+    def _add(self, series: Series, records: Iterable[Logged]) -> None:
+        for kind, values in records:
+            if (value := values.get(self._name)) is None:
+                continue
+            if kind == "history":
+                series.add(value)
+            else:
+                self._summary = value
+
+    def _last_summary(self) -> float | None:
+        """The value in the summary, for one that was never logged: of the file, or of wandb's older summary file."""
+        for run in self._runs() if self._summary is None else ():
+            with contextlib.suppress(OSError, *UNREADABLE):
+                path = run / "files" / "wandb-summary.json"
+                if path.stat().st_mtime >= self._since and (reading := reading_in(_table_in(path), self._name)):
+                    return reading[0]
+        return self._summary
+
+
+class _Started(msgspec.Struct):
+    """An attempt, as its starter describes it."""
+
+    attempt: int
+    id: str
+    folders: list[str]
+    earlier: list[str]
+    """Runs of earlier attempts in the folder of the trial."""
+
+
+def _table_in(path: Path) -> dict[str, Any]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+
+
+class TrialValues:
+    """The values of one run of a trial, for all objectives."""
+
+    def __init__(
+        self,
+        objectives: Sequence[Objective],
+        attempt: AttemptRow,
+        run: int,
+        report: Path,
+        resolve: Callable[[str], str],
+    ) -> None:
+        """Read what the attempt writes; its reports carry the number of the `run`.
+
+        `resolve` makes the path of a file that the trial writes from the text of an objective.
+        """
+        self.attempt = attempt.number
+        self._series = {objective.name: Series() for objective in objectives}
+        self._sources = {objective.name: _sources(objective, attempt, run, report, resolve) for objective in objectives}
+
+    def read(self, *, last: bool = False) -> None:
+        """Read what was written since the last call."""
+        for name, sources in self._sources.items():
+            for source in sources:
+                source.read(self._series[name], last=last)
+
+    @property
+    def curves(self) -> Mapping[str, Curve]:
+        return {name: series.curve for name, series in self._series.items()}
+
+    @property
+    def count(self) -> int:
+        """How many values were read."""
+        return sum(series.arrived for series in self._series.values())
+
+    @property
+    def notice(self) -> str:
+        return next((one.notice for sources in self._sources.values() for one in sources if one.notice), "")
+
+    def close(self) -> None:
+        for sources in self._sources.values():
+            for source in sources:
+                source.close()
+
+
+def _sources(
+    objective: Objective, attempt: AttemptRow, run: int, report: Path, resolve: Callable[[str], str]
+) -> list[ValueSource]:
+    began = attempt.started or attempt.assigned
+    match objective.source:
+        case "report":
+            return [TextSource(str(report), ReportReader(objective.name, run))]
+        case "regex":
+            return [TextSource(path, reader_for(objective)) for path in (attempt.log, attempt.errors) if path]
+        case "tensorboard":
+            return [EventFiles(resolve(objective.where), objective.name, began)]
+        case "wandb":
+            reported = TextSource(str(report), ReportReader(objective.name, run))
+            return [reported, WandbRuns(resolve(objective.where), objective.name, run, began)]
+        case _:
+            return [TextSource(resolve(objective.where), reader_for(objective), began)]

@@ -1,1 +1,0 @@
-"""What every front end needs: options, job files, submit, control, views."""

@@ -1,1 +1,0 @@
-"""Replay a trace through the planner."""

@@ -1,1 +1,0 @@
-"""The site that is a cluster under Slurm."""

@@ -1,0 +1,116 @@
+"""How many attempts the head keeps waiting in a pilot."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.core.job import Job, Waiting
+from stoker.core.spec import Command, JobSpec, Resources
+from stoker.features.slurm.cluster import Answers, SlurmFact
+from stoker.features.slurm.pilot import AHEAD_SECONDS, FIRST_AHEAD, HELD_UP_SECONDS, MOST_AHEAD, Handed, Pilot
+from stoker.features.slurm.pilot_files import Ready
+
+JOB = Job(1, 1, Command(("true",)), JobSpec(), Waiting(0.0), 0.0)
+_numbers = count(1)
+
+
+def ready(tmp_path: Path) -> Pilot:
+    pilot = Pilot("pilot1", "tag", tmp_path)
+    pilot.get_ready(Ready("n1", 4))
+    return pilot
+
+
+def fill(pilot: Pilot, now: float) -> list[Handed]:
+    """Give it as many attempts as it has room for."""
+    pilot.measure_room(now)
+    given = [Handed(replace(JOB, id=next(_numbers)), now) for _ in range(pilot.room)]
+    for handed in given:
+        pilot.give(str(handed.job_id), handed)
+    return given
+
+
+def test_a_few_wait_in_a_pilot_whose_jobs_are_long(tmp_path: Path) -> None:
+    """What waits at the head can still be given to another pilot."""
+    pilot = ready(tmp_path)
+    given = fill(pilot, 0.0)
+    assert len(given) == FIRST_AHEAD * 4
+    assert pilot.idle_gpus == 4 - len(given)
+    for handed in given[:4]:
+        pilot.note_start(handed, 0.0)
+    assert len(fill(pilot, 60.0)) == 4
+    assert fill(pilot, 120.0) == []
+
+
+@pytest.mark.parametrize(("rate", "ahead"), [(4, FIRST_AHEAD * 4), (100, 100 * AHEAD_SECONDS), (4000, MOST_AHEAD)])
+def test_as_many_wait_as_start_until_the_next_arrive(tmp_path: Path, rate: int, ahead: float) -> None:
+    """The faster it starts and ends them the more it gets, up to a limit."""
+    pilot, waiting, interval = ready(tmp_path), list[Handed](), 0.05
+    runs = Handed(replace(JOB, id=-1), 0.0)
+    pilot.give("runs", runs)
+    pilot.note_start(runs, 0.0)
+    for step in range(100):
+        now = step * interval
+        waiting += fill(pilot, now)
+        for _ in range(min(len(waiting), int((step + 1) * rate * interval) - int(step * rate * interval))):
+            handed = waiting.pop(0)
+            pilot.note_start(handed, now)
+            pilot.forget(str(handed.job_id))
+    assert len(fill(pilot, 5.0)) + len(waiting) == pytest.approx(ahead, rel=0.1)
+
+
+def test_what_fits(tmp_path: Path) -> None:
+    """A job needs the GPUs, and must be able to end before the pilot does."""
+    pilot = ready(tmp_path)
+    pilot.until = 1000.0
+    wide = replace(JOB, spec=JobSpec(resources=Resources(gpus=5)))
+    long = replace(JOB, spec=JobSpec(limit=900.0))
+    assert [pilot.fits(job, 0.0) for job in (JOB, wide, long)] == [True, False, True]
+    assert not pilot.fits(long, 60.0)
+
+
+def test_which_job_could_start_at_once(tmp_path: Path) -> None:
+    """GPUs that the pilot is going to give away are not idle."""
+    pilot = ready(tmp_path)
+    pilot.measure_room(0.0)
+    two, wide = (replace(JOB, spec=JobSpec(resources=Resources(gpus=count))) for count in (2, 4))
+    assert pilot.has_idle(wide, 0.0)
+    pilot.offered = 2
+    assert [pilot.has_idle(job, 0.0) for job in (two, wide)] == [True, False]
+    pilot.leaving = True
+    assert not pilot.has_idle(two, 0.0)
+
+
+def test_short_jobs_are_counted(tmp_path: Path) -> None:
+    """Until they are over; a job without a limit is not short."""
+    pilot = ready(tmp_path)
+    for key, limit in (("1.1", 60.0), ("2.1", None), ("3.1", 599.0)):
+        pilot.give(key, Handed(replace(JOB, spec=JobSpec(limit=limit)), 0.0))
+    assert pilot.short == 2
+    pilot.forget("1.1")
+    assert pilot.short == 1
+
+
+@pytest.mark.parametrize(
+    ("fact", "held_up"),
+    [
+        (SlurmFact("PENDING", "Resources"), True),
+        (SlurmFact("PENDING", "Priority"), True),
+        (SlurmFact("PENDING", "Dependency"), False),
+        (SlurmFact("RUNNING", "None"), False),
+        (None, False),
+    ],
+)
+def test_a_pilot_that_waits_for_gpus_of_others(tmp_path: Path, fact: SlurmFact | None, held_up: bool) -> None:
+    """It does so when Slurm has said it for a while, and not once it is ready."""
+    pilot = Pilot("pilot1", "tag", tmp_path)
+    pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
+    assert pilot.is_held_up is held_up
+    pilot.answers = Answers(fact, 1, 0.0)
+    assert not pilot.is_held_up
+    pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
+    pilot.get_ready(Ready("n1", 4))
+    assert not pilot.is_held_up

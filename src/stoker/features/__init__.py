@@ -1,35 +1,37 @@
 """The features of this installation: each is a directory here, and can be deleted together with its line below.
 
-Nothing else in Stoker names a feature. This module holds names only, so importing it costs nothing.
+Nothing else in Stoker names a feature. This module holds names only and imports nothing: each task on a node of a
+cluster loads it.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
-class FeatureCommand(NamedTuple):
+class FeatureCommand:
     """A command of the command line."""
 
-    module: str
-    sentence: str
-    """For the list of commands."""
-    after: str
-    """The command before it in that list."""
+    def __init__(self, module: str, sentence: str, after: str) -> None:
+        """`sentence` is for the list of commands, `after` the command before it there."""
+        self.module = module
+        self.sentence = sentence
+        self.after = after
 
 
-class Feature(NamedTuple):
+class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
-    commands: Mapping[str, FeatureCommand] = {}
-    reads: str = ""
-    """Function that gives paths of the page's API and their endpoints."""
-    site: str = ""
-    """Function that gives the configuration of the site of a cluster."""
-    nodes: str = ""
-    """Function that shows the nodes of a cluster."""
+    def __init__(
+        self, commands: dict[str, FeatureCommand] | None = None, reads: str = "", site: str = "", nodes: str = ""
+    ) -> None:
+        """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster."""
+        self.commands = commands or {}
+        self.reads = reads
+        self.site = site
+        self.nodes = nodes
 
 
 FEATURES: dict[str, Feature] = {
@@ -76,5 +78,9 @@ def feature_commands() -> dict[str, FeatureCommand]:
 def load(what: str) -> Any:
     """The function of the first feature that offers this; None without such a feature."""
     path = next((path for feature in FEATURES.values() if (path := getattr(feature, what))), "")
+    if not path:
+        return None
+    import importlib
+
     module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name) if path else None
+    return getattr(importlib.import_module(module), name)

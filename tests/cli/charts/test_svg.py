@@ -69,7 +69,7 @@ def test_long_words_are_cut() -> None:
 
 def test_the_page_has_the_same_colours() -> None:
     """A group looks the same there and in a picture."""
-    style = (Path(__file__).parents[2] / "web/src/style.css").read_text()
+    style = (Path(__file__).parents[3] / "web/src/style.css").read_text()
     light = [re.search(rf"--series-{place}: (#[0-9a-f]{{6}});", style) for place in range(len(PALETTE))]
     assert tuple(found[1] for found in light if found) == PALETTE
     assert len(PALETTE) == COLOURS

@@ -161,7 +161,7 @@ def test_a_history_without_its_durations_is_refused(tmp_path: Path) -> None:
 
 def test_the_sample_is_what_its_program_writes() -> None:
     """Its jobs keep a machine of eight GPUs busy, but not more than busy."""
-    program = runpy.run_path(str(Path(__file__).parents[2] / "docs" / "make_sample_trace.py"))
+    program = runpy.run_path(str(Path(__file__).parents[3] / "docs" / "make_sample_trace.py"))
     assert SAMPLE.read_text() == program["sample"]()
     jobs = read_trace(SAMPLE)
     assert len(jobs) == 400

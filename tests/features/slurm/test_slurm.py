@@ -42,7 +42,7 @@ JobId=1 JobName=wrap
 """
 
 
-DATA = Path(__file__).parents[1] / "data/slurm-24.11.5"
+DATA = Path(__file__).parents[2] / "data/slurm-24.11.5"
 """What that release printed, with an array of four, a job that failed and one that waits on three nodes."""
 
 

@@ -191,7 +191,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     name="sweep",
     cls=SweepGroup,
     sentences=SUBCOMMANDS,
-    modules="stoker.cli.commands.sweep_",
+    modules="stoker.features.sweep.commands.",
     files=FILES,
     params=[one for one in start.params if isinstance(one, click.Option)],
     help=start.help,

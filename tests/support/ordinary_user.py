@@ -12,7 +12,7 @@ import pytest
 from support.interpreter import ROOT, make_environment
 from support.users import made_users, reachable_directory, typed_by
 
-CHOSEN = ("cli/test_top.py", "engine", "runner", "store", "system/test_run.py", "system/test_submit.py")
+CHOSEN = ("cli/test_top.py", "runner", "store", "system/test_run.py")
 UNNEEDED = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist")
 
 

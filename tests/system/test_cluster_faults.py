@@ -16,7 +16,7 @@ from support.faults.clusters import replace_program
 from support.faults.table import faketime_library
 from support.optional import refuse
 from support.slurm import Slurm, running_slurm
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def test_a_submit_limit_that_is_smaller_than_an_array(lab: ClusterQueue) -> None
     job = lab.submit("-G", "0", f"{RAN} {until('gate')}", count="0-11")
     wait_until(lambda: len(lab.lines("ran")) == 5)
     reason = "your submit limit in Slurm is reached (QOSMaxSubmitJobPerUserLimit)"
-    wait_until(lambda: reason in lab("status", "--plain").out)
+    wait_until(lambda: reason in lab("status", "--plain").out, pause=0.1)
     (lab.cwd / "gate").touch()
     assert lab.wait(job).code == 0
     assert lab.ran() == list(range(job, job + 12))
@@ -125,7 +125,7 @@ def test_the_controller_is_away_for_a_while(tmp_path: Path) -> None:
         job = lab.submit("-G", "0", f"{RAN} {until('gate')}", count="0-19")
         lab.wait_word("running", job)
         slurm.stop_controller()
-        wait_until(lambda: "Slurm does not answer" in lab("status", "--json").out)
+        wait_until(lambda: "Slurm does not answer" in lab("status", "--json").out, 2 * PATIENCE_SECONDS, pause=0.5)
         assert lab.word(job) == "running"
         slurm.start_controller()
         (lab.cwd / "gate").touch()
@@ -178,7 +178,7 @@ def test_a_suspended_job_is_shown_as_such(lab: ClusterQueue) -> None:
     lab.wait_word("running", job)
     number = slurm_id(lab)
     lab.slurm.run("scontrol", "suspend", number)
-    wait_until(lambda: "suspended in Slurm" in lab("status", "--plain").out)
+    wait_until(lambda: "suspended in Slurm" in lab("status", "--plain").out, pause=0.1)
     (lab.cwd / "gate").touch()
     lab.slurm.run("scontrol", "resume", number)
     assert lab.wait(job).code == 3
@@ -202,9 +202,9 @@ def test_the_shared_directory_is_away(lab: ClusterQueue) -> None:
     aside = lab.home / "aside"
     lab.shared.rename(aside)
     (lab.cwd / "gate").touch()
-    wait_until(lambda: "cannot be reached" in lab("status", "--json").out)
+    wait_until(lambda: "cannot be reached" in lab("status", "--json").out, pause=0.1)
     lab.kill_engine()
-    wait_until(lambda: "cannot be reached" in lab("status", "--json").out)
+    wait_until(lambda: "cannot be reached" in lab("status", "--json").out, pause=0.1)
     assert lab.word(job) == "running"
     aside.rename(lab.shared)
     lab("wait", "--timeout", "30s", str(job))

@@ -76,9 +76,8 @@ def test_the_shared_disk_is_full(tmp_path: Path, slurm: Slurm) -> None:
         for lab in both:
             (lab.cwd / "gate").touch()
         # An order to a pilot may still fit into the last block of its file; a new bundle needs new ones.
-        wait_until(lambda: "No space left" in direct("status", "--json").out)
+        wait_until(lambda: "No space left" in direct("status", "--json").out, pause=0.1)
         wait_until(lambda: any((path.parent.with_name("claims") / "0").exists() for path in disk.rglob("journals/0")))
-        assert direct.word(pending) == "starting"
         ballast.unlink()
         assert direct.wait(pending).code == 5
         for lab, first, second in zip(both, running, waiting, strict=True):

@@ -78,7 +78,7 @@ class TestStatus:
         os.kill(pid, 19)
         try:
             outcome = background("engine", "status")
-            wait_until(lambda: "the engine does not answer" in background("status").err)
+            wait_until(lambda: "the engine does not answer" in background("status").err, pause=0.1)
         finally:
             os.kill(pid, 18)
         assert outcome.code == 3
@@ -331,7 +331,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         assert shown.code == 3
         assert "cannot be written to: No space left on device" in shown.out
         assert "--force" not in shown.out
-        wait_until(lambda: background("engine", "status").code == 0)
+        wait_until(lambda: background("engine", "status").code == 0, pause=0.1)
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "ImportError('libx.so: failed to map segment from shared object')"])

@@ -46,7 +46,7 @@ def test_hooks_are_not_shown(queue: Background) -> None:
     """A hook that runs is in nobody's way on the screen, unless it is asked for."""
     queue.environment["STOKER_ON_FINISH"] = until("gate")
     queue.submit("true")
-    wait_until(lambda: "on_finish" in queue("status", "--hooks").out)
+    wait_until(lambda: "on_finish" in queue("status", "--hooks").out, pause=0.1)
     assert "on_finish" not in queue("status").out
     queue.open_gate("gate")
 

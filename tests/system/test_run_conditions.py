@@ -43,7 +43,7 @@ def test_what_is_missing_of_an_array_is_resumed(stoker: Stoker) -> None:
 def test_after_a_job_of_another_run(stoker: Stoker) -> None:
     """It starts when that one has succeeded, and is skipped where it did not; an unknown id is refused."""
     first = stoker.start("run", "--devices", "0", "--", "sh", "-c", until("gate"))
-    wait_until(lambda: stoker("run", "--devices", "1", "--dry-run", "-d", "1", "--", "true").code == 0)
+    wait_until(lambda: stoker("run", "--devices", "1", "--dry-run", "-d", "1", "--", "true").code == 0, pause=0.1)
     second = stoker.start("run", "--devices", "1", "-d", "1", "--", "touch", "after")
     third = stoker.start("run", "--devices", "2", "-d", "notok:1", "--", "touch", "never")
     (stoker.cwd / "gate").touch()

@@ -229,7 +229,7 @@ def test_a_stream_takes_up_a_lost_job(stoker: Stoker) -> None:
     kill_all(stoker, run)
     (stoker.cwd / "again").touch()
     resumed = stoker.start("run", "--devices", "0", "--resume", "-")
-    wait_until(lambda: '"state":"queued"' in stoker("status", "--json").out)
+    wait_until(lambda: '"state":"queued"' in stoker("status", "--json").out, pause=0.1)
     result = stoker.finish(resumed, line + "\n")
     assert (result.code, stoker.lines("ran")) == (0, ["up", "up", "done"]), result.err
     assert json.loads(stoker("status", "--json").out)["counts"] == {"active": 0, "waiting": 0, "held": 0}

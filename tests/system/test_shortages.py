@@ -84,7 +84,7 @@ def test_no_room_for_logs(background: Background) -> None:
         (after,) = background.submit("true", resources=CPU, after=(Dependency(short[0]),))
         (other,) = background.submit("true", resources=CPU)
         background.wait_over(other)
-        wait_until(lambda: "No space left on device" in background("engine", "status").out)
+        wait_until(lambda: "No space left on device" in background("engine", "status").out, pause=0.1)
         assert "cannot write its output" in background("status", "--plain").out
         assert not any(isinstance(background.job(job).state, Ended) for job in (*short, after))
         for number in range(2):
@@ -102,7 +102,7 @@ def test_the_directory_of_logs_cannot_be_written(background: Background) -> None
     logs.rename(logs.with_suffix(".away"))
     logs.touch()
     assert background("resume", "1").code == 0
-    wait_until(lambda: "cannot write its output" in background("status", "--plain", "1").out)
+    wait_until(lambda: "cannot write its output" in background("status", "--plain", "1").out, pause=0.1)
     logs.unlink()
     logs.with_suffix(".away").rename(logs)
     background.wait_over(1)
@@ -117,7 +117,7 @@ def test_a_trial_that_had_no_room_for_its_log_keeps_its_value(background: Backgr
         (disk / "ballast").touch()
         words = ["-G", "0", "--objective", "loss:min", "-o", str(disk / "%j.log"), "--style", "none"]
         said = background("sweep", "--parsable", "x=1", *words, "--", sys.executable, str(script))
-        wait_until(lambda: "cannot write its output" in background("status", "--plain").out)
+        wait_until(lambda: "cannot write its output" in background("status", "--plain").out, pause=0.1)
         (disk / "ballast").unlink()
         (trial,) = wait_sweep(background, int(said.out))["trials"]
         with background.open_store() as store:

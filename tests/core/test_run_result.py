@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Event, Exited, JobEvent, Result, State, Waiting
+from stoker.core.job import Ended, Event, Exited, JobEvent, State, Waiting
+from stoker.core.outcomes import Result
 from stoker.core.run_result import KEPT_FAILURES, Tally, parse_halt
 from support.build import a_job, declared
 

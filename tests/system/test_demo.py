@@ -12,7 +12,8 @@ import pytest
 from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
 from stoker.cli.foreground import RunView
 from stoker.cli.views.run_lines import LineView
-from stoker.core.job import Ended, Exited, JobEvent, Result
+from stoker.core.job import Ended, Exited, JobEvent
+from stoker.core.outcomes import Result
 from support.build import a_job
 from support.terminal import isolated
 

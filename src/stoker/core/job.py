@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
+from stoker.core.outcomes import RETRIED, CancelResult, Result
 from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, Trial, with_fields
 
 LOSSES_ALLOWED = 3
@@ -16,14 +17,6 @@ LOSSES_ALLOWED = 3
 
 SHARED_FAILURES_ALLOWED = 2
 """How often an attempt may fail because of co-tenants before the job runs exclusively."""
-
-Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
-
-GOOD_RESULTS = ("done", "stopped")
-"""Results of jobs that did not fail: the rule of a sweep ends a job early because it knows enough."""
-
-CancelResult = Literal["cancelled", "stopped"]
-"""Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
 
 Why = Literal["exited", "timeout", "stopped", "refused"]
 
@@ -419,7 +412,7 @@ def _exited(job: Job, event: Exited) -> Job:
             return _requeued(job, event)
         result = "oom" if event.cause == "oom" else result
     ended = Ended(result, event.at, event.code, event.signal, note, event.said)
-    if result not in ("failed", "timeout", "oom"):
+    if result not in RETRIED:
         return _ended(job, ended)
     failures = job.failures + 1
     again = failures <= job.spec.retries and event.why != "refused" and _is_worth_a_retry(job.spec, ended)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from stoker.core.job import CancelResult
+from stoker.core.outcomes import CancelResult
 from stoker.core.spec import JobSpec
 
 

@@ -7,7 +7,8 @@ from collections import Counter
 from msgspec import Struct, field
 
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Result, Started
+from stoker.core.job import Ended, Exited, Job, JobEvent, Lost, Started
+from stoker.core.outcomes import Result
 
 KEPT_FAILURES = 1000
 

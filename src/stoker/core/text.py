@@ -110,9 +110,7 @@ def on_one_line(text: str) -> str:
 
 def outcome(state: Ended) -> str:
     """How a job ended: `exit 1`, `signal 9 (SIGKILL)`, `timeout`."""
-    if state.result == "done":
-        return "done"
-    if state.result in ("timeout", "cancelled", "stopped", "skipped", "lost", "oom"):
+    if state.result != "failed":
         return state.result
     return f"signal {state.signal}" if state.signal else f"exit {state.code}"
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Cancelled, CancelResult, Job, JobEvent, Queued, Running, Stopping
+from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping
 from stoker.core.learning import Live
+from stoker.core.outcomes import CancelResult
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.engine.job_table import Jobs

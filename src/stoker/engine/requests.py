@@ -6,19 +6,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stoker.core.job import (
-    CancelResult,
-    Edited,
-    Ended,
-    Job,
-    OnHold,
-    Paused,
-    Queued,
-    Resumed,
-    Retried,
-    Stopping,
-    Waiting,
-)
+from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
+from stoker.core.outcomes import CancelResult
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields

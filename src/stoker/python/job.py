@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from stoker.core.errors import JobFailed, NoSuchJob, StokerError
-from stoker.core.job import Active, CancelResult, Ended, Queued, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_handed_over, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
+from stoker.core.outcomes import CancelResult
 from stoker.core.requests import Cancel
 from stoker.core.text import printable, title
 from stoker.core.units import duration_text

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.core.job import Job
+from stoker.core.outcomes import FAILURES
 from stoker.core.settings import Policy
 from stoker.store.filters import NO_FILTER, NOT_NESTED, NOT_ON_FINISH, SCOPES, Filter, Scope, condition, sql_pattern
 from stoker.store.reader import Reader
@@ -260,7 +261,7 @@ def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
         f"SELECT state, count(*), min(task), max(task), max(id), max(ended) FROM jobs WHERE {where} GROUP BY state",
         *values,
     )
-    failed = [row for row in rows if row[0] not in ("done", "cancelled", "stopped", "skipped")]
+    failed = [row for row in rows if row[0] in FAILURES]
     (telling,) = past_of(reader, [max(row[4] for row in failed or rows)])
     ((gpu_seconds, started, peak),) = reader.rows(
         f"SELECT sum({_GPU_SECONDS}), min(attempts.started), max(measures.peak)"

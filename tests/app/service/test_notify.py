@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from stoker.app.jobs.targets import parse_targets, shown_target
 from stoker.app.service.notify import summary
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Job, Result, Waiting
+from stoker.core.job import Ended, Job, Waiting
+from stoker.core.outcomes import Result
 from stoker.core.spec import Command, JobSpec
 
 

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.app.views.failure import failure_text
-from stoker.core.job import Assigned, Ended, Job, Result
+from stoker.core.job import Assigned, Ended, Job
+from stoker.core.outcomes import Result
 from stoker.store.logs import LONGEST_SAID
 from stoker.store.schema import Change
 from stoker.store.writer import Store

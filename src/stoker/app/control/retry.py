@@ -14,8 +14,9 @@ from stoker.app.control.requests import Control, Unanswered, abandoned, ask, car
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.select import jobs_in_order
 from stoker.core.errors import UsageError
-from stoker.core.job import GOOD_RESULTS, Ended, Job, id_text
+from stoker.core.job import Ended, Job, id_text
 from stoker.core.launch import shown_command
+from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
 from stoker.core.text import outcome, printable
 from stoker.store import queries

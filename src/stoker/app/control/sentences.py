@@ -7,7 +7,8 @@ from typing import NamedTuple, get_args
 
 from msgspec import Struct
 
-from stoker.core.job import Job, Result, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
+from stoker.core.outcomes import Result
 from stoker.core.text import text_for_json
 
 SCHEMA = "stoker.change/1"

@@ -14,14 +14,13 @@ from msgspec import Struct
 from stoker.app.jobs.signals import check_early_signal, parse_early_signal
 from stoker.app.jobs.targets import parse_targets
 from stoker.core.errors import StokerError, UsageError
+from stoker.core.outcomes import RETRIED
 from stoker.core.selectors import Named, parse_selection
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Dependency, JobSpec, Resources, parse_array
 from stoker.core.units import parse_duration, parse_size, size_text
 from stoker.devices.interface import user_name
 
-RETRY_RESULTS = ("failed", "oom", "timeout")
-"""Results after which --retry-on may run a job again; a lost job is queued again anyway."""
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
 LEAST_VRAM = 2**20
@@ -323,9 +322,9 @@ def parse_retry_on(text: str) -> tuple[str, ...]:
     """Results and exit codes after which to retry: `oom,timeout,75`."""
     words = [word.strip().lower() for word in text.split(",")]
     for word in words:
-        if word not in RETRY_RESULTS and not (re.fullmatch(_CODE, word) and 1 <= int(word) <= 255):
+        if word not in RETRIED and not (re.fullmatch(_CODE, word) and 1 <= int(word) <= 255):
             what = f"{word!r} is neither a result nor an exit code" if word else f"{text!r} contains an empty item"
-            raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRY_RESULTS)} or codes from 1 to 255")
+            raise UsageError(f"--retry-on: {what}", f"name {', '.join(RETRIED)} or codes from 1 to 255")
     return tuple(dict.fromkeys(words))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, Result, Waiting, is_handed_over
-from stoker.core.outcomes import LETTERS
+from stoker.core.job import Job, Queued, Waiting, is_handed_over
+from stoker.core.outcomes import LETTERS, Result
 from stoker.core.selectors import (
     All,
     Last,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT
 from stoker.core.logs.text import without_colours
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import printable, shortened
 from stoker.store.logs import LONGEST_SAID, last_line, read_tail
 from stoker.store.reader import Reader
 
 LONGEST_LINE = 400
 LOG_BYTES = 16 * 1024
-NOT_FAILED = ("done", "cancelled", "stopped", "skipped")
 
 
 def failure_text(store: Reader, job: Job) -> str:
@@ -19,7 +19,7 @@ def failure_text(store: Reader, job: Job) -> str:
 
     Empty for a job that did not fail, and where its log is gone or is a terminal.
     """
-    if not isinstance(job.state, Ended) or job.state.result in NOT_FAILED:
+    if not isinstance(job.state, Ended) or job.state.result not in FAILURES:
         return ""
     return said_at_end(job.state.note or job.state.said, newest_log(store, job.id))
 

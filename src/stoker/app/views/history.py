@@ -10,11 +10,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import exactly, moment
-from stoker.app.views.failure import NOT_FAILED, said_at_end
+from stoker.app.views.failure import said_at_end
 from stoker.core.amounts import VramMode, amount_now, mode_of, resources_of_attempts
 from stoker.core.device import Device
-from stoker.core.job import Ended, Result, id_text
+from stoker.core.job import Ended, id_text
 from stoker.core.launch import INHERIT, shown_command
+from stoker.core.outcomes import FAILURES, Result
 from stoker.core.selectors import tasks_text
 from stoker.core.text import text_for_json, title_text
 from stoker.store import queries
@@ -210,7 +211,7 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
 
 def _note(ended: Ended, last: AttemptRow | None) -> str:
     """What is known of the end; of a failure that nobody noted, the telling line of the log."""
-    if last is None or ended.result in NOT_FAILED:
+    if last is None or ended.result not in FAILURES:
         return ended.note
     log = last.errors or last.log
     return said_at_end(ended.note or ended.said, "" if log == INHERIT else log)

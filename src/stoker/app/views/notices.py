@@ -8,6 +8,7 @@ from stoker.app.jobs.local_time import exactly
 from stoker.app.views.facts import Knowledge
 from stoker.app.views.model import FailedJob, InterruptedRun
 from stoker.core.job import Ended, id_text
+from stoker.core.outcomes import FAILURES
 from stoker.core.selectors import number_ranges
 from stoker.core.text import outcome, text_for_json, title_text
 from stoker.store import queries
@@ -18,7 +19,6 @@ RECENT_SECONDS = 3600.0
 MOST_FAILURES = 5
 LONGEST_IDS = 38
 """Characters of the ids in a command, which must fit on a narrow screen."""
-FAILED = ("failed", "oom", "timeout", "lost")
 
 
 def interrupted_runs(knowledge: Knowledge) -> list[InterruptedRun]:
@@ -48,7 +48,7 @@ def ranges_text(ids: Sequence[int]) -> str:
 def recent_failures(knowledge: Knowledge) -> list[FailedJob]:
     """The jobs that failed within the last hour, the newest first."""
     store = knowledge.store
-    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, Filter(states=FAILED)), MOST_FAILURES)
+    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
     if not past:
         return []
     from stoker.app.views.failure import failure_text  # it reads logs, which most screens do not need

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.timeline import Bar, Lane, Timeline, colour_key
 from stoker.cli.charts.svg import FAINT, GRID, INK, PALETTE, RED, Clock, Drawing, fitted, ink_on, tinted
+from stoker.core.outcomes import FAILURES
 from stoker.core.units import size_text, watch_text
 
 WIDTH = 1100.0
@@ -16,7 +17,6 @@ TOP = 34.0
 LANE = 66.0
 HEAT = 8.0
 GAP = 14.0
-FAILED = ("failed", "oom", "timeout", "lost")
 NO_GROUP = "no group"
 LEAST_LABEL = 11.0
 """Height of a bar from which on it has words inside, and width from which on a failure is marked."""
@@ -106,14 +106,14 @@ def _bar(chart: _Chart, bar: Bar, lane: Lane, lane_top: float) -> None:
         return
     if bar.end is None and bar.expected_end is not None:
         _expected(chart, bar, (chart.now, bar.expected_end.timestamp()), lane_top, labelled=False)
-    colour, tip = RED if bar.state in FAILED else chart.colour(bar), tip_of(bar, chart.now)
+    colour, tip = RED if bar.state in FAILURES else chart.colour(bar), tip_of(bar, chart.now)
     left, top, width, height = box = _box((start, end), bar, chart.clock, lane_top)
     drawing.rect(box, tinted(colour, _RESERVED), stroke=colour, rounded=2, tip=tip)
     used, ink = _used(bar, lane), ink_on(tinted(colour, _USED))
     drawing.rect((left, top + height * (1 - used), width, height * used), tinted(colour, _USED), rounded=2, tip=tip)
     if height >= LEAST_LABEL:
         _words(drawing, bar, box, ink, "on")
-    if bar.state in FAILED and width >= LEAST_LABEL:
+    if bar.state in FAILURES and width >= LEAST_LABEL:
         at = left + width - 3, top + min(height - 2, 13)
         drawing.text(at, "✗", anchor="end", fill=ink, bold=True, kind="on")
 

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.job_files import Listed, Unusable
 from stoker.app.jobs.options import JobOptions
-from stoker.core.job import Ended, JobEvent, Result, Running
+from stoker.core.job import Ended, JobEvent, Running
+from stoker.core.outcomes import Result
 from stoker.core.spec import Command
 from stoker.engine.foreground import Foreground, View
 from stoker.store.logs import last_line

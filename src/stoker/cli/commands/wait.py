@@ -20,7 +20,8 @@ from stoker.app.views.model import RunCounts
 from stoker.cli.completion import complete_jobs
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
-from stoker.core.job import GOOD_RESULTS, Ended, Job, Result, id_text
+from stoker.core.job import Ended, Job, id_text
+from stoker.core.outcomes import GOOD_RESULTS, Result
 from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
 from stoker.store import queries

@@ -27,6 +27,7 @@ from stoker.cli.views.text import (
     or_dash,
     padded,
 )
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
 
@@ -109,7 +110,7 @@ def header_line(status: Status | None, clock: str, width: int, *, readonly: bool
     if status is None:
         return (Span("stoker", "heading"), Span(f"{clock} ".rjust(width - 6)))
     badge = (Span(" SIM ", "simulated"), Span(" ")) if status.simulated else ()
-    failed = sum(count for word, count in status.today.items() if word in ("failed", "oom", "timeout", "lost"))
+    failed = sum(count for word, count in status.today.items() if word in FAILURES)
     counts = status.total or status.counts
     right: Line = (
         *((Span("read-only  ", "odd"),) if readonly else ()),

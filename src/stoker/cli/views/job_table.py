@@ -19,7 +19,7 @@ from stoker.cli.views.text import (
     short_size,
     table_lines,
 )
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import FAILURES, JobWord
 from stoker.core.text import printable, without_common_leads
 from stoker.core.units import ago_text, count_text, left_text, watch_text
 
@@ -42,10 +42,7 @@ LOOKS: dict[JobWord, Look] = {
     "held": "odd",
     "blocked": "odd",
     "scheduled": "odd",
-    "failed": "bad",
-    "oom": "bad",
-    "timeout": "bad",
-    "lost": "bad",
+    **dict.fromkeys(FAILURES, "bad"),
 }
 
 

@@ -16,6 +16,7 @@ from stoker.cli.views.text import cells
 from stoker.core.amounts import amount_now
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import after, outcome, printable, shortened, title
 from stoker.core.units import count_text, duration_text, size_text
 from stoker.store.logs import Tail
@@ -53,7 +54,7 @@ class LineView:
         if isinstance(state, Ended):
             ran = after(job, job_event.started)
             note = f" ({printable(state.note)})" if state.note else ""
-            word = state.result if state.result in ("done", "cancelled", "stopped") else "FAILED"
+            word = "FAILED" if state.result in (*FAILURES, "skipped") else state.result
             said = f" {outcome(state)}" if word == "FAILED" else ""
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
 

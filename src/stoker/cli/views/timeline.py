@@ -26,11 +26,11 @@ from stoker.cli.views.text import (
     padded,
     short_size,
 )
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import printable
 from stoker.core.units import count_text
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
-FAILED = ("failed", "oom", "timeout", "lost")
 GROUP_LOOKS: tuple[Look, ...] = ("bar0", "bar1", "bar2", "bar3", "bar4")
 """Colours of groups; jobs without a group have the first."""
 _INSIDE: dict[Look, Look] = {
@@ -182,7 +182,7 @@ def _draw(
     top = grid[_rows_of(bar, len(grid))[-1]]
     if labelled:
         _label(top, bar, first, after, look)
-    if bar.state in FAILED and not expected:
+    if bar.state in FAILURES and not expected:
         top[after - 1] = Cell("✗", "bad")
 
 
@@ -194,7 +194,7 @@ def _rows_of(bar: Bar, rows: int) -> Sequence[int]:
 
 def _label(row: list[Cell], bar: Bar, first: int, after: int, look: Look) -> None:
     """The id, and as much of the title as there is room for, inside of the bar."""
-    room = after - first - 2 - (bar.state in FAILED)
+    room = after - first - 2 - (bar.state in FAILURES)
     title = one_line(bar.title)
     text = bar.label if cells(bar.label) + 4 > room else clip(f"{bar.label} {title}", room)
     if cells(text) > room or room < LEAST_LABEL - 1 or not text.isprintable() or cells(text) != len(text):
@@ -205,7 +205,7 @@ def _label(row: list[Cell], bar: Bar, first: int, after: int, look: Look) -> Non
 
 def bar_look(bar: Bar) -> Look:
     """The colour of a group; failures are red."""
-    if bar.state in FAILED:
+    if bar.state in FAILURES:
         return "bad"
     return GROUP_LOOKS[0] if not bar.group else GROUP_LOOKS[1 + sum(bar.group.encode()) % (len(GROUP_LOOKS) - 1)]
 

@@ -11,6 +11,7 @@ from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, s
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.cli.views.job import peak_text
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text
 from stoker.features.report.report import Failure, Report
@@ -98,9 +99,7 @@ def _left_out(report: Report) -> str:
 
 
 def _numbers(report: Report) -> str:
-    failed = sum(
-        count for word, count in report.outcomes.items() if word not in ("done", "cancelled", "stopped", "skipped")
-    )
+    failed = sum(count for word, count in report.outcomes.items() if word in FAILURES)
     numbers = [
         (str(sum(report.outcomes.values())), "jobs ended"),
         (str(failed), "failed"),

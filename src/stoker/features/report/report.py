@@ -16,6 +16,7 @@ from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.app.views.usage import busy_seconds
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job
+from stoker.core.outcomes import FAILURES
 from stoker.core.text import text_for_json
 from stoker.core.units import DAY
 from stoker.store import queries
@@ -29,7 +30,6 @@ MOST_JOBS = 10_000
 SLOWEST = 10
 MOST_FAILURES = 30
 LAST_LINES = 20
-NOT_FAILED = ("done", "cancelled", "stopped")
 
 
 class Failure(Struct, frozen=True):
@@ -109,7 +109,7 @@ def _report(knowledge: Knowledge, jobs: Sequence[Job], title: str, period: Perio
     since = _since(knowledge, jobs, period)
     until = None if len(ended) < len(jobs) or not ended else max(line.ended.timestamp() for line in ended)
     timeline = timeline_of(knowledge, Period(since), until, only=None if period else set(ids), trim=True)
-    failed = [line for line in reversed(ended) if line.state not in NOT_FAILED]
+    failed = [line for line in reversed(ended) if line.state in FAILURES]
     return Report(
         schema=SCHEMA,
         at=exactly(knowledge.now),

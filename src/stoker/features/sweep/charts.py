@@ -7,7 +7,7 @@ from math import isfinite
 
 from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.job import GOOD_RESULTS
+from stoker.core.outcomes import GOOD_RESULTS
 from stoker.features.sweep.model.importance import best_so_far
 from stoker.features.sweep.model.objective import Curve, Objective, score
 from stoker.features.sweep.model.space import Scalar, value_text

@@ -15,7 +15,8 @@ from msgspec import Struct
 from stoker.app.jobs.local_time import exactly, moment
 from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
-from stoker.core.job import GOOD_RESULTS, Ended, Job, state_word
+from stoker.core.job import Ended, Job, state_word
+from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.text import text_for_json
 from stoker.features.sweep.model.importance import METHOD, importance_of, pareto, saved_seconds
 from stoker.features.sweep.model.objective import Curve, Objective, parse_objectives, score

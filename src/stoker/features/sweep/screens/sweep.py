@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.cli.views.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
+from stoker.core.outcomes import FAILURES, GOOD_RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text
 from stoker.features.sweep.view import BestView, SweepLine, SweepView, TrialView, tuned_names
@@ -16,12 +17,8 @@ if TYPE_CHECKING:
 SHOWN_BEST = 5
 SHOWN_RUNNING = 8
 ORDER = (
-    "done",
-    "stopped",
-    "failed",
-    "oom",
-    "timeout",
-    "lost",
+    *GOOD_RESULTS,
+    *FAILURES,
     "cancelled",
     "skipped",
     "running",
@@ -32,11 +29,8 @@ ORDER = (
 )
 LOOKS: dict[str, Look] = {
     "done": "good",
-    "failed": "bad",
-    "oom": "bad",
-    "timeout": "bad",
-    "lost": "bad",
     "stopped": "faint",
+    **dict.fromkeys(FAILURES, "bad"),
 }
 LONGEST_VALUE = 24
 

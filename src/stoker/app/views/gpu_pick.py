@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.dry_run import slots_of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from typing import ClassVar
@@ -30,6 +32,8 @@ from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
 
+LEAVE_SECONDS = 5.0
+"""How long the terminal may take to be restored after a signal."""
 LOOK_SECONDS = 1.0
 """Seconds between two looks whether something changed."""
 READ_SECONDS = {"samples": 30.0, "timeline": 3.0, "history": 2.0}
@@ -114,8 +118,20 @@ class Top(App[None]):
 
     def on_load(self) -> None:
         """Leave as after `q` when a signal ends the program, so that the terminal is restored."""
+        loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self.exit, None, 128 + number)
+            signal.signal(number, lambda number, _: self._leave(loop, 128 + number))
+
+    def _leave(self, loop: asyncio.AbstractEventLoop, code: int) -> None:
+        """Restore the terminal and exit, or exit only.
+
+        If the terminal is gone, Textual waits for ever until it takes the last text. So this is an ordinary handler,
+        which Python runs also while the loop waits there.
+        """
+        end = threading.Timer(LEAVE_SECONDS, os._exit, [code])
+        end.daemon = True
+        end.start()
+        loop.call_soon_threadsafe(self.exit, None, code)
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # after Ctrl-Z it is empty

@@ -56,7 +56,7 @@ class BoundedConnection(H11Protocol):
 
 
 class LoopErrors:
-    """Handles errors of the event loop: a shortage of files is told once a minute, and not at each connection."""
+    """Handles errors of the event loop; reports a shortage of files once a minute, not at each connection."""
 
     def __init__(self) -> None:
         self._next = 0.0

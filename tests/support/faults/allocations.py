@@ -82,7 +82,7 @@ def kill(pids: list[int]) -> None:
 
 
 def strike(queue: Heads, role: str, pause: float, *, pilots: bool) -> None:
-    """Submit jobs, and kill what is above them, so many seconds after all of them run."""
+    """Submit jobs, wait until all run, and kill the processes above them after a pause."""
     before = len(queue.lab.lines("began"))
     queue.submit(WORK, "-G", "1", code=0, tasks=TASKS)
     wait_until(lambda: len(queue.lab.lines("began")) >= before + TASKS)

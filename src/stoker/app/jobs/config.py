@@ -460,7 +460,12 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def cluster_site(name: str, settings: ClusterSettings) -> Any:
     """The configuration of the site of a cluster, for an engine of this process."""
-    make = load("site")
-    if make is None:
+    return cluster_part("site")(name, settings, current_user(), os.environ)
+
+
+def cluster_part(what: str) -> Any:
+    """A function of the feature that has clusters."""
+    function = load(what)
+    if function is None:
         raise UsageError("this installation has no clusters", "the feature slurm was removed from it")
-    return make(name, settings, current_user(), os.environ)
+    return function

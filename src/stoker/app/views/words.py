@@ -37,7 +37,7 @@ def last_mishap(events: Iterable[Event]) -> Exited | None:
 
 
 def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable[Device], typed: str) -> str:
-    """What to try for a job that finally failed with out of memory; `had` are the devices of its last attempt."""
+    """Advice for a job that failed with out of memory at last; `had` are the devices of its last attempt."""
     retry = f"stoker retry{typed}"
     if event.shared:
         return f"other processes on its GPU used the memory; retry on an exclusive GPU: {retry} --vram all"

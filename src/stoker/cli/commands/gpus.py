@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from stoker.app.jobs.config import cluster_part
 from stoker.app.jobs.options import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
@@ -17,7 +18,6 @@ from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
 from stoker.core.text import printable
-from stoker.features import load
 from stoker.store.paths import paths_here
 
 
@@ -66,10 +66,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
 
 
 def _show_cluster(name: str, screen: Screen) -> int:
-    show = load("nodes")
-    if show is None:
-        raise UsageError("this installation has no clusters", "the feature slurm was removed from it")
-    show(name, screen)
+    cluster_part("nodes")(name, screen)
     return 0
 
 

@@ -139,7 +139,7 @@ def is_stalled(answers: Answers) -> bool:
 
 
 def heard(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:
-    """The answers after one more, which came so many seconds after the last.
+    """Add an answer to those before; it came `seconds` after the last one.
 
     Slurm forgets a task that is over after MinJobAge, often 300 s; what it said of it before still counts.
     """

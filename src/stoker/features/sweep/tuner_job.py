@@ -24,7 +24,7 @@ from stoker.store.paths import Paths
 RESTARTS = 1000
 TRY_AGAIN = 75
 """Exit code of an adviser that has to be started again."""
-RETRIED = (str(TRY_AGAIN), "1", "129", "137", "143")
+RETRIED_CODES = (str(TRY_AGAIN), "1", "129", "137", "143")
 """Exit codes after which the next adviser continues: its own, that of a Python that could not start, and those of an
 adviser that was killed by HUP, KILL or TERM, and not cancelled."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
@@ -133,7 +133,7 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
         limit=None,
         signal=None,
         retries=RESTARTS,
-        retry_on=RETRIED,
+        retry_on=RETRIED_CODES,
         requeue=True,
         always_requeue=True,
         at_once=None,

@@ -24,7 +24,7 @@ from stoker.features.sweep.store import StoredSweep, add_sweep, stop_sweep, tria
 from stoker.features.sweep.trials import TrialJob, all_trials
 from stoker.features.sweep.tuner import loop
 from stoker.features.sweep.tuner.loop import NO_ENGINE_SECONDS, Adviser, only_adviser
-from stoker.features.sweep.tuner_job import RETRIED, TRY_AGAIN
+from stoker.features.sweep.tuner_job import RETRIED_CODES, TRY_AGAIN
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.schema import Change
@@ -289,7 +289,7 @@ def test_a_log_without_room_does_not_end_the_sweep(tmp_path: Path) -> None:
             timeout=PATIENCE_SECONDS,
             check=False,
         )
-    assert str(ended.returncode) in RETRIED
+    assert str(ended.returncode) in RETRIED_CODES
     assert ended.returncode == TRY_AGAIN
 
 

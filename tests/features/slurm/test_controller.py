@@ -104,6 +104,16 @@ def test_nothing_is_submitted_where_no_command_understands_the_controller(fake: 
     assert not fake.controller.knows_limits
 
 
+def test_the_controller_goes_away_between_two_questions_of_squeue(fake: Fake) -> None:
+    """squeue prints the jobs and exits with 0; the next question must not wait for twenty times its duration."""
+    words = "slurm_load_partitions: Unable to contact slurm controller (connect failure)"
+    (fake.answer.parent / "squeue").write_text(f"#!/bin/sh\ncat {fake.answer}; echo '{words}' >&2\n")
+    fake.answer.write_text(squeue_line("12", "a"))
+    fake.controller.forget(f"{TAG}a", 0)
+    wait_until(lambda: fake.step() or fake.controller.trouble)
+    assert "Slurm does not answer" in fake.controller.trouble
+
+
 def test_drained_nodes_are_forgotten_when_they_are_not_asked_for(fake: Fake) -> None:
     """A node may be in use again when the next pilot starts there."""
     (fake.answer.parent / "sinfo").write_text("#!/bin/sh\necho n1\n")

@@ -139,7 +139,10 @@ class SlurmCommands:
             return None
         self._running = None
         with out, err:
-            return Done(kind, subject, code == 0, _text(out), read_error(_text(err)), began, seconds)
+            error = read_error(_text(err))
+            # squeue exits with 0 if the controller goes away between its two questions, jobs and partitions.
+            ok = code == 0 and (kind == "submit" or not _AWAY.search(error))
+            return Done(kind, subject, ok, _text(out), error, began, seconds)
 
     def close(self) -> None:
         """Leave; a command under way ends by itself."""

@@ -14,6 +14,7 @@ from typing import IO
 import pytest
 from msgspec import Struct
 
+from support.forked import Forked, can_fork
 from support.wait import PATIENCE_SECONDS, wait_until
 
 PROGRAM = str(Path(sys.executable).parent / "stoker")
@@ -60,10 +61,12 @@ class Stoker:
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a command line and leave it running."""
-        process = subprocess.Popen(
+        variables = {**self.environment, **(environment or {})}
+        command = Forked if can_fork(variables) else subprocess.Popen
+        process = command(
             [PROGRAM, *arguments],
             cwd=cwd or self.cwd,
-            env={**self.environment, **(environment or {})},
+            env=variables,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

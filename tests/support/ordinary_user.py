@@ -33,6 +33,7 @@ def run_tests() -> int:
         subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", place], check=True, timeout=60)
         environment = {name: value for name, value in os.environ.items() if name != "CI"}
         environment |= {"HOME": str(place), "TMPDIR": str(place), "USER": user.name, "LOGNAME": user.name}
+        environment["STOKER_TEST_PROGRAM"] = "1"  # each command as a program of its own
         environment["PATH"] = f"{programs}:/usr/local/bin:/usr/bin:/bin"
         start = [
             str(programs / "python"),

@@ -29,7 +29,7 @@ MESSAGES_INTERVAL = 10.0
 """Seconds between two looks for messages of the head, where no signal of Slurm's comes through."""
 FULL_PAUSE = 1.0
 """Seconds before the journal is written again that the shared directory refused."""
-TERM_SECONDS = 0.1
+TERM_SECONDS = 0.5
 """How much later than the command this process may get Slurm's TERM."""
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 """Errors of a shared directory that may pass."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.options import current_user
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Queued, Returned, Started
+from stoker.core.job import Assigned, Ended, Event, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.text import printable
@@ -233,7 +233,7 @@ class Pilot:
         attempt = self._taken.get(job.id)
         if attempt is None or self._ended_by_slurm:
             return
-        if isinstance(event, Exited) and event.code == TERMINATED and event.why == "exited" and self._is_terminated():
+        if _may_be_slurms_doing(event) and self._is_terminated():
             return
         if isinstance(event, Started):
             devices = tuple(f"{self._plan.cluster}:{self._node} {device.label}" for device in job_event.devices)
@@ -272,6 +272,12 @@ class Pilot:
         held = {job.id for job in self._runtime.engine.held}
         for job_id in [job_id for job_id in self._taken if job_id not in held]:
             self._give_back(job_id)
+
+
+def _may_be_slurms_doing(event: Event) -> bool:
+    """Whether an attempt ended as it does when Slurm ends the pilot: by TERM, or with its worker."""
+    ended = isinstance(event, Exited) and event.code == TERMINATED and event.why == "exited"
+    return ended or isinstance(event, Lost)
 
 
 def _key(job: Job) -> str:

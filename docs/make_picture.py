@@ -23,9 +23,9 @@ from stoker.app.views.run import Recent
 from stoker.app.views.status import status_of
 from stoker.cli.commands.demo import Demonstration, demo_jobs
 from stoker.cli.foreground import Batch, Request, RunReader
-from stoker.cli.views.run import drawing, render_run
-from stoker.cli.views.status import render_status
-from stoker.cli.views.text import Line
+from stoker.cli.screens.run import drawing, render_run
+from stoker.cli.screens.status import render_status
+from stoker.cli.screens.text import Line
 from stoker.core.job import JobEvent
 from stoker.devices.detect import simulate
 from stoker.engine.foreground import Foreground, Setup

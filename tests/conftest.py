@@ -10,7 +10,7 @@ from support.bare import Notes
 from support.optional import NOTES
 from support.signals import reset_for_children
 
-_FIRST = ("system/test_storm", "system/test_faults", "system/", "devices/", "runner/")
+_FIRST = ("/system/test_storm", "/system/test_faults", "/system/", "/devices/", "/runner/")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,4 +26,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _haste(item: pytest.Item) -> int:
-    return next((place for place, part in enumerate(_FIRST) if f"/tests/{part}" in str(item.path)), len(_FIRST))
+    return next((place for place, part in enumerate(_FIRST) if part in str(item.path)), len(_FIRST))

@@ -92,7 +92,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "platformdirs": "stoker.store.paths",
     "pynvml": "stoker.devices",
     "click": ("stoker.cli", "stoker.features"),
-    "rich": ("stoker.cli.views.run", "stoker.cli.top"),
+    "rich": ("stoker.cli.screens.run", "stoker.cli.top"),
     "textual": "stoker.cli.top",
     "apprise": ("stoker.app.service.notify", "stoker.app.jobs.targets"),
     "cloudpickle": "stoker.python",

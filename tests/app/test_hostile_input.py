@@ -19,9 +19,9 @@ from stoker.app.jobs.options import Surroundings, spec_of
 from stoker.app.views.facts import Knowledge, read_statuses
 from stoker.app.views.gpus import gpus_of
 from stoker.app.views.status import status_of
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import DEVICE_COLUMNS, JOB_COLUMNS, plain_lines
-from stoker.cli.views.status import render_status
+from stoker.cli.screens.gpus import render_gpus
+from stoker.cli.screens.plain import DEVICE_COLUMNS, JOB_COLUMNS, plain_lines
+from stoker.cli.screens.status import render_status
 from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.app.control.sentences import SENTENCES, result
-from stoker.cli.views.changes import grouped_lines
+from stoker.cli.screens.changes import grouped_lines
 from stoker.core.job import Ended, OnHold, Running, State, Waiting
 from support.build import a_job
 

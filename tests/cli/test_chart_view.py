@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.cli.views.chart import Canvas, render_chart
-from stoker.cli.views.text import line_cells
+from stoker.cli.screens.chart import Canvas, render_chart
+from stoker.cli.screens.text import line_cells
 from stoker.core.chart import Axis, Chart, Parallel, Series
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.gpus import Gpus
 from stoker.app.views.model import DeviceLine, ForeignProcess, LeaseLine, OtherJob
-from stoker.cli.views.gpus import device_table, render_gpus
-from stoker.cli.views.text import GPU_LOADS, MEMORY_LOADS, line_cells, load_bar, load_look, memory_bar, painted
+from stoker.cli.screens.gpus import device_table, render_gpus
+from stoker.cli.screens.text import GPU_LOADS, MEMORY_LOADS, line_cells, load_bar, load_look, memory_bar, painted
 from support.views import GIB, NOW, a_device, texts
 
 

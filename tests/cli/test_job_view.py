@@ -9,8 +9,8 @@ import pytest
 
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
-from stoker.cli.views.job import render_details, render_jobs
-from stoker.cli.views.text import line_cells
+from stoker.cli.screens.job import render_details, render_jobs
+from stoker.cli.screens.text import line_cells
 from stoker.core.learning import LEAST
 from support.views import GIB, NOW, a_line, texts
 

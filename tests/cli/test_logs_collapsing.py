@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.views.logs import LONGEST_PIECE, Collapser, Colours
+from stoker.cli.screens.logs import LONGEST_PIECE, Collapser, Colours
 
 
 def collapsed(*parts: bytes) -> bytes:

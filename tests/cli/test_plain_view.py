@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.app.views.model import JobLine
-from stoker.cli.views.plain import (
+from stoker.cli.screens.plain import (
     DEVICE_COLUMNS,
     GROUP_COLUMNS,
     JOB_COLUMNS,

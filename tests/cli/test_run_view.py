@@ -6,8 +6,8 @@ from itertools import product
 
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
-from stoker.cli.views.counts import counts_line, rough_text
-from stoker.cli.views.run import (
+from stoker.cli.screens.counts import counts_line, rough_text
+from stoker.cli.screens.run import (
     SPARE_ROWS,
     device_rows,
     jobs_line,
@@ -15,7 +15,7 @@ from stoker.cli.views.run import (
     render_run,
     successes_line,
 )
-from stoker.cli.views.text import Line, line_cells
+from stoker.cli.screens.text import Line, line_cells
 from support.views import GIB, NOW, a_device, a_run, a_run_job, texts
 
 TOTAL = 24 * GIB

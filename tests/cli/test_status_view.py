@@ -20,9 +20,9 @@ from stoker.app.views.model import (
     Mark,
     Status,
 )
-from stoker.cli.views.job_table import left_cell
-from stoker.cli.views.status import render_status
-from stoker.cli.views.text import line_cells
+from stoker.cli.screens.job_table import left_cell
+from stoker.cli.screens.status import render_status
+from stoker.cli.screens.text import line_cells
 from stoker.core.units import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.cli.views.text import (
+from stoker.cli.screens.text import (
     Column,
     Span,
     amount_text,

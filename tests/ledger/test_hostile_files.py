@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from stoker.app.views.facts import EngineStatuses, Knowledge
 from stoker.app.views.gpus import _status, gpus_of
 from stoker.app.views.status import status_of
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
-from stoker.cli.views.status import render_status
+from stoker.cli.screens.gpus import render_gpus
+from stoker.cli.screens.plain import DEVICE_COLUMNS, plain_lines
+from stoker.cli.screens.status import render_status
 from stoker.core.device import Device
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand, demands_ahead, yield_devices, yield_reason

@@ -28,7 +28,7 @@ READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|TZ|GLIBC|MALLOC|_STOKER_COMPLETE
 """Variables that count when a program starts, and not later."""
 STATUS = struct.Struct("i")
 LENGTH = struct.Struct("I")
-PACKAGES = ("stoker.cli.commands", "stoker.cli.views", "stoker.app", "stoker.store", "stoker.engine")
+PACKAGES = ("stoker.cli.commands", "stoker.cli.screens", "stoker.app", "stoker.store", "stoker.engine")
 
 
 class Request(NamedTuple):

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.model import Counts, DeviceLine, EngineLine, JobLine, RunCounts, RunStatus, Status
-from stoker.cli.views.text import Line
+from stoker.cli.screens.text import Line
 
 GIB = 2**30
 NOW = 1_800_000_000.0

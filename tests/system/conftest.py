@@ -2,7 +2,5 @@
 
 from support.background import background
 from support.cli import stoker
-from support.cluster import lab
-from support.slurm import slurm
 
-__all__ = ["background", "lab", "slurm", "stoker"]
+__all__ = ["background", "stoker"]

@@ -11,7 +11,7 @@ import pytest
 
 from stoker.cli.commands.demo import SCRIPT, Act, Demonstration, demo_jobs, difference
 from stoker.cli.foreground import RunView
-from stoker.cli.views.run_lines import LineView
+from stoker.cli.screens.run_lines import LineView
 from stoker.core.job import Ended, Exited, JobEvent
 from stoker.core.outcomes import Result
 from support.build import a_job

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from stoker.cli.views.dry_run import DryRun
+from stoker.cli.screens.dry_run import DryRun
 from support.cli import Stoker
 
 

@@ -7,7 +7,7 @@ import stat
 import msgspec
 
 from stoker.cli.doctor import Check
-from stoker.cli.views.engine import ConfigShown
+from stoker.cli.screens.engine import ConfigShown
 from support.background import Background
 from support.cli import PROGRAM, Stoker
 

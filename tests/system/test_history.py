@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from stoker.app.views.history import History, PastLine
-from stoker.cli.views.job import render_history
-from stoker.cli.views.text import line_cells
+from stoker.cli.screens.job import render_history
+from stoker.cli.screens.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance
 from stoker.core.spec import Resources
 from stoker.store.engine_lock import QUEUE

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from stoker.app.views.model import RunCounts, RunStatus
-from stoker.cli.views.run import LiveView
+from stoker.cli.screens.run import LiveView
 from support.cli import until
 from support.terminal import Terminal, open_terminal
 from support.views import a_device, a_run, a_run_job

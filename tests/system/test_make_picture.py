@@ -6,7 +6,7 @@ import runpy
 from pathlib import Path
 from xml.etree import ElementTree
 
-from stoker.cli.views.text import Span
+from stoker.cli.screens.text import Span
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 

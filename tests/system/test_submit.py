@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stoker.cli.commands.submit import SubmitResult
-from stoker.cli.views.dry_run import SubmitPlan
+from stoker.cli.screens.dry_run import SubmitPlan
 from stoker.core.job import Job, OnHold
 from stoker.core.spec import Dependency, Resources
 from support.background import Background

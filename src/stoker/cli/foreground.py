@@ -41,9 +41,9 @@ from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import is_written_pipe, say, to_stderr
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
+from stoker.cli.screens.counts import terminal_width
+from stoker.cli.screens.run_lines import FollowingView, LineView, QuietView, summary_lines
 from stoker.cli.session import SessionView, end_by_signal
-from stoker.cli.views.counts import terminal_width
-from stoker.cli.views.run_lines import FollowingView, LineView, QuietView, summary_lines
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Exited, JobEvent, Lost
@@ -69,7 +69,7 @@ from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
 
 if TYPE_CHECKING:
-    from stoker.cli.views.run import LiveView
+    from stoker.cli.screens.run import LiveView
 
 Items = Sequence[Listed | Unusable] | Lines
 ONE_COMMAND = "--"
@@ -335,7 +335,7 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
 
 def _show_plan(batch: Batch, paths: Paths, devices: Devices) -> int:
     from stoker.app.jobs.dry_run import plan_run
-    from stoker.cli.views.dry_run import show_run_plan
+    from stoker.cli.screens.dry_run import show_run_plan
 
     with contextlib.closing(open_store(paths)) as store:
         succeeded = Supply(store.times_done).spend if batch.request.resume else lambda _: False
@@ -552,6 +552,6 @@ def _display(batch: Batch) -> LineView | LiveView:
     readable = sys.stderr.encoding.lower().startswith("utf")
     if not able or not readable or batch.request.no_bar or batch.shares_output():
         return LineView()
-    from stoker.cli.views.run import LiveView
+    from stoker.cli.screens.run import LiveView
 
     return LiveView()

@@ -49,7 +49,7 @@ class Screen(Struct, frozen=True):
     @property
     def size(self) -> tuple[int, int]:
         """Columns and lines for the output and a prompt after it."""
-        from stoker.cli.views.text import terminal_size  # other forms do not need it
+        from stoker.cli.screens.text import terminal_size  # other forms do not need it
 
         width, height = terminal_size(os.environ)
         return width, max(1, height - (WATCH_TITLE - 1 if self.watched else 0))

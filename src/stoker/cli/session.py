@@ -13,7 +13,7 @@ from typing import NamedTuple
 from stoker.app.jobs.local_time import clock_text
 from stoker.cli.console import say, to_stderr
 from stoker.cli.relay import Relay
-from stoker.cli.views.run_lines import QuietView
+from stoker.cli.screens.run_lines import QuietView
 from stoker.core.job import Active, Ended, Job, JobEvent, Started, id_text, started_at
 from stoker.core.planner.reasons import Leased, sentence
 from stoker.core.text import printable, shortened, title

@@ -11,8 +11,8 @@ import pytest
 from stoker.app.views.facts import EngineStatuses, Knowledge
 from stoker.app.views.model import GroupLine
 from stoker.app.views.summary import user_lines
-from stoker.cli.views.summary import group_table, user_table
-from stoker.cli.views.text import line_cells
+from stoker.cli.screens.summary import group_table, user_table
+from stoker.cli.screens.text import line_cells
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import LedgerView

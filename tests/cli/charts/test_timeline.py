@@ -10,7 +10,7 @@ import pytest
 
 from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.cli.charts.timeline import timeline_svg
-from stoker.cli.views.timeline import render_timeline, ticks
+from stoker.cli.screens.timeline import render_timeline, ticks
 from stoker.core.learning import Live
 from stoker.store.queries import Period
 from stoker.store.samples import Sample

@@ -12,8 +12,8 @@ from stoker.app.jobs.signals import parse_signal
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
+from stoker.cli.screens.changes import report
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.changes import report
 from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel
 from stoker.store.filters import NO_FILTER, Filter

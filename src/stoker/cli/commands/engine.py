@@ -265,7 +265,7 @@ def status(sim: str | None, as_json: bool) -> int:
     """
     from stoker.app.service.engine_status import engine_status
     from stoker.cli.output_options import wants_json, write_json
-    from stoker.cli.views.engine import print_status
+    from stoker.cli.screens.engine import print_status
     from stoker.store.engine_lock import version_notice
     from stoker.store.paths import paths_for
 
@@ -314,7 +314,7 @@ def config(as_json: bool) -> int:
     from stoker.app.jobs.config import load_config
     from stoker.app.service.engine_status import not_in_force_now
     from stoker.cli.output_options import wants_json, write_json
-    from stoker.cli.views.engine import config_shown, print_config
+    from stoker.cli.screens.engine import config_shown, print_config
     from stoker.core.text import printable
     from stoker.store.paths import paths_for
 

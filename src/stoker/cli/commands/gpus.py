@@ -10,10 +10,10 @@ from stoker.app.jobs.config import cluster_part
 from stoker.app.jobs.options import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.screens.gpus import render_gpus
+from stoker.cli.screens.plain import DEVICE_COLUMNS, plain_lines
+from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.gpus import render_gpus
-from stoker.cli.views.plain import DEVICE_COLUMNS, plain_lines
-from stoker.cli.views.text import write_lines
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources

@@ -17,10 +17,10 @@ from stoker.app.views.history import History, past_jobs, read_history
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
+from stoker.cli.screens.job import render_history
+from stoker.cli.screens.plain import PAST_COLUMNS, csv_lines, plain_lines
+from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
-from stoker.cli.views.job import render_history
-from stoker.cli.views.plain import PAST_COLUMNS, csv_lines, plain_lines
-from stoker.cli.views.text import write_lines
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
 from stoker.store.filters import Filter
@@ -127,7 +127,7 @@ def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Scr
     elif screen.form == "json":
         write_json(found)
     else:
-        from stoker.cli.views.timeline import render_timeline
+        from stoker.cli.screens.timeline import render_timeline
 
         write_lines(render_timeline(found, screen.size[0], screen.size[1]), screen.color)
     return 0

@@ -121,8 +121,8 @@ def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *,
     elif screen.form == "plain":
         _write_plain(status, screen, by)
     else:
-        from stoker.cli.views.status import render_status
-        from stoker.cli.views.text import write_lines
+        from stoker.cli.screens.status import render_status
+        from stoker.cli.screens.text import write_lines
 
         width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
@@ -146,7 +146,7 @@ def _open_jobs(paths: Paths) -> int:
 
 def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
     """The lines are for a program, so notes on them go to standard error."""
-    from stoker.cli.views.plain import GROUP_COLUMNS, JOB_COLUMNS, USER_COLUMNS, plain_lines
+    from stoker.cli.screens.plain import GROUP_COLUMNS, JOB_COLUMNS, USER_COLUMNS, plain_lines
 
     if by:
         summary = (status.groups, GROUP_COLUMNS) if by == "group" else (status.users, USER_COLUMNS)
@@ -170,12 +170,12 @@ def _show_jobs(
     if screen.form == "json":
         write_json(found)
     elif screen.form == "plain":
-        from stoker.cli.views.plain import JOB_COLUMNS, plain_lines
+        from stoker.cli.screens.plain import JOB_COLUMNS, plain_lines
 
         write_plain(plain_lines(found.jobs, JOB_COLUMNS))
     else:
-        from stoker.cli.views.job import render_jobs
-        from stoker.cli.views.text import write_lines
+        from stoker.cli.screens.job import render_jobs
+        from stoker.cli.screens.text import write_lines
 
         width, height = screen.size
         write_lines(render_jobs(found, width, None if everything else height, screen.typed), screen.color)

@@ -147,7 +147,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     with contextlib.closing(open_store(paths)) as store:
         if request.dry_run:
             from stoker.app.jobs.dry_run import plan_submission
-            from stoker.cli.views.dry_run import show_submit_plan
+            from stoker.cli.screens.dry_run import show_submit_plan
 
             parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
             for note in submission.notes:

@@ -93,7 +93,7 @@ def _wait(control: Control, wanted: Sequence[int], deadline: float | None) -> bo
     """Wait, with a progress line on a terminal; False if the deadline came first."""
     if not sys.stderr.isatty():
         return Watch(control, wanted).wait_over(deadline)
-    from stoker.cli.views.counts import ProgressLine
+    from stoker.cli.screens.counts import ProgressLine
 
     def say(text: str) -> None:
         line.clear()

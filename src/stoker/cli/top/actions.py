@@ -11,7 +11,7 @@ from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
 from stoker.app.control.sentences import ChangeResult
 from stoker.app.jobs.select import ENDED_STATES, find, jobs_in_order, tasks_of_line
-from stoker.cli.views.text import clip, one_line
+from stoker.cli.screens.text import clip, one_line
 from stoker.core.job import Ended, Job, OnHold
 from stoker.core.units import count_text
 

@@ -12,8 +12,8 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
+from stoker.cli.screens.text import Line, Span, cells, clip, fitting
 from stoker.cli.top.widgets import Lines, right_aligned
-from stoker.cli.views.text import Line, Span, cells, clip, fitting
 from stoker.core.text import printable
 
 Tab = Literal["jobs", "timeline", "history"]

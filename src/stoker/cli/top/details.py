@@ -11,10 +11,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from stoker.app.views.job_details import JobDetails
-from stoker.cli.top.source import Source
-from stoker.cli.top.widgets import strip_of
-from stoker.cli.views.job_table import LOOKS, progress_cell
-from stoker.cli.views.text import (
+from stoker.cli.screens.job_table import LOOKS, progress_cell
+from stoker.cli.screens.text import (
     EMPTY,
     Line,
     Look,
@@ -27,6 +25,8 @@ from stoker.cli.views.text import (
     line_cells,
     one_line,
 )
+from stoker.cli.top.source import Source
+from stoker.cli.top.widgets import strip_of
 from stoker.core.text import printable
 from stoker.core.units import size_text, watch_text
 

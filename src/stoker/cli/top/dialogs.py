@@ -6,8 +6,8 @@ from textual import events
 from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
+from stoker.cli.screens.text import Line, Span, cells, clip
 from stoker.cli.top.widgets import Lines
-from stoker.cli.views.text import Line, Span, cells, clip
 
 KEYS = (
     ("1 2 3", "Jobs, Timeline, History"),

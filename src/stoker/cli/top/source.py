@@ -15,7 +15,7 @@ from stoker.app.views.history import History, read_history
 from stoker.app.views.job_details import JobDetails, read_jobs
 from stoker.app.views.samples import GpuSamples, read_samples
 from stoker.app.views.timeline import Timeline, read_timeline
-from stoker.cli.views.logs import Collapser
+from stoker.cli.screens.logs import Collapser
 from stoker.core.errors import StokerError
 from stoker.core.logs.text import without_colours
 from stoker.core.text import printable

@@ -10,9 +10,8 @@ from textual.containers import Container
 
 from stoker.app.views.model import Counts, DeviceLine, Status
 from stoker.app.views.samples import GpuSamples
-from stoker.cli.top.widgets import Lines
-from stoker.cli.views.gpus import machine_text, marked, memory_cells
-from stoker.cli.views.text import (
+from stoker.cli.screens.gpus import machine_text, marked, memory_cells
+from stoker.cli.screens.text import (
     EMPTY,
     GPU_LOADS,
     HEIGHTS,
@@ -27,6 +26,7 @@ from stoker.cli.views.text import (
     or_dash,
     padded,
 )
+from stoker.cli.top.widgets import Lines
 from stoker.core.outcomes import FAILURES
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import clock_text, exactly
 from stoker.app.views.timeline import Timeline
+from stoker.cli.screens.text import Span
+from stoker.cli.screens.timeline import LEGEND, chart_lines
 from stoker.cli.top.source import Source
 from stoker.cli.top.widgets import Lines
-from stoker.cli.views.text import Span
-from stoker.cli.views.timeline import LEGEND, chart_lines
 from stoker.core.units import span_text
 
 SPANS = (600.0, 1800.0, 3600.0, 7200.0, 6 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0, 14 * 86400.0)

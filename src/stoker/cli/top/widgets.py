@@ -9,7 +9,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from stoker.cli.views.text import EMPTY, Line, Look, Span, line_cells
+from stoker.cli.screens.text import EMPTY, Line, Look, Span, line_cells
 
 STYLES: dict[Look, Style] = {
     "": Style(),

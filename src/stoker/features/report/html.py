@@ -10,7 +10,7 @@ from stoker.app.views.history import PastLine
 from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
-from stoker.cli.views.job import peak_text
+from stoker.cli.screens.job import peak_text
 from stoker.core.outcomes import FAILURES
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text

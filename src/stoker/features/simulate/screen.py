@@ -9,7 +9,7 @@ from math import log
 from pathlib import Path
 from textwrap import wrap
 
-from stoker.cli.views.text import EMPTY, Column, Line, Span, clipped, table_lines
+from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.simulate.policies import REFERENCES, SENTENCES

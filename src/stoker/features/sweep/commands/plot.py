@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.screens.text import terminal_size, write_lines
 from stoker.cli.sim_option import StokerCommand, sim_option
-from stoker.cli.views.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
 from stoker.features.sweep.charts import KINDS, chart_of
 from stoker.features.sweep.view import read_sweep
@@ -41,7 +41,7 @@ def plot(
     chosen = kind or ("best" if parameter is None else "parameter")
     chart = chart_of(read_sweep(paths_here(bool(sim)), sweep, simulated=bool(sim)), chosen, parameter)
     if out is None:
-        from stoker.cli.views.chart import render_chart
+        from stoker.cli.screens.chart import render_chart
 
         write_lines(render_chart(chart, *terminal_size(os.environ)), color)
         return 0

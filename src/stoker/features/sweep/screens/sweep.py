@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.cli.views.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
+from stoker.cli.screens.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
 from stoker.core.outcomes import FAILURES, GOOD_RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stoker.app.jobs.local_time import clock_text, start_text
 from stoker.app.views.model import FailedJob, InterruptedRun, JobLine, Status
-from stoker.cli.views.text import (
+from stoker.cli.screens.text import (
     GIB,
     Column,
     Line,

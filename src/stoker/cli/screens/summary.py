@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.app.views.model import GroupLine, UserLine
-from stoker.cli.views.text import Column, Line, Span, or_dash, short_size, table_lines
+from stoker.cli.screens.text import Column, Line, Span, or_dash, short_size, table_lines
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
 

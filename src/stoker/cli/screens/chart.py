@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from stoker.cli.views.text import Line, Look, Span, clip, clipped, padded
+from stoker.cli.screens.text import Line, Look, Span, clip, clipped, padded
 from stoker.core.chart import Axis, Chart, Parallel, Tone
 
 QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"

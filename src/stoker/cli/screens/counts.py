@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from stoker.app.views.model import RunCounts
 from stoker.cli.console import to_stderr
-from stoker.cli.views.text import Line, Span, line_cells, painted, wants_colour
+from stoker.cli.screens.text import Line, Span, line_cells, painted, wants_colour
 from stoker.core.units import duration_text
 
 SPARE_COLUMNS = 4

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from stoker.app.views.model import DeviceLine, JobLine, Notice, RunStatus
 from stoker.app.views.run import Recent
-from stoker.cli.views.counts import counts_line
-from stoker.cli.views.gpus import memory_cells
-from stoker.cli.views.text import (
+from stoker.cli.screens.counts import counts_line
+from stoker.cli.screens.gpus import memory_cells
+from stoker.cli.screens.text import (
     EMPTY,
     GAP,
     Column,

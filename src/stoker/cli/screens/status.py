@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.model import JobLine, Status
-from stoker.cli.views.gpus import device_table, machine_text, marked
-from stoker.cli.views.job_table import (
+from stoker.cli.screens.gpus import device_table, machine_text, marked
+from stoker.cli.screens.job_table import (
     ACTIVE,
     attention_lines,
     chosen_jobs,
@@ -16,7 +16,7 @@ from stoker.cli.views.job_table import (
     listed_jobs,
     table_height,
 )
-from stoker.cli.views.text import (
+from stoker.cli.screens.text import (
     EMPTY,
     Line,
     Span,
@@ -68,7 +68,7 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
 
 def _summary(status: Status, width: int, room: int) -> list[Line]:
     """Counts of groups or users in place of devices and jobs."""
-    from stoker.cli.views.summary import group_table, user_table
+    from stoker.cli.screens.summary import group_table, user_table
 
     now = status.at.timestamp()
     lines = group_table(status.groups, width) if status.groups else user_table(status.users, now, width)

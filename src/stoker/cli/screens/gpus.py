@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.model import DeviceLine, ForeignProcess, LeaseLine, Mark
-from stoker.cli.views.text import (
+from stoker.cli.screens.text import (
     EMPTY,
     Column,
     Line,

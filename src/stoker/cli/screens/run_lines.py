@@ -12,7 +12,7 @@ from stoker.app.views.failure import newest_log, said_at_end
 from stoker.app.views.run import FinishedRun, saved_seconds
 from stoker.app.views.words import oom_advice, sparing_text
 from stoker.cli.console import to_stderr
-from stoker.cli.views.text import cells
+from stoker.cli.screens.text import cells
 from stoker.core.amounts import amount_now
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Started, Waiting, resources_of
 from stoker.core.launch import INHERIT

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from stoker.app.jobs.local_time import clock_text, stamp, start_text
 from stoker.app.views.model import FEW
 from stoker.app.views.words import vram_text
-from stoker.cli.views.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
-from stoker.cli.views.status import results_text
-from stoker.cli.views.text import (
+from stoker.cli.screens.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
+from stoker.cli.screens.status import results_text
+from stoker.cli.screens.text import (
     EMPTY,
     Column,
     Line,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.timeline import Bar, Lane, Timeline
-from stoker.cli.views.text import (
+from stoker.cli.screens.text import (
     GPU_LOADS,
     HEIGHTS,
     Line,

@@ -124,7 +124,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def serve(connection: socket.socket) -> Request:
-    """Fork for each request, and report ends. Returns in each child."""
+    """Fork for each request, and report ends. Returns in each child, with a few descriptors that exec closes."""
     selector = selectors.DefaultSelector()
     selector.register(connection, selectors.EVENT_READ)
     while True:
@@ -142,6 +142,8 @@ def serve(connection: socket.socket) -> Request:
             request = Request(*pickle.loads(_receive(connection, LENGTH.unpack(head)[0])))
             pid = os.fork()
             if not pid:
+                connection.close()
+                selector.close()
                 _become(request, descriptors)
                 return request
             connection.sendall(STATUS.pack(pid))
@@ -154,7 +156,8 @@ def serve(connection: socket.socket) -> Request:
 def _become(request: Request, descriptors: Sequence[int]) -> None:
     for number, descriptor in enumerate(descriptors[:3]):
         os.dup2(descriptor, number)
-    os.closerange(3, max(descriptors) + 64)
+    for descriptor in descriptors:
+        os.close(descriptor)
     os.chdir(request.directory)
     os.environb.clear()
     os.environb.update(request.environment)

@@ -239,7 +239,7 @@ class SiteContract:
         runs, waits = opened.add(2)
         opened.start(runs)
         opened.step(3)
-        status, forecast = opened.engine.site.status(), opened.site.forecast()
+        status, forecast = opened.engine.site.status(), opened.engine.site.forecast()
         assert (status.trouble, list(status.warnings), dict(status.survivors)) == ("", [], {})
         assert {*forecast.starts} <= {runs, waits}
         due = opened.engine.site.due_in(opened.clock(), placing=True)

@@ -333,7 +333,7 @@ class EngineTest(ABC):
         self.directory = directory
         self.paths = Paths(directory)
         self.clock = FakeClock()
-        self.store = Store(self.paths.database)
+        self.store = Store(self.paths.database, durable=False)
         self.jobs = Jobs(self.store, self.clock)
         self.events: list[JobEvent] = []
         self._closed = False

@@ -19,7 +19,7 @@ help:
 	@echo "make web     build the page of stoker web (needs node 20.19 or newer, or fetches it)"
 	@echo "make format  format the code and fix imports (ruff)"
 	@echo "make bench   measure Stoker side by side with other programs"
-	@echo "make schema  write docs/schema from the code"
+	@echo "make schema  write docs/schema and the types of the page from the code"
 	@echo "make reference  write docs/reference.md from the code"
 	@echo "make picture  draw the pictures of the documents from real runs (about 6 minutes)"
 	@echo "make clean   remove .venv and all build products"
@@ -106,6 +106,7 @@ bench: $(STAMP)
 
 schema: $(STAMP)
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_types.py
 
 reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py

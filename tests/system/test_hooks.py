@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 def commit(repository: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
     (repository / name).write_text(text)
     subprocess.run(["git", "-C", repository, "add", name], check=True)
-    command = ["git", "-C", repository, "commit", "-qm", f"Add {name}"]
+    command = ["git", "-C", str(repository), "commit", "-qm", f"Add {name}"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

@@ -6,7 +6,7 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help web schema reference demo test check style types page-tests rewritten faults format bench picture clean
+.PHONY: help hooks web schema reference demo test check style types page-tests rewritten faults format bench picture clean
 PAGE := src/stoker/web/page/index.html
 # Python keeps what it has compiled; else each worker of pytest rewrites all tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,6 +18,7 @@ help:
 	@echo "make faults  inject faults for ten minutes: kills, full disks, failing system calls, damaged files and more"
 	@echo "make web     build the page of stoker web (needs node 20.19 or newer, or fetches it)"
 	@echo "make format  format the code and fix imports (ruff)"
+	@echo "make hooks   let git check format and lint of the files that you commit"
 	@echo "make bench   measure Stoker side by side with other programs"
 	@echo "make schema  write docs/schema and the types of the page from the code"
 	@echo "make reference  write docs/reference.md from the code"
@@ -98,6 +99,9 @@ faults: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+hooks: $(STAMP)
+	git config core.hooksPath .githooks
 
 BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes top samples web
 bench: $(STAMP)

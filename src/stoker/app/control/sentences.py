@@ -86,7 +86,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence("not changed: {id} (stopping)", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
         Sentence(
-            "time limit not changed: {id} (started by an older version of Stoker); the rest was changed",
+            "time limit not changed: {id} (it cannot change where the job runs); the rest was changed",
             when="limit kept",
             refused=True,
         ),

@@ -24,7 +24,6 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
 from stoker.store.web_server import web_address
@@ -69,7 +68,7 @@ def command(
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = paths_here(screen.sim)
-    for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
+    if notice := revive(paths, os.environ.get("STOKER_SIM")):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)

@@ -19,12 +19,13 @@ from stoker.app.views.model import Counts, DeviceLine, EngineLine, ForeignProces
 from stoker.app.views.notices import interrupted_runs, recent_failures
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
 from stoker.core.job import Job, Queued, id_text, is_handed_over, resources_of
+from stoker.core.outcomes import WAITING
 from stoker.core.spec import amount_on
 from stoker.core.text import text_for_json
 from stoker.core.units import duration_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
-from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
+from stoker.store.filters import NO_FILTER, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Owned, Period, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"

@@ -17,6 +17,7 @@ from stoker.sites.interface import SiteContext
 from support.fakes import EngineTest
 
 NODE = "n1"
+AWAY = "Unable to contact slurm controller"
 
 
 @dataclass
@@ -47,8 +48,13 @@ class FakeSlurm(SlurmCommands):
         self.drained_nodes: list[str] = []
         self.confines = True
         self.error = ""
-        """What all commands but squeue and scontrol say from now on, which fail."""
+        """What sbatch says, which takes nothing then."""
         self.is_away = False
+        self.loses_submits = False
+        """Whether no sbatch arrives."""
+        self.loses_answers = False
+        """Whether sbatch does not hear from the controller."""
+        self.submits = 0
         self._numbers = count(1)
         self._time = clock
         self._done: Done | None = None
@@ -58,7 +64,8 @@ class FakeSlurm(SlurmCommands):
         return self._done is not None
 
     def submit(self, tag: str, options: Sequence[str], script: str) -> None:
-        if self.error:
+        self.submits += 1
+        if self.error or self.is_away or self.loses_submits:
             self._answer("submit", tag=tag)
             return
         number, array = next(self._numbers), next((word for word in options if word.startswith("--array=")), "")
@@ -102,7 +109,8 @@ class FakeSlurm(SlurmCommands):
         return done
 
     def _answer(self, kind: Kind, out: str = "", tag: str = "") -> None:
-        error = "Unable to contact slurm controller" if self.is_away else self.error if kind == "submit" else ""
+        is_lost = kind == "submit" and self.loses_answers
+        error = AWAY if self.is_away or is_lost else self.error if kind == "submit" else ""
         self._done = Done(kind, tag, not error, "" if error else out, error, self._time(), 0.0)
 
     def run(self, tag: str, index: int = 0) -> None:

@@ -73,7 +73,6 @@ class Direct:
         """Write the files of a bundle; what was cancelled meanwhile is claimed before Slurm hears of it."""
         environments = {job.spec.environment: self._orders.environment(job.spec.environment) for job in jobs}
         try:
-            self._directory.make()
             bundle.folder.make([self._orders.order(job) for job in jobs], environments)
             for index in range(len(jobs)):
                 if index not in bundle.attempts:

@@ -218,7 +218,6 @@ class Pilots:
         reports = self._directory.files.reports
         for pilot in new:
             try:
-                self._directory.make()
                 plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
                 pilot.files.make_pilot(plan)
                 pilot.made = True

@@ -170,9 +170,10 @@ class SlurmSite:
         self._policy = policy
         if not self._jobs.plan_due or now < self._place_at or not self._controller.knows_limits:
             return
-        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
-        if not self._is_reachable(now):
+        if not self._is_reachable(now) or not self._has_directory():
+            self._place_at = now + DISK_PAUSE
             return
+        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
         if not self._jobs.waiting:
             for pilot in self._pilots.dispensable():
                 self._controller.forget(pilot.tag, 0)
@@ -181,6 +182,19 @@ class SlurmSite:
             self._hand_over(caps, now)
             self._pilots.balance(now)
             self._start_pilots(caps, now)
+
+    def _has_directory(self) -> bool:
+        """Whether the directory of the queue is there for jobs that wait; it is made before they are assigned.
+
+        Else the engine after a crash could not tell a directory that was never made from one that is out of sight.
+        """
+        try:
+            if self._jobs.waiting:
+                self._directory.make()
+        except OSError as error:
+            self._directory.failed("write to the shared directory", error)
+            return False
+        return True
 
     def _hand_over(self, caps: Caps, now: float) -> None:
         """Assign waiting jobs as far as there is room for them."""

@@ -18,6 +18,7 @@ from support.fakes import EngineTest
 
 NODE = "n1"
 AWAY = "Unable to contact slurm controller"
+LIMIT = "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit, ...)"
 
 
 @dataclass
@@ -55,6 +56,8 @@ class FakeSlurm(SlurmCommands):
         self.loses_answers = False
         """Whether sbatch does not hear from the controller."""
         self.submits = 0
+        self.most: int | None = None
+        """How many tasks a submit limit allows."""
         self._numbers = count(1)
         self._time = clock
         self._done: Done | None = None
@@ -68,9 +71,13 @@ class FakeSlurm(SlurmCommands):
         if self.error or self.is_away or self.loses_submits:
             self._answer("submit", tag=tag)
             return
-        number, array = next(self._numbers), next((word for word in options if word.startswith("--array=")), "")
-        match = re.match(r"--array=0-(\d+)", array)
-        for index in range(int(match[1]) + 1 if match else 1):
+        match = next((match for word in options if (match := re.match(r"--array=0-(\d+)", word))), None)
+        count = int(match[1]) + 1 if match else 1
+        if self.most is not None and len(self.tasks) + count > self.most:
+            self._answer("submit", tag=tag, error=LIMIT)
+            return
+        number = next(self._numbers)
+        for index in range(count):
             self.tasks[tag, index] = Task(f"{number}_{index}" if match else str(number))
         self.options[tag], self.scripts[tag] = options, script
         self._answer("submit", f"{number}\n", tag)
@@ -108,9 +115,11 @@ class FakeSlurm(SlurmCommands):
         done, self._done = self._done, None
         return done
 
-    def _answer(self, kind: Kind, out: str = "", tag: str = "") -> None:
-        is_lost = kind == "submit" and self.loses_answers
-        error = AWAY if self.is_away or is_lost else self.error if kind == "submit" else ""
+    def _answer(self, kind: Kind, out: str = "", tag: str = "", error: str = "") -> None:
+        if self.is_away or (kind == "submit" and self.loses_answers):
+            error = AWAY
+        elif kind == "submit":
+            error = error or self.error
         self._done = Done(kind, tag, not error, "" if error else out, error, self._time(), 0.0)
 
     def run(self, tag: str, index: int = 0) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -92,9 +92,6 @@ class SlurmSite:
         self._place_at = 0.0
 
     # -- when to be called ------------------------------------------------------------------------
-
-    def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
-        return ()
 
     def due_in(self, now: float, *, placing: bool) -> float | None:
         moments = [self._controller.due_in(self._all), *(at - now for at in self._judgement.resume_due())]
@@ -298,14 +295,10 @@ class SlurmSite:
         assert isinstance(job.state, Active)
         (self._pilots if is_pilot(read_ref(job.state.ref)[0]) else self._direct).adopt(job)
 
-    def is_gone(self, _job: Job) -> bool:
-        """Any attempt on the cluster can be judged, whatever became of the engine that handed it over."""
-        return True
-
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         grace = job.spec.grace if grace is None else grace
-        self._pilots.stop(job, grace, number)
-        self._direct.stop(job, grace, number)
+        self._pilots.stop(job, grace, signal_number)
+        self._direct.stop(job, grace, signal_number)
 
     def recall(self, job: Job) -> None:
         if isinstance(job.state, Starting):
@@ -316,13 +309,6 @@ class SlurmSite:
         for job in self._active():
             self.recall(job)
         self._direct.recall_all()
-
-    def set_limit(self, _job: Job) -> bool:
-        """Slurm got the limit with the job, and may be asked for less time only by an administrator."""
-        return False
-
-    def process_of(self, _job: Job) -> int | None:
-        return None
 
     # -- what it shows ----------------------------------------------------------------------------
 
@@ -396,9 +382,6 @@ class SlurmSite:
         return Forecast({job_id: fact.start for job_id, fact in facts if fact is not None and fact.start is not None})
 
     # -- the end ----------------------------------------------------------------------------------
-
-    def finish(self) -> None:
-        """Nothing is measured here."""
 
     def close(self, *, recorded: bool) -> None:
         self._controller.close()

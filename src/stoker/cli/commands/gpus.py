@@ -7,7 +7,7 @@ import sys
 import click
 
 from stoker.app.jobs.config import cluster_part, config_here
-from stoker.app.jobs.options import parse_vram, vram_word
+from stoker.app.jobs.option_values import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.screens.gpus import render_gpus

@@ -14,7 +14,8 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, current_user, merged, working_directory
+from stoker.app.jobs.context import current_user, working_directory
+from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, merged
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import (
     CLUSTER_KEYS,
@@ -164,7 +165,7 @@ def _checked(name: str, raw: object, place: str) -> object:
         _refuse(name, place)
     value = _converted(name, raw, place)
     try:
-        BY_NAME[name].check(value)
+        BY_NAME[name].parse(value)
     except UsageError as error:
         raise UsageError(f"{place}: {error.message}", error.hint) from None
     return value

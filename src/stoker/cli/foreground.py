@@ -27,8 +27,10 @@ from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.preflight import Checkouts
 from stoker.app.jobs.script import Script
 from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
-from stoker.app.views.facts import EngineStatuses, Knowledge, jobs_of_processes
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import RunStatus
+from stoker.app.views.processes import jobs_of_processes
 from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import is_written_pipe, say, to_stderr
@@ -460,7 +462,7 @@ class RunReader:
         if self._processes[0] != snapshot.at:
             shown = (process.pid for reading in snapshot.readings.values() for process in reading.processes)
             self._processes = snapshot.at, jobs_of_processes(shown)
-        knowledge = Knowledge(
+        facts = QueueFacts(
             run.store,
             EngineStatuses(None, lives=False, runs=(engine_status(engine, run.started, self._forecast),)),
             time.time(),
@@ -469,7 +471,7 @@ class RunReader:
             jobs_by_process=self._processes[1],
         )
         return run_status(
-            knowledge,
+            facts,
             run.tally,
             recent,
             next_job=engine.next_waiting,

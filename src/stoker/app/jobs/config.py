@@ -28,7 +28,7 @@ from stoker.core.settings import (
 )
 from stoker.core.text import shown_value
 from stoker.devices.interface import user_name
-from stoker.features import load
+from stoker.features import FEATURES, load
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -461,12 +461,12 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 def cluster_site(name: str, settings: ClusterSettings) -> Any:
     """The configuration of the site of a cluster, for an engine of this process."""
-    return cluster_part("site")(name, settings, current_user(), os.environ)
+    return cluster_part("site", settings)(name, settings, current_user(), os.environ)
 
 
-def cluster_part(what: str) -> Any:
-    """A function of the feature that has clusters."""
-    function = load(what)
-    if function is None:
-        raise UsageError("this installation has no clusters", "the feature slurm was removed from it")
-    return function
+def cluster_part(what: str, settings: ClusterSettings) -> Any:
+    """A function of the feature that has clusters of this kind."""
+    path = getattr(FEATURES.get(settings.kind), what, "")
+    if not path:
+        raise UsageError("this installation has no clusters", f"the feature {settings.kind} was removed from it")
+    return load(path)

@@ -70,7 +70,6 @@ class FakeRunner:
 
     def __init__(self, clock: Callable[[], float] = lambda: START) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.knows_limit = True
         self.orders: dict[str, Order] = {}
         """By attempt, those that were sent."""
         self.workers: dict[str, str] = {}
@@ -159,9 +158,8 @@ class FakeRunner:
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> bool:
+    ) -> None:
         self.calls.append(("set_limit", worker, attempt, limit))
-        return self.knows_limit
 
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
         self.calls.append(("stop", worker, attempt, grace, number))

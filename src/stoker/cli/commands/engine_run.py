@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.app.control.engine_process import Background, log, tell_failure, tell_ready
 from stoker.app.jobs.config import Config, Rereading, cluster_site, load_config
-from stoker.app.jobs.options import current_user
+from stoker.app.jobs.context import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import LateDevices, detect, simulate
@@ -67,7 +67,7 @@ def serve_queue(
             news = partial(_news, changes, service, stay=stay)
             serve(service, say, working, news, lambda: remove_restart(paths, os.getpid()))
     except StokerError as error:
-        say(f"{error.message}; {error.hint}")
+        say(str(error))
         if starters:  # after that the descriptor may belong to another file
             with contextlib.suppress(OSError):
                 tell_failure(starters.pop(), error)

@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import Background, simulated_gpus
 from stoker.app.jobs.config import config_here
+from stoker.app.jobs.context import current_user
 from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
-from stoker.app.jobs.options import JobOptions, current_user
+from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import Line, Script, find_script
 from stoker.app.jobs.submit import Entered, Key, QueueSubmission, entered_before, key_of
 from stoker.cli.advice import misplaced_option
@@ -29,7 +30,7 @@ from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened, text_for_json
-from stoker.store.engine_lock import QUEUE, version_notice
+from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
 from stoker.store.status_file import read_machine, read_status
@@ -162,7 +163,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         paused = store.settings().get(paused_key(QUEUE))
     failure = _wake(engines)
     difference = engine.difference() if submission.needs_devices else ""
-    for note in filter(None, [*submission.notes, difference, version_notice(paths)]):
+    for note in filter(None, [*submission.notes, difference]):
         say(note)
     code = _report(request, entered, failure)
     if paused and "" in submission.clusters:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from stoker.app.jobs.options import current_user
+from stoker.app.jobs.context import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Event, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
@@ -305,7 +305,7 @@ def serve_pilot(path: Path) -> None:
             with contextlib.closing(pilot):
                 pilot.run()
     except StokerError as error:
-        folder.fail(0, f"a pilot on {node}: {error.message}; {error.hint}")
+        folder.fail(0, f"a pilot on {node}: {error}")
         sys.exit(1)
     finally:
         shutil.rmtree(state, ignore_errors=True)

@@ -63,7 +63,7 @@ class World(EngineOnFakeRunner):
         super().__init__(directory, devices)
 
     def make_parts(self, parts: MachineContext) -> MachineContext:
-        return replace(parts, mps_clients=self.mps)  # type: ignore[arg-type]
+        return replace(parts, mps_clients=self.mps)
 
 
 @pytest.fixture

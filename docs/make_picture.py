@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.app.jobs.options import JobOptions, current_user
+from stoker.app.jobs.context import current_user
+from stoker.app.jobs.options import JobOptions
 from stoker.app.views.facts import read_facts
 from stoker.app.views.model import RunStatus
 from stoker.app.views.run import Recent

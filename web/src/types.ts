@@ -83,7 +83,7 @@ export interface BestView {
   values: Record<string, number>;
 }
 
-/** What became of one job. */
+/** The effect of a command on one job. */
 export interface ChangeResult {
   id: number;
   shown: string;
@@ -325,6 +325,7 @@ export interface JobDetails {
   sweep: number | null;
   trial: number | null;
   params: Record<string, Scalar> | null;
+  options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
 }
 

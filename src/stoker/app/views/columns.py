@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from stoker.app.jobs.local_time import clock_text, start_text
 from stoker.app.views.job import JobFacts, JobLine, PastLine
-from stoker.app.views.words import GIB, vram_text
+from stoker.core.amounts import VramMode
 from stoker.core.outcomes import ACTIVE, FAILURES, LETTERS, JobWord
 from stoker.core.text import printable
 from stoker.core.units import amount_text, left_text, short_size, size_text, span_text, watch_text
@@ -28,6 +28,7 @@ STATE_LOOKS: dict[JobWord, StateLook] = {
     "scheduled": "odd",
     **dict.fromkeys(FAILURES, "bad"),
 }
+GIB = 2**30
 WIDE_COLUMNS = 100
 """Width of a terminal from which on progress has a longer bar."""
 ROUNDING_SECONDS = 2.0
@@ -78,6 +79,11 @@ def _or_dash(text: Callable[[Any], str], value: object) -> str:
 
 def _vram(job: JobFacts) -> object:
     return job.vram_bytes if job.vram_mode == "size" else None if job.vram_mode == "none" else job.vram_mode
+
+
+def vram_text(mode: VramMode, size: int | None) -> str:
+    """The requested GPU memory: `6.0G`, `auto`, `all`, or `-` for a job without GPU."""
+    return size_text(size) if mode == "size" else "-" if mode == "none" else mode
 
 
 def held_bytes(job: JobLine) -> int | None:

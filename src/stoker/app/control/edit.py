@@ -125,7 +125,7 @@ class Rewriter:
         if spec.resources != job.spec.resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
-        return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
+        return self._preflight(job).without_unsupported_cap(job.command, spec) if changes.get("cap") else spec
 
     def _refuse_passed_limit(self, job: Job, spec: JobSpec) -> None:
         began = started_at(job)

@@ -215,7 +215,7 @@ class Background:
         self._started = False
 
     @contextlib.contextmanager
-    def not_for_nothing(self) -> Iterator[None]:
+    def stop_engine_if_impossible(self) -> Iterator[None]:
         """Stop an engine that was started here and found no GPU, if that makes the job impossible.
 
         It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now. Where an

@@ -17,7 +17,7 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.positions import Places
 from stoker.app.views.words import last_mishap, sparing_text
 from stoker.core.amounts import amount_now, amount_to_come
-from stoker.core.device import Device, Process, Reading
+from stoker.core.device import Device, Process, Reading, node_gpu
 from stoker.core.job import (
     Active,
     Ended,
@@ -318,12 +318,13 @@ class Knowledge:
 
     def labels(self, device_ids: Sequence[str]) -> list[str]:
         """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-        labels = [self.devices[one].label if one in self.devices else one for one in device_ids]
-        nodes = [label.rpartition(" ")[0] for label in labels]
-        return [
-            label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
-            for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
-        ]
+        labels, last = [], None
+        for device_id in device_ids:
+            device, gpu = self.devices.get(device_id), node_gpu(device_id)
+            same_node = gpu is not None and last is not None and gpu.node == last.node
+            labels.append(gpu.gpu if gpu is not None and same_node else device.label if device else device_id)
+            last = gpu
+        return labels
 
     def devices_of(self, device_ids: Sequence[str]) -> list[Device]:
         return [self.devices[one] for one in device_ids if one in self.devices]

@@ -100,6 +100,10 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
     """Plays the pilots, which Slurm starts at once."""
 
     def __init__(self, directory: Path, settings: ClusterSettings | None = None) -> None:
+        self.holds_pilots = False
+        """Whether pilots wait in Slurm."""
+        self.pilot_words = ""
+        """The last words of pilots that end before they work."""
         self._begun: set[str] = set()
         super().__init__(directory, settings or ClusterSettings(pilots="always", poll=1.0))
 
@@ -114,9 +118,16 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
         for _ in range(count):
             super().step()
             for tag, folder in self.pilots.items():
-                if self.slurm.tasks[tag, 0].state == "PENDING" and folder.claim(OWN_CLAIM):
-                    self.slurm.run(tag)
-                    folder.report([PilotReady(NODE, 4)])
+                if self.slurm.tasks[tag, 0].state == "PENDING" and not self.holds_pilots and folder.claim(OWN_CLAIM):
+                    self._begin_pilot(tag, folder)
+
+    def _begin_pilot(self, tag: str, folder: PilotFolder) -> None:
+        self.slurm.run(tag)
+        if self.pilot_words:
+            folder.fail(0, self.pilot_words)
+            self.slurm.tasks[tag, 0].state = "FAILED"
+        else:
+            folder.report([PilotReady(NODE, 4)])
 
     def orders(self) -> Iterator[tuple[PilotFolder, PilotOrder]]:
         """All orders that pilots were given."""

@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from stoker.core.job import Event, State, event_word
+from stoker.store.engine_lock import lock_path
 from stoker.store.paths import Paths
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +24,8 @@ _PATH = re.compile(rf"`((?:(?:{'|'.join(_ROOTS)}|tests|docs|bench)/)[\w./-]*)`")
 """A path in a sentence, below the root or below src/stoker; one with a placeholder names no file."""
 _MODULE = re.compile(r"`(\w+\.(?:py|sh))`")
 """A module whose package the sentence before names."""
+_NAME = re.compile(r"`([A-Z][a-z]+\w*|[A-Za-z]+_\w+)(?:\(.*?\))?`")
+"""A name of Python, or a variable of the environment."""
 
 
 def test_architecture_is_short() -> None:
@@ -37,6 +40,14 @@ def test_named_paths_exist(page: Path) -> None:
     missing = [path for path in named if not any((root / path).exists() for root in (ROOT, ROOT / "src/stoker"))]
     modules = {path.name for path in (*ROOT.glob("*.py"), *(ROOT / "src").rglob("*"))}
     assert not [*missing, *(name for name in _MODULE.findall(page.read_text()) if name not in modules)]
+
+
+def test_names_occur_in_the_code() -> None:
+    """Every variable, class and function that a page names occurs in the code."""
+    code = "".join(path.read_text() for root in ("src", "tests") for path in (ROOT / root).rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    named = {name for page in PAGES for name in _NAME.findall(page.read_text())}
+    assert not named - words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -61,5 +72,7 @@ def test_figure_shows_the_state_directory() -> None:
     paths = Paths(Path("HOST"))
     parts = [value for name in dir(Paths) if isinstance(value := getattr(paths, name), Path)]
     named = {part.relative_to(paths.state).parts[0] for part in parts if part != paths.state}
-    assert named
-    assert not [name for name in named if name not in figure]
+    named |= {paths.status_file("NAME").name, lock_path(paths, "NAME").name}
+    assert named <= set(
+        re.findall(r"[\w.]+", " ".join(line.lstrip("│ ").partition("  ")[0] for line in figure.splitlines()))
+    )

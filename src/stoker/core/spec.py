@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -50,6 +50,13 @@ class Resources(Struct, frozen=True):
     @property
     def shares(self) -> bool:
         return self.memory is not None or self.auto
+
+
+def suits(device: Device, resources: Resources) -> bool:
+    """Whether a job with these resources could ever run on the device."""
+    if (resources.allowed and device.id not in resources.allowed) or resources.model not in device.model.lower():
+        return False
+    return resources.memory is None or device.memory is None or resources.memory <= device.memory
 
 
 def amount_on(resources: Resources, device: Device) -> int | None:
@@ -142,14 +149,15 @@ class JobSpec(Struct, frozen=True):
     """Worker of the job in which its run was started; empty where that was outside of all jobs."""
 
 
+Spec = TypeVar("Spec", JobSpec, Resources)
 LIMIT_FIELDS = ("limit", "grace", "signal")
 """What a worker keeps of a spec for the time limit of an attempt."""
 RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
 """What can be changed of the spec of a job that has started."""
 
 
-def with_fields(spec: JobSpec, other: JobSpec, fields: Sequence[str]) -> JobSpec:
-    """The spec with these fields of another one."""
+def with_fields(spec: Spec, other: Spec, fields: Iterable[str]) -> Spec:
+    """The spec, or its resources, with these fields of another one."""
     return replace(spec, **{name: getattr(other, name) for name in fields})
 
 

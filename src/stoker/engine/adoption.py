@@ -21,7 +21,7 @@ from stoker.store.writer import Store
 def adopt_gone(paths: Paths, store: Store, engine: Engine, owner: str = "") -> None:
     """Record how jobs of dead runs ended that nothing runs any more; leave those that still run."""
     here = [one for one in held_orphans(paths, store) if one.job.spec.cluster == engine.site.cluster]
-    adopt_all([orphan for orphan in here if engine.site.is_gone(orphan.job)], store, engine, owner)
+    adopt_all([orphan for orphan in here if engine.is_gone(orphan.job)], store, engine, owner)
 
 
 def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
@@ -42,11 +42,11 @@ def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str =
 
 
 def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
-    """Cancel what dead runs inside jobs left waiting, where the worker of the job is dead.
+    """Cancel waiting jobs of dead runs inside jobs, if the worker of the outer job is dead.
 
     The next attempt of that job starts such a run again; continued by hand, it would have no GPUs of its own.
     """
-    left = [orphan for orphan in nested_orphans(paths, store) if engine.site.is_gone(orphan.job)]
+    left = [orphan for orphan in nested_orphans(paths, store) if engine.is_gone(orphan.job)]
     won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
     for job in (orphan.job for orphan in left if orphan.job.id in won):
         engine.adopt(job, adopted=False)
@@ -61,7 +61,7 @@ class Supply:
         self._left: dict[bytes, int] = {}
 
     def spend(self, job: NewJob) -> bool:
-        """Use one up for the job; False where none is left."""
+        """Use one up for the job; False if none is left."""
         content = content_of(job.command, job.spec, job.task, job.trial)
         left = self._left.get(content)
         left = self._count(content) if left is None else left

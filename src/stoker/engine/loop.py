@@ -18,7 +18,7 @@ from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
 from stoker.engine.sampler import Sampler
-from stoker.sites.interface import RETRY_INTERVAL, Site
+from stoker.sites.interface import RETRY_INTERVAL, HasSources, Measures, Recalls, SeesProcesses, SetsLimits, Site
 
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones do not have to wait."""
@@ -46,6 +46,8 @@ class Engine:
         self.policy = policy
         self.site = site
         self.draining = False
+        self.before_dispatch: Callable[[], None] = lambda: None
+        """Called in each turn after events are recorded and before the site starts anything."""
         self._jobs = jobs
         self._table = jobs.table
         self._notify = notify
@@ -61,7 +63,7 @@ class Engine:
         """When to write again after a failure; until then nothing is placed or dispatched."""
         self._selector = selectors.DefaultSelector()
         jobs.find_devices = site.devices
-        for source, callback in site.sources():
+        for source, callback in site.sources() if isinstance(site, HasSources) else ():
             self.watch(source, callback)
 
     # -- what front ends use ----------------------------------------------------------------------
@@ -87,7 +89,7 @@ class Engine:
 
     @property
     def trouble(self) -> str:
-        """What keeps the engine from working, for the user; empty where nothing does."""
+        """The problem that keeps the engine from working, for the user; empty if there is none."""
         return self._trouble or self.site.status().trouble
 
     @trouble.setter
@@ -121,7 +123,7 @@ class Engine:
 
     @property
     def next_queued(self) -> Job | None:
-        """The next waiting job or, where none waits for a device, the first that is blocked."""
+        """The next waiting job or, if none waits for a device, the first that is blocked."""
         return self.next_waiting or self._table.blocked.first
 
     @property
@@ -158,7 +160,7 @@ class Engine:
         self.site.drain()
 
     def stop(self, grace: float | None, note: str) -> None:
-        """Stop all that runs: TERM, and KILL after each job's grace or the one given. What did not start waits on."""
+        """Stop all running jobs; `grace` replaces that of each job. Jobs that have not started stay queued."""
         self.drain()
         self._stopping = (grace, note)
         for job in self._table.heads:
@@ -179,16 +181,24 @@ class Engine:
         self.site.stop(job, grace, number)
 
     def recall(self, job_id: int) -> None:
-        """Return an active job to the queue that has not started, where the site can do that at once."""
-        if (job := self._table.active(job_id)) is not None:
+        """Return an active job to the queue that has not started, if the site can do that at once."""
+        if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit of its spec; False where its site cannot."""
-        return self.site.set_limit(job)
+        """Give an active job the time limit of its spec; False if its site cannot."""
+        return isinstance(self.site, SetsLimits) and self.site.set_limit(job)
+
+    def process_of(self, job: Job) -> int | None:
+        """The process of a running job, which leads a group of its own; None if it is not known, or elsewhere."""
+        return self.site.process_of(job) if isinstance(self.site, SeesProcesses) else None
+
+    def is_gone(self, job: Job) -> bool:
+        """Whether a job that a dead engine left can be judged: a cluster tells of any, a machine of dead workers."""
+        return not isinstance(self.site, SeesProcesses) or self.site.is_gone(job)
 
     def own(self, job_id: int, batch: int) -> bool:
-        """Make an adopted job one of ours; False where it is over."""
+        """Make an adopted job one of ours; False if it is over."""
         return self._table.own(job_id, batch)
 
     def adopt(self, job: Job, *, adopted: bool) -> None:
@@ -201,7 +211,8 @@ class Engine:
 
     def close(self) -> None:
         """Leave; what runs goes on."""
-        self.site.finish()
+        if isinstance(self.site, Measures):
+            self.site.finish()
         with contextlib.suppress(StokerError):
             self._write()
         self.site.close(recorded=not self._jobs.recorder)
@@ -220,6 +231,7 @@ class Engine:
         self._place()
         self._record()
         self._jobs.unblock_behind_ended()
+        self.before_dispatch()
         self.site.dispatch(recorded=self._retry_at is None)
 
     def _wait(self, timeout: float | None) -> None:

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stoker.app.views.model import DeviceLine, JobLine, Notice, RunStatus
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import DeviceLine, Notice, RunStatus
 from stoker.app.views.run import Recent
 from stoker.cli.screens.counts import counts_line
 from stoker.cli.screens.gpus import memory_cells
@@ -24,7 +25,6 @@ from stoker.cli.screens.text import (
     Line,
     Look,
     Span,
-    amount_text,
     cells,
     clip,
     clipped,
@@ -36,7 +36,7 @@ from stoker.cli.screens.text import (
 )
 from stoker.core.job import JobEvent
 from stoker.core.text import printable
-from stoker.core.units import count_text, duration_text, size_text
+from stoker.core.units import amount_text, count_text, duration_text, size_text
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""

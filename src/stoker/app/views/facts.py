@@ -202,12 +202,13 @@ def read_facts(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None
 
 def device_labels(device_ids: Sequence[str], devices: Mapping[str, Device]) -> list[str]:
     """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-    labels = [devices[device_id].label if device_id in devices else device_id for device_id in device_ids]
-    nodes = [label.rpartition(" ")[0] for label in labels]
-    return [
-        label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
-        for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
-    ]
+    labels, last_node = [], None
+    for device_id in device_ids:
+        gpu = node_gpu(device_id)
+        label = devices[device_id].label if device_id in devices else device_id
+        labels.append(gpu.gpu if gpu is not None and gpu[:2] == last_node else label)
+        last_node = gpu[:2] if gpu is not None else None
+    return labels
 
 
 def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:

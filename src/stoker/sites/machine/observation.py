@@ -144,7 +144,7 @@ class StillProcesses:
     def _noted(
         self, device: Device, reading: Reading, before: dict[tuple[str, int], _Still], at: float, *, alone: bool
     ) -> Iterator[float | None]:
-        """Since when each process that computes is still; None where its memory is unknown."""
+        """Since when each process that computes is still; None if its memory is unknown."""
         moves = alone and (reading.utilisation is None or reading.utilisation > IDLE_PERCENT)
         for process in reading.processes:
             if process.graphics:

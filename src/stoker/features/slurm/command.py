@@ -271,13 +271,13 @@ def status(name: str | None, as_json: bool) -> int:
 @_json
 def check(name: str, timeout: str, as_json: bool) -> int:
     """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 where there is a problem."""
-    from stoker.cli.doctor import report
     from stoker.cli.output_options import wants_json
+    from stoker.cli.screens.engine import report_check
     from stoker.core.units import parse_duration
     from stoker.features.slurm.check import check_cluster
 
     findings = check_cluster(name, _settings(name), parse_duration(timeout))
-    return 1 if report(findings, "stoker.cluster-check/1", as_json=wants_json(as_json)) else 0
+    return 1 if report_check(findings, "stoker.cluster-check/1", as_json=wants_json(as_json)) else 0
 
 
 @command.command(name="remove")

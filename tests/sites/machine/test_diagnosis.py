@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Job, Running
 from stoker.core.spec import Resources
-from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, AttemptUse, diagnose
+from stoker.sites.machine.diagnosis import NOTHING, AttemptUse, Diagnosis, diagnose
 from stoker.sites.machine.ref import WorkerRef
 from support.build import GIB, a_job, simulated
 

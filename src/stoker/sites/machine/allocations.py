@@ -18,10 +18,10 @@ from stoker.ledger import HeldLease, Ledger
 from stoker.runner.interface import Workers
 
 AHEAD_SECONDS = 0.25
-"""Seconds of work that are prefetched at most, by what attempts took so far..."""
+"""Seconds of work that are prefetched at most, by the duration of earlier attempts."""
 
 AHEAD_LIMIT = 64
-"""... and how many attempts."""
+"""Attempts that are prefetched at most."""
 
 OVERDUE = 0.5
 """Seconds after which attempts behind a running one are recalled, since other devices may be free."""

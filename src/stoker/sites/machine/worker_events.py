@@ -10,7 +10,7 @@ from stoker.core.text import shortened
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.context import MachineContext
-from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, AttemptUse, diagnose
+from stoker.sites.machine.diagnosis import NOTHING, AttemptUse, Diagnosis, diagnose
 from stoker.store.logs import LONGEST_SAID, last_line
 
 REFUSED = 126

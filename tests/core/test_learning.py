@@ -122,7 +122,7 @@ def test_output_paths_do_not_make_another_kind_of_work(one: str, other: str) -> 
 
 
 def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
-    """The estimate is rounded up, so that small differences do not make different shapes."""
+    """The estimate is rounded up, so that small differences do not make different kinds."""
     learnt = Learnt()
     for peak in (2 * GIB, 3 * GIB, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)

@@ -161,8 +161,8 @@ class FakeRunner:
         self.calls.append(("set_limit", worker, attempt, limit))
         return self.knows_limit
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
-        self.calls.append(("stop", worker, attempt, grace, number))
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
+        self.calls.append(("stop", worker, attempt, grace, signal_number))
 
     def adopt(self, worker: str) -> bool:
         self.calls.append(("adopt", worker))
@@ -278,9 +278,9 @@ class FakeSite:
     def is_gone(self, job: Job) -> bool:
         return job.id in self.gone
 
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         assert isinstance(job.state, Stopping)
-        self.calls.append(("stop", job.id, grace, number))
+        self.calls.append(("stop", job.id, grace, signal_number))
 
     def set_limit(self, job: Job) -> bool:
         self.calls.append(("set_limit", job.id, job.spec.limit))
@@ -351,7 +351,7 @@ class _EngineTest:
         jobs = [NewJob(Command(("true",)), shared)] * count
         batch = self.store.add_batch("test", self.clock())
         ids = list(self.store.add_jobs(batch, engine or self.name, jobs, self.clock()))
-        self.engine.poke()
+        self.engine.wake()
         return ids
 
     def turn(self, count: int = 1) -> None:

@@ -17,7 +17,7 @@ from stoker.core.spec import Command, JobSpec, Resources, Trial
 KEPT = 9
 """Newest runs that are kept."""
 GRAIN = 64 * 2**20
-"""Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
+"""Bytes to which estimates are rounded up, so that small differences do not make different kinds."""
 LEAST = 512 * 2**20
 """Bytes that an estimate has at least: about what a process takes that begins to use a GPU."""
 ZERO_RUNS = 2

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.planner.queue import CPU_JOBS
-from stoker.core.planner.reasons import Short
+from stoker.core.planner.reasons import OutOfResources
 from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
 
@@ -53,10 +53,10 @@ class Policy(PlanSettings, frozen=True):
     """How many jobs may run at once, by name of a cap."""
     paused: str = ""
     """Why no job may start; empty when jobs may."""
-    short: Short | None = None
-    """Why no job can be started; None where jobs can..."""
+    out_of_resources: OutOfResources | None = None
+    """Why no job can be started; None if jobs can."""
     probe: bool = False
-    """... and whether one may be started all the same, to see whether that is over."""
+    """Whether one job may be started in spite of `out_of_resources`, to see whether the machine has recovered."""
     closed: Mapping[str, str] = {}
     """Ids of drained devices, each with a note."""
     passing: Literal["freely", "reserved", "never"] = "reserved"

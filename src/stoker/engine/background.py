@@ -249,10 +249,10 @@ class Service:
         return min(moments, default=None)
 
     def _signalled(self) -> None:
-        for number in self._signals.received():
-            match number:
+        for signal_number in self._signals.received():
+            match signal_number:
                 case signal.SIGUSR1:
-                    self._say(f"{len(self._engine.held)} running, {self._engine.waiting} waiting")
+                    self._say(f"{len(self._engine.active_jobs)} running, {self._engine.waiting} waiting")
                 case signal.SIGUSR2:
                     self._dispensable = True
                 case signal.SIGHUP:

@@ -56,7 +56,7 @@ class Runner(Protocol):
     def flush(self) -> None:
         """Send the queued attempts."""
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace."""
 
     def set_limit(

@@ -132,14 +132,14 @@ class LocalRunner:
             self._watch_writing(link)
         self._unsent.clear()
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM or another signal now, and KILL after the grace, to every process of the attempt.
 
         What a dead worker left is killed anyway, now at once.
         """
         if link := self._ended.get(worker):
             link.check_at = 0.0
-        self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+        self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": signal_number})
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None

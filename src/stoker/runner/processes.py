@@ -40,9 +40,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def get_signal_at_death_of(parent: int, number: int) -> None:
+def get_signal_at_death_of(parent: int, signal_number: int) -> None:
     """Let the kernel send a signal to this process when its parent dies; exit where that has happened already."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -154,19 +154,19 @@ def having_open(paths: Iterable[str]) -> list[Seen]:
     return [process for process in _all_processes() if any(_open_as(process.pid, wanted))]
 
 
-def send(targets: Iterable[Seen], number: int) -> None:
+def send(targets: Iterable[Seen], signal_number: int) -> None:
     """Signal each process that is still the one seen; a stopped one is continued so that it can react."""
     for process in targets:
         with contextlib.suppress(OSError):
-            _send_one(process, number)
+            _send_one(process, signal_number)
 
 
-def _send_one(process: Seen, number: int) -> None:
+def _send_one(process: Seen, signal_number: int) -> None:
     with _handle(process.pid) as signal_it:
         now = _look(str(process.pid))
         if now is not None and now.started == process.started:
-            signal_it(number)
-            if number != signal.SIGKILL:
+            signal_it(signal_number)
+            if signal_number != signal.SIGKILL:
                 signal_it(signal.SIGCONT)
 
 
@@ -182,10 +182,10 @@ def _handle(pid: int) -> Iterator[Callable[[int], None]]:
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOSYS:
             raise
-        yield lambda number: os.kill(pid, number)
+        yield lambda signal_number: os.kill(pid, signal_number)
         return
     try:
-        yield lambda number: signal.pidfd_send_signal(descriptor, number)
+        yield lambda signal_number: signal.pidfd_send_signal(descriptor, signal_number)
     finally:
         os.close(descriptor)
 

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any
 
 from stoker.runner import journal, processes
-from stoker.runner.spawn import Refused, Short, is_machine_wide, launch, spawn_silently
+from stoker.runner.spawn import Refused, StartDeferred, is_machine_wide, launch, spawn_silently
 
 LINGER = 1.0
 """Seconds for which processes that a finished command left may go on."""
@@ -243,7 +243,7 @@ class Worker:
             self._write(journal.AttemptReturned(self._queue.popleft()["attempt"], time.time()))
         self._hint()
 
-    def _stop(self, key: str, grace: float, number: int) -> None:
+    def _stop(self, key: str, grace: float, signal_number: int) -> None:
         for order in [order for order in self._queue if order["attempt"] == key]:
             self._queue.remove(order)
             self._write(journal.AttemptReturned(key, time.time()))
@@ -251,7 +251,7 @@ class Worker:
         if self._current is not None and self._current.key == key:
             if self._current.why == "exited" and self._current.status is None:
                 self._current.why = "stopped"
-            self._terminate(self._current, grace, number)
+            self._terminate(self._current, grace, signal_number)
 
     def _set_limit(self, order: dict[str, Any]) -> None:
         for queued in self._queue:
@@ -273,10 +273,10 @@ class Worker:
                 self._over(
                     journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note)
                 )
-            except Short as shortage:
+            except StartDeferred as shortage:
                 self._give_back(order["attempt"], shortage)
 
-    def _give_back(self, key: str, shortage: Short) -> None:
+    def _give_back(self, key: str, shortage: StartDeferred) -> None:
         """Return an attempt that cannot be started now, and those behind it where they could not be started either."""
         self._over(journal.AttemptReturned(key, time.time(), shortage.errno, shortage.note))
         if is_machine_wide(shortage.errno):
@@ -316,8 +316,10 @@ class Worker:
                 attempt.linger_at = _boot_clock() + LINGER
             return
         self._current = None
-        code, number = _exit_of(attempt.status)
-        end = journal.AttemptExited(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
+        code, signal_number = _exit_of(attempt.status)
+        end = journal.AttemptExited(
+            attempt.key, time.time(), code, signal_number, attempt.why, attempt.peak, attempt.note
+        )
         self._over(end)
 
     def _keep_time(self) -> None:
@@ -362,13 +364,13 @@ class Worker:
         attempt.kill_at = attempt.terminator_until
         return True
 
-    def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
+    def _terminate(self, attempt: Attempt, grace: float, signal_number: int = signal.SIGTERM) -> None:
         """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
         attempt.clear_limit()  # the first reason stays
         if attempt.kill_at is None and grace > 0:
-            processes.send(_descendants(), number)
-            if attempt.has_terminal and number == signal.SIGTERM:  # which interactive shells ignore
+            processes.send(_descendants(), signal_number)
+            if attempt.has_terminal and signal_number == signal.SIGTERM:  # which interactive shells ignore
                 processes.send(_descendants(), signal.SIGHUP)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()

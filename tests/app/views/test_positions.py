@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.app.views.positions import Places
-from stoker.core.planner.order import Standing
+from stoker.app.views.positions import QueuePositions
+from stoker.core.planner.order import QueuePosition
 from stoker.store.paths import Paths
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import open_store
@@ -14,8 +14,8 @@ from support.build import a_job
 NOW = 1000.0
 
 
-def a_standing(job: int, gpus: int, seconds: float) -> Standing:
-    return Standing(job, 1, 0, NOW - 1.0, seconds, True, gpus)
+def a_standing(job: int, gpus: int, seconds: float) -> QueuePosition:
+    return QueuePosition(job, 1, 0, NOW - 1.0, seconds, True, gpus)
 
 
 def test_jobs_with_and_without_gpus_do_not_compete(tmp_path: Path) -> None:
@@ -24,9 +24,9 @@ def test_jobs_with_and_without_gpus_do_not_compete(tmp_path: Path) -> None:
     status = EngineStatus("queue", "", 1, "1", 0.0, NOW, 0, 0, (), {}, "", "", False, (), (), order=order)
     store = open_store(Paths(tmp_path))
     try:
-        places = Places(store, [status], NOW)
-        assert places.outranked(a_job(3), "queue") is None
-        first = places.outranked(a_job(1), "queue")
+        places = QueuePositions(store, [status], NOW)
+        assert places.overtaken_by(a_job(3), "queue") is None
+        first = places.overtaken_by(a_job(1), "queue")
         assert first is not None
         assert first.job == 3
     finally:

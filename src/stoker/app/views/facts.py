@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.views.positions import Places
-from stoker.app.views.words import last_mishap, sparing_text
+from stoker.app.views.positions import QueuePositions
+from stoker.app.views.words import last_shared_failure, shared_failure_text
 from stoker.core.amounts import amount_now, amount_to_come
 from stoker.core.device import Device, Process, Reading
 from stoker.core.job import (
@@ -36,15 +36,15 @@ from stoker.core.lease import Lease
 from stoker.core.outcomes import JobWord
 from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
 from stoker.core.planner.queue import (
+    JobKind,
     NotEligible,
-    Shape,
-    Wants,
+    ReasonKey,
     is_gated,
+    job_kind_of,
     queued_word,
     resolved,
-    roughly,
-    shape_of,
     why_not_eligible,
+    without_memory,
 )
 from stoker.core.planner.reasons import CapFull, Outranked, Reason, UnknownDuration, sentence
 from stoker.core.settings import Policy
@@ -116,11 +116,11 @@ class EngineStatuses(Struct, frozen=True):
     def leases(self) -> tuple[Lease, ...]:
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
-    def reasons(self) -> dict[tuple[str, Wants], Reason]:
-        """Why jobs wait, by engine and by what they want; where that is not listed, by what they roughly want."""
+    def reasons(self) -> dict[tuple[str, ReasonKey], Reason]:
+        """Why jobs wait, by engine and reason key, and by the key without memory for jobs that are not listed."""
         waits = [(status.engine, wait) for status in self for wait in status.waits]
-        rough = {(engine, roughly(wait.wants)): wait.reason for engine, wait in reversed(waits)}
-        return rough | {(engine, wait.wants): wait.reason for engine, wait in waits}
+        rough = {(engine, without_memory(wait.key)): wait.reason for engine, wait in reversed(waits)}
+        return rough | {(engine, wait.key): wait.reason for engine, wait in waits}
 
 
 def read_statuses(paths: Paths, now: float) -> EngineStatuses:
@@ -268,7 +268,7 @@ class Knowledge:
         self._logs_read = 0
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
-        self._to_come: dict[tuple[str, Shape], Resources] = {}
+        self._to_come: dict[tuple[str, JobKind], Resources] = {}
         self._run_labels: dict[int, str] = {}
         self._living = {status.engine for status in statuses.runs} | ({QUEUE} if statuses.lives else set())
 
@@ -285,7 +285,7 @@ class Knowledge:
         return queries.loads(self.store)
 
     @cached_property
-    def _reasons(self) -> dict[tuple[str, Wants], Reason]:
+    def _reasons(self) -> dict[tuple[str, ReasonKey], Reason]:
         return self.statuses.reasons()
 
     @cached_property
@@ -354,17 +354,17 @@ class Knowledge:
         if isinstance(job.state, Active):
             return amount_now(resources_of(job), self.devices_of(job.state.devices))
         status = self.statuses.of(engine)
-        resources = self._estimated(engine, shape_of(job))
+        resources = self._estimated(engine, job_kind_of(job))
         return amount_to_come(resources, status.devices if status else self.devices.values())
 
-    def _estimated(self, engine: str, shape: Shape) -> Resources:
+    def _estimated(self, engine: str, job_kind: JobKind) -> Resources:
         """The resources that the engine would reserve."""
-        key = engine, shape
+        key = engine, job_kind
         if key not in self._to_come:
             status = self.statuses.of(engine)
             margin = status.settings.margin if status and status.settings else Policy().margin
-            learnt = self.learnt(shape.kind) if shape.resources.shares else None
-            self._to_come[key] = shape.resources if learnt is None else resolved(shape, learnt, margin)
+            learnt = self.learnt(job_kind.kind) if job_kind.resources.shares else None
+            self._to_come[key] = job_kind.resources if learnt is None else resolved(job_kind, learnt, margin)
         return self._to_come[key]
 
     def is_abandoned(self, engine: str) -> bool:
@@ -391,13 +391,15 @@ class Knowledge:
 
     def _reason(self, job: Job, engine: str) -> Reason | None:
         """Find a waiting job in the last plan of its engine."""
-        shape = shape_of(job)
-        wants = Wants(self._estimated(engine, shape), shape.priority, shape.caps)
-        return self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
+        job_kind = job_kind_of(job)
+        key = ReasonKey(self._estimated(engine, job_kind), job_kind.priority, job_kind.caps)
+        return self._reasons.get((engine, key)) or self._reasons.get((engine, without_memory(key)))
 
     @cached_property
-    def places(self) -> Places:
-        return Places(self.store, (status for status in self.statuses if status.engine in self._living), self.now)
+    def places(self) -> QueuePositions:
+        return QueuePositions(
+            self.store, (status for status in self.statuses if status.engine in self._living), self.now
+        )
 
     def order_text(self, reason: Outranked | UnknownDuration) -> str:
         return sentence(reason, self.clock, self.store.shown_id)
@@ -465,7 +467,7 @@ class Knowledge:
 
     def _passed(self, job: Job, engine: str) -> str:
         """Which younger job goes first, and why; empty where the first one is older, as users expect."""
-        first = self.places.outranked(job, engine)
+        first = self.places.overtaken_by(job, engine)
         return self.order_text(first) if first and first.job > job.id and first.by != "priority" else ""
 
     def _not_eligible_text(self, why: NotEligible | NeverSatisfied) -> str:
@@ -475,8 +477,8 @@ class Knowledge:
 
     def _mishap(self, job: Job) -> str:
         """The last attempt that an unfinished job lost on a shared GPU."""
-        event = last_mishap(self.store.events(job.id)) if job.shared_failures else None
-        return sparing_text(job, event) if event else ""
+        event = last_shared_failure(self.store.events(job.id)) if job.shared_failures else None
+        return shared_failure_text(job, event) if event else ""
 
     def _outcome(self, dependency: Dependency) -> Outcome:
         known = self._outcomes.get(dependency)

@@ -19,7 +19,7 @@ from stoker.app.views.facts import Knowledge, known
 from stoker.app.views.failure import failure_text, last_lines, newest_log
 from stoker.app.views.model import FEW, JobLine
 from stoker.app.views.status import job_line
-from stoker.app.views.words import oom_advice, place_text, sparing_text
+from stoker.app.views.words import oom_advice, place_text, shared_failure_text
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.errors import StokerError
 from stoker.core.job import (
@@ -198,7 +198,7 @@ def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -
 
 def _end(event: Exited, after: Job | None) -> str:
     if after is not None and event.cause and event.shared and isinstance(after.state, Waiting):
-        return sparing_text(after, event)
+        return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
     return outcome(Ended(result_of(event), event.at, event.code, event.signal))
@@ -361,7 +361,7 @@ def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
     yield place_text(place, status.waiting, standing, knowledge.now)
     if not standing.known:
         yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
-    if first := knowledge.places.outranked(job, engine):
+    if first := knowledge.places.overtaken_by(job, engine):
         yield knowledge.order_text(first)
 
 

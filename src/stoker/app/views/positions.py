@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import inf
 
 from stoker.core.job import Job
-from stoker.core.planner.order import Standing, outranked
+from stoker.core.planner.order import QueuePosition, overtaken_by
 from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
 from stoker.store import queries
@@ -15,7 +15,7 @@ from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
 
 
-class Places:
+class QueuePositions:
     """The first waiting jobs of living engines, in the order in which they will start, as far as is known.
 
     Jobs with a forecast come first, by their expected start; the others follow in the order of the plan.
@@ -34,7 +34,7 @@ class Places:
         """The ids of the first jobs of an engine, one for each array."""
         return list(self._standings.get(engine, {}))
 
-    def standing(self, job: Job, engine: str) -> Standing | None:
+    def standing(self, job: Job, engine: str) -> QueuePosition | None:
         """The figures that decide on a job's place, if its engine published them; all tasks of an array share them."""
         known = self._standings.get(engine, {})
         if job.id in known or not job.array:
@@ -51,7 +51,7 @@ class Places:
             return place
         return place + queries.count_waiting(self._store, engine, standing.job, job.id)
 
-    def outranked(self, job: Job, engine: str) -> Outranked | None:
+    def overtaken_by(self, job: Job, engine: str) -> Outranked | None:
         """The job that goes before this one, and why; None for the first in the order of the plan.
 
         Jobs with and without GPUs do not compete.
@@ -62,14 +62,14 @@ class Places:
         status = self._statuses[engine]
         policy = Policy(order=status.settings.order) if status.settings else Policy()
         first = next(rival for rival in status.order if bool(rival.gpus) == bool(standing.gpus))
-        return None if first.job == standing.job else outranked(standing, first, policy, self._now)
+        return None if first.job == standing.job else overtaken_by(standing, first, policy, self._now)
 
 
-def _by_start(status: EngineStatus) -> list[Standing]:
+def _by_start(status: EngineStatus) -> list[QueuePosition]:
     return sorted(status.order, key=lambda one: status.starts.get(one.job, inf))
 
 
-def _numbered(standings: Iterable[Standing]) -> Iterator[tuple[int, int]]:
+def _numbered(standings: Iterable[QueuePosition]) -> Iterator[tuple[int, int]]:
     """Ids with their places: every task counts."""
     known = list(standings)
     return zip([one.job for one in known], accumulate([one.tasks for one in known], initial=1), strict=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from stoker.core.amounts import VramMode
 from stoker.core.device import Device
 from stoker.core.job import Active, Event, Exited, Job, needs_exclusive
-from stoker.core.planner.order import Standing, times_waited
+from stoker.core.planner.order import QueuePosition, times_waited
 from stoker.core.planner.placement import suits
 from stoker.core.planner.reasons import rough_duration
 from stoker.core.units import size_text
@@ -20,17 +20,17 @@ def vram_text(mode: VramMode, size: int | None) -> str:
     return size_text(size) if mode == "size" else "-" if mode == "none" else mode
 
 
-def sparing_text(job: Job, event: Exited) -> str:
+def shared_failure_text(job: Job, event: Exited) -> str:
     """Why a job lost an attempt on a shared GPU, and what is different in the next one."""
-    return f"{_what_happened(event)}; {_what_follows(job, event)}"
+    return f"{_shared_failure(event)}; {_next_try(job, event)}"
 
 
-def consequence_text(job: Job, event: Exited) -> str:
+def retry_text(job: Job, event: Exited) -> str:
     """The same, with what is different first: narrow screens cut the end off."""
-    return f"{_what_follows(job, event)}; {_what_happened(event)}"
+    return f"{_next_try(job, event)}; {_shared_failure(event)}"
 
 
-def last_mishap(events: Iterable[Event]) -> Exited | None:
+def last_shared_failure(events: Iterable[Event]) -> Exited | None:
     """The last attempt that the job lost because it shared a GPU."""
     found = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
     return found[-1] if found else None
@@ -48,13 +48,13 @@ def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable
     return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
 
 
-def _what_happened(event: Exited) -> str:
+def _shared_failure(event: Exited) -> str:
     if event.cause == "fault":
         return "killed by an MPS fault of a job on the same GPU"
     return "out of GPU memory while sharing" if event.floor else "GPU memory was taken by others"
 
 
-def _what_follows(job: Job, event: Exited) -> str:
+def _next_try(job: Job, event: Exited) -> str:
     runs = isinstance(job.state, Active)
     if needs_exclusive(job):
         return "now exclusive" if runs else "retrying exclusive"
@@ -64,7 +64,7 @@ def _what_follows(job: Job, event: Exited) -> str:
     return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} reserved"
 
 
-def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
+def place_text(place: int, waiting: int, standing: QueuePosition, now: float) -> str:
     """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
     waited = rough_duration(max(0.0, now - standing.submitted))
     text = f"place {place} of {max(place, waiting)}: waited {waited}"

@@ -158,7 +158,7 @@ def _lanes(now: Now, expects: Expects) -> Lanes:
         now.lanes.refresh(order, now.waiting.take_touched())
         return now.lanes
     lanes = Lanes(now.waiting, now.estimate)
-    lanes.refresh(order, [group.shape for group in now.waiting.groups()])
+    lanes.refresh(order, [group.job_kind for group in now.waiting.groups()])
     return lanes
 
 

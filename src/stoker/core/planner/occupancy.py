@@ -133,7 +133,7 @@ class Occupancy:
             self._add_lease(lease)
         for slot in slots:
             until, sure = _end(slot, policy, now)
-            self.hold(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
+            self.assign(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._compare_reading(view, snapshot, policy, freed)
@@ -153,7 +153,7 @@ class Occupancy:
         free = {name for view in self.views if view.closed is None for name in view.device.claims}
         return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
-    def hold(
+    def assign(
         self,
         job_id: int,
         resources: Resources,

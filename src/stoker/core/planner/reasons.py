@@ -179,7 +179,7 @@ class Behind(Struct, frozen=True, tag="behind"):
     dependencies: tuple[Dependency, ...]
 
 
-class Short(Struct, frozen=True, tag="short"):
+class OutOfResources(Struct, frozen=True, tag="short"):
     """The machine is short of something without which no process can be started, or a disk does not work."""
 
     problem: str
@@ -223,7 +223,7 @@ Reason = (
     | HeldBack
     | NotBefore
     | Behind
-    | Short
+    | OutOfResources
     | InCluster
     | NeverFits
 )
@@ -336,7 +336,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def _of_the_queue(
-    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | Short,
+    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | OutOfResources,
     moment: Callable[[float], str],
     name: Name,
 ) -> str:
@@ -355,7 +355,7 @@ def _of_the_queue(
             return note or "held"
         case NotBefore(at):
             return f"begins {moment(at)}"
-        case Short(problem):
+        case OutOfResources(problem):
             return f"{problem}; retrying soon"
         case Behind(dependencies):
             return "waiting for " + ", ".join(awaited_text(one, name) for one in dependencies)

@@ -13,7 +13,7 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.features.simulate.policies import Rules, Speeds
 from stoker.features.simulate.workload import YOUNG_SHARE, Life, Outcome, Stay, Work, ripens_after
@@ -132,7 +132,7 @@ class _Machine:
         may_start = False
         while self._arrivals and self._arrivals[-1].arrival <= self._now:
             job = self._job(self._arrivals.pop())
-            may_start = may_start or self._waiting.group(shape_of(job)) is None  # else an equal one waits already
+            may_start = may_start or self._waiting.group(job_kind_of(job)) is None  # else an equal one waits already
             self._waiting.add(job)
         return may_start
 
@@ -218,8 +218,8 @@ class _Machine:
         work = self._works[job.id]
         return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
 
-    def _estimate(self, shape: Shape) -> Resources:
-        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._rules.policy.margin)
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return resolved(job_kind, self._learnt.get(job_kind.kind, _NOTHING), self._rules.policy.margin)
 
     def _start(self, start: Start) -> None:
         job = start.job

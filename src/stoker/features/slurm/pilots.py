@@ -117,8 +117,8 @@ class Pilots:
 
     def survey(self, waiting: Iterable[Group], now: float) -> None:
         """See how many short jobs there are, waiting or in pilots, and which pilots have room."""
-        short = [group for group in waiting if group.shape.resources.gpus and is_short(group.shape.limit)]
-        waiting_count = sum(len(group) for group in short if group.shape.nodes == 1)
+        short = [group for group in waiting if group.job_kind.resources.gpus and is_short(group.job_kind.limit)]
+        waiting_count = sum(len(group) for group in short if group.job_kind.nodes == 1)
         self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY
         for pilot in self.all.values():
             pilot.measure_room(now)

@@ -19,9 +19,9 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
-from stoker.core.planner.order import Order, Standing
+from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.queue import JobKind, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -47,7 +47,7 @@ from stoker.sites.machine.notices import Notices
 from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
 from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
-from stoker.sites.machine.shortages import Shortages
+from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
@@ -119,7 +119,7 @@ class MachineSite:
         self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
         self._ends = ExpectedEnds(jobs.active, context.paths.report)
-        self._shortages = Shortages(jobs, runner, str(context.paths.state))
+        self._shortages = ResourceBackoff(jobs, runner, str(context.paths.state))
         self._worker_events = WorkerEvents(
             jobs,
             self._allocations,
@@ -334,10 +334,10 @@ class MachineSite:
         worker = slot_of(job.state.ref) if isinstance(job.state, Active) else job.spec.parent
         return bool(worker) and self._runner.is_dead(worker)
 
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         assert isinstance(job.state, Active)
         seconds = job.spec.grace if grace is None else grace
-        self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, number)
+        self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, signal_number)
 
     def set_limit(self, job: Job) -> bool:
         assert isinstance(job.state, Active)
@@ -388,7 +388,7 @@ class MachineSite:
             () if self._draining else self._standings(),
         )
 
-    def _standings(self) -> Sequence[Standing]:
+    def _standings(self) -> Sequence[QueuePosition]:
         now = self._jobs.clock()
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
         order = Order(self._policy, now, self._history.expected, Counter(slot.kind for slot in slots))
@@ -405,8 +405,8 @@ class MachineSite:
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
         return forecast(present, self._history.expected, typical=typical)
 
-    def _estimate(self, shape: Shape) -> Resources:
-        return self._history.estimate(shape, self._policy.margin)
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return self._history.estimate(job_kind, self._policy.margin)
 
     # -- the end ----------------------------------------------------------------------------------
 

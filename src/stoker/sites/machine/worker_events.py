@@ -13,7 +13,7 @@ from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, Seen, diagnose
 from stoker.sites.machine.fairshare import Usage
 from stoker.sites.machine.observation import Observation
-from stoker.sites.machine.shortages import Shortages
+from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 from stoker.store.logs import LONGEST_SAID, last_line
@@ -34,7 +34,7 @@ class WorkerEvents:
         usage: Usage,
         history: RunHistory,
         telemetry: Telemetry,
-        shortages: Shortages,
+        shortages: ResourceBackoff,
     ) -> None:
         self._shortages = shortages
         self._jobs = jobs

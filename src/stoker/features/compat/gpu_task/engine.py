@@ -106,11 +106,11 @@ def _interruption() -> Callable[[Foreground, signal.Signals, int], None]:
     """As for any run, but further signals right after a kill do not leave before its end."""
     ignored_until = 0.0
 
-    def interrupted(run: Foreground, number: signal.Signals, stage: int) -> None:
+    def interrupted(run: Foreground, signal_number: signal.Signals, stage: int) -> None:
         nonlocal ignored_until
         if stage <= 3 or time.monotonic() > ignored_until:
             ignored_until = time.monotonic() + _KILLING_SECONDS
-            by_stages(run, number, stage)
+            by_stages(run, signal_number, stage)
 
     return interrupted
 

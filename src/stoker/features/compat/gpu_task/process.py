@@ -103,25 +103,25 @@ class Relay:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Relay:
-        for number in SIGNALS if self.possible else ():
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self._before[number] = signal.signal(number, self._pass_on)
+        for signal_number in SIGNALS if self.possible else ():
+            if signal.getsignal(signal_number) not in (signal.SIG_IGN, None):
+                self._before[signal_number] = signal.signal(signal_number, self._pass_on)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._before.items():
+            signal.signal(signal_number, handler)
 
     def connect(self, process: subprocess.Popen[bytes]) -> None:
         """Send the process the signals that were caught so far, and all later ones."""
         self._process = process
-        for number in self.caught:
-            process.send_signal(number)
+        for signal_number in self.caught:
+            process.send_signal(signal_number)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.caught.append(number)
+    def _pass_on(self, signal_number: int, _: FrameType | None) -> None:
+        self.caught.append(signal_number)
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal_number)
 
 
 def run_instances(

@@ -256,7 +256,7 @@ class BatchView(ToolView):
         if self.batches is not None:
             self.batches.check_progress()
             self.interval = PEAK_INTERVAL if self.batches.waits_for_peaks else None
-            waits = self.batches.trains and bool(run.engine.waiting and run.engine.held)
+            waits = self.batches.trains and bool(run.engine.waiting and run.engine.active_jobs)
             if waits and not self._waiting_announced:
                 _print("Waiting...")
             self._waiting_announced = waits or (self._waiting_announced and self.batches.trains)

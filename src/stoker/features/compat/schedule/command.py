@@ -436,14 +436,14 @@ class TaskView(ToolView):
         self._info.own = {self._ids.index(device.id): entry for device in self._devices}
         self._info.sync()
 
-    def interrupted(self, run: Foreground, number: signal.Signals, _stage: int) -> None:
+    def interrupted(self, run: Foreground, signal_number: signal.Signals, _stage: int) -> None:
         """Ctrl-C: announce, then TERM, then KILL. SIGTERM: TERM, and KILL after the grace or at the second one."""
-        if not run.engine.held:
-            run.stopped_by = number
+        if not run.engine.active_jobs:
+            run.stopped_by = signal_number
             run.engine.drain()
-        elif number == signal.SIGTERM:
+        elif signal_number == signal.SIGTERM:
             grace = GRACE if run.stopped_by is None else 0.0
-            run.stopped_by = number
+            run.stopped_by = signal_number
             run.engine.stop(grace, "stopped by SIGTERM")
         elif time.monotonic() >= self._deaf_until:
             self._presses += 1

@@ -38,8 +38,8 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on, load_on
 
 
-class Prospects:
-    """Cached answers per resources. There are fewer of them than shapes, which also differ in priority and caps."""
+class PlacementCache:
+    """Caches answers per resources. There are fewer resources than kinds of jobs, which also differ in priority."""
 
     def __init__(self, occupancy: Occupancy, snapshot: Snapshot, policy: Policy) -> None:
         self._occupancy = occupancy
@@ -52,9 +52,9 @@ class Prospects:
         self._blocked: dict[Resources, Reason] = {}
         self._unreserved: set[Resources] = set()
 
-    def hold(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
+    def assign(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
         """Give a job these devices, which changes the answers for all others."""
-        self._occupancy.hold(job_id, resources, device_ids, until)
+        self._occupancy.assign(job_id, resources, device_ids, until)
         self._offers.clear()
         self._blocked.clear()
         self._unreserved.clear()

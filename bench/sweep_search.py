@@ -31,10 +31,10 @@ from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import Objective
 from stoker.features.sweep.model.points import visited
 from stoker.features.sweep.model.pruning import Asha, Auto, Pruner, TrialCurve, stop_reason
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.tuner.loop import AHEAD_SHARE
-from stoker.features.sweep.tuner.study import Study, Told
+from stoker.features.sweep.tuner.study import Study, StudyRecord
 
 EPOCHS = 81
 GPUS = 4
@@ -153,14 +153,14 @@ def _epoch(trial: Running, running: dict[int, Running], search: Search) -> float
 
 def with_adviser(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
     """The study and the rules of the adviser."""
-    sweep = Sweep(space=SPACE, command=Command(("true",)), method=method, seed=seed)
+    sweep = SweepSpec(space=SPACE, command=Command(("true",)), method=method, seed=seed)
     name = _name(method, rules, per_gpu)
     study = Study(folder / f"{name}{seed}", "bench", sweep, [LOSS])
 
     def tell(trial: Running, stopped: bool) -> None:
         usable = math.isfinite(trial.seen[-1])
         values = (trial.seen[-1],) if usable else ()
-        study.tell(Told(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
+        study.tell(StudyRecord(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
 
     return Search(name, study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // AHEAD_SHARE)
 

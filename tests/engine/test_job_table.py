@@ -12,7 +12,7 @@ from stoker.core.requests import Again
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.job_table import Jobs, JobTable
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, add_sweep, add_trial
 from stoker.store.writer import Store
 from support.build import a_job
@@ -72,7 +72,7 @@ def test_an_adviser_that_just_ends_runs_again_for_a_retried_trial(
     tmp_path: Path, is_open: bool, result: type[object]
 ) -> None:
     """It may have decided to end right before the retry; also a retry that no engine has handled counts."""
-    sweep = Sweep(space=parse_space(["x=1,2"]), command=Command(("train",)))
+    sweep = SweepSpec(space=parse_space(["x=1,2"]), command=Command(("train",)))
     with closing(Store(tmp_path / "queue.db")) as store:
         spec = JobSpec(cwd="/", always_requeue=True)
         (adviser,) = store.add_jobs(store.add_batch("sweep", 1.0), "queue", [NewJob(Command(("a",)), spec)], 1.0)

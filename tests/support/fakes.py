@@ -11,7 +11,7 @@ from typing import Any
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Assigned, Ended, Exited, Job, JobEvent, Returned, Started, Stopping
-from stoker.core.launch import Order, attempt_key
+from stoker.core.launch import LaunchOrder, attempt_key
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
@@ -69,7 +69,7 @@ class FakeRunner:
 
     def __init__(self, clock: Callable[[], float] = lambda: START) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, LaunchOrder] = {}
         """By attempt, those that were sent."""
         self.workers: dict[str, str] = {}
         """By attempt, the worker it was sent to."""
@@ -84,7 +84,7 @@ class FakeRunner:
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
-        self._queued: list[tuple[str, Order]] = []
+        self._queued: list[tuple[str, LaunchOrder]] = []
         self._events: list[tuple[str, Event]] = []
         self._leases: dict[str, list[int]] = {}
         self._descriptor = os.eventfd(0)
@@ -145,7 +145,7 @@ class FakeRunner:
     def is_dead(self, worker: str) -> bool:
         return worker in self.dead
 
-    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+    def start(self, worker: str, order: LaunchOrder, variables: Mapping[str, str]) -> None:
         self._queued.append((worker, order))
 
     def flush(self) -> None:

@@ -38,7 +38,7 @@ class Axis(Struct, frozen=True):
         return log10(value) if self.log and value > 0 else value
 
 
-class Series(Struct, frozen=True):
+class ChartSeries(Struct, frozen=True):
     """Points that belong together."""
 
     name: str
@@ -53,7 +53,7 @@ class Chart(Struct, frozen=True):
     title: str
     x: Axis
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
 
 
 class Parallel(Struct, frozen=True):

@@ -31,7 +31,7 @@ ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
-class Order(Struct, frozen=True):
+class LaunchOrder(Struct, frozen=True):
     """Everything a worker needs to run one attempt."""
 
     attempt: str
@@ -163,9 +163,9 @@ def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
 
 def order_of(
     job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = (), own_logs: str = ""
-) -> Order:
+) -> LaunchOrder:
     """The order for the job's newest attempt; `own_logs` is Stoker's directory of logs, with a slash at its end."""
-    return Order(
+    return LaunchOrder(
         attempt=attempt_key(job.id, job.attempts),
         words=device_words(_words(job, extra) if job.spec.fill else job.command.words, devices),
         shell=job.command.shell,

@@ -203,7 +203,7 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-class Use(Struct, frozen=True):
+class MeasuredUse(Struct, frozen=True):
     """The measured GPU use of one attempt; memory is that of the GPU on which it held most."""
 
     peak: int = 0
@@ -232,7 +232,7 @@ class Live(NamedTuple):
     utilisation: int | None = None
 
 
-def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
+def seen(use: MeasuredUse, seconds: float, memory: int, utilisation: int | None) -> MeasuredUse:
     """Add a measurement; `utilisation` is None where its GPUs have co-tenants."""
     busy, load = _loaded(use, memory, utilisation)
     return replace(
@@ -245,7 +245,7 @@ def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
     )
 
 
-def _loaded(use: Use, memory: int, utilisation: int | None) -> tuple[int, int]:
+def _loaded(use: MeasuredUse, memory: int, utilisation: int | None) -> tuple[int, int]:
     """Count and sum of the utilisation with one more measurement.
 
     The time before a program uses the GPU, and after its last process has left, says nothing about its load. At the
@@ -258,12 +258,12 @@ def _loaded(use: Use, memory: int, utilisation: int | None) -> tuple[int, int]:
     return use.busy + 1, use.load + utilisation
 
 
-def reached(use: Use, peak: int) -> Use:
+def reached(use: MeasuredUse, peak: int) -> MeasuredUse:
     """Add a peak from the driver's accounting."""
     return replace(use, peak=max(use.peak, peak))
 
 
-def _drawn(use: Use, seconds: float, memory: int) -> dict[str, tuple[tuple[float, int], ...] | float]:
+def _drawn(use: MeasuredUse, seconds: float, memory: int) -> dict[str, tuple[tuple[float, int], ...] | float]:
     """Add a point to the curve; one too close to the last only raises the last."""
     if use.curve and seconds - use.curve[-1][0] < use.spacing:
         before, last = use.curve[:-1], use.curve[-1]

@@ -170,14 +170,14 @@ class Command(Struct, frozen=True):
         return " ".join(map(_quoted, [*map(_typed, self.words[:2]), *self.words[2:]]))
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> FunctionCall | None:
         """The Python call that the command runs; None for any other command."""
         if self.shell or len(self.words) < 5 or not self.words[2].endswith(CALL_PROGRAM):
             return None
-        return Call(self.words[4].rpartition(".")[2], self.words[5:])
+        return FunctionCall(self.words[4].rpartition(".")[2], self.words[5:])
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A Python call as screens show it."""
 
     function: str
@@ -274,7 +274,7 @@ class Dependency(Struct, frozen=True):
     """Whether the target is the whole array of this id."""
 
 
-class Ready(Struct, frozen=True):
+class Satisfied(Struct, frozen=True):
     """All dependencies are satisfied."""
 
 
@@ -290,7 +290,7 @@ class NeverSatisfied(Struct, frozen=True):
     dependency: Dependency
 
 
-Verdict = Ready | Blocked | NeverSatisfied
+Verdict = Satisfied | Blocked | NeverSatisfied
 
 
 def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome]) -> Verdict:
@@ -300,7 +300,7 @@ def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome])
         if found not in ("open", dependency.kind) and dependency.kind != "any":
             return NeverSatisfied(dependency)
     still_open = tuple(dependency for dependency, found in outcomes if found == "open")
-    return Blocked(still_open) if still_open else Ready()
+    return Blocked(still_open) if still_open else Satisfied()
 
 
 def target_text(dependency: Dependency, name: Name = str) -> str:

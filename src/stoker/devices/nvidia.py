@@ -26,7 +26,7 @@ DEADLINES_TO_LIVE = 12
 _NAMELESS = "nvidia:"
 
 
-class Answer(Struct, frozen=True):
+class ProbeAnswer(Struct, frozen=True):
     """What the probe sends: a snapshot, or the reason why there is none."""
 
     snapshot: Snapshot | None = None
@@ -108,7 +108,7 @@ class NvidiaDevices:
     def close(self) -> None:
         self._probe.close()
 
-    def _accept(self, answer: Answer) -> None:
+    def _accept(self, answer: ProbeAnswer) -> None:
         self._silent_since = None
         self._absent = answer.absent
         if answer.snapshot is not None:
@@ -173,7 +173,7 @@ class _Probe:
         if self._process:
             self._process.kill()
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ProbeAnswer | None:
         """The answer, if all of it has come."""
         with suppress(BlockingIOError):
             while True:
@@ -183,12 +183,12 @@ class _Probe:
             return None
         self._unread = rest
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return msgspec.json.decode(line, type=ProbeAnswer)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self.kill()  # the next probe starts afresh
             return None
 
-    def wait_answer(self, timeout: float) -> Answer:
+    def wait_answer(self, timeout: float) -> ProbeAnswer:
         """The answer, or why there is none."""
         end = time.monotonic() + timeout
         poll = select.poll()
@@ -198,9 +198,9 @@ class _Probe:
             if answer := self.answer():
                 return answer
             if ended:
-                return Answer(absent="the process that asks the NVIDIA driver ended without an answer")
+                return ProbeAnswer(absent="the process that asks the NVIDIA driver ended without an answer")
             poll.poll(_POLL_MILLISECONDS)
-        return Answer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
+        return ProbeAnswer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
 
     def fileno(self) -> int:
         return self._answers

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.devices.interface import command_of, owner_name
-from stoker.devices.nvidia import Answer, nameless
+from stoker.devices.nvidia import ProbeAnswer, nameless
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = f"the NVIDIA driver and {_LIBRARY} have different versions; reboot to fix this"
@@ -56,7 +56,7 @@ def _serve() -> None:
             return
 
 
-def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver | None, Answer]:
+def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver | None, ProbeAnswer]:
     try:
         driver = driver or Driver(books)
         snapshot = driver.read(time.time())
@@ -65,10 +65,10 @@ def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver |
             driver = None
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
         code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-        return None, Answer(absent=_ABSENCES.get(code, f"cannot query the NVIDIA driver ({error})"))
+        return None, ProbeAnswer(absent=_ABSENCES.get(code, f"cannot query the NVIDIA driver ({error})"))
     if not snapshot.devices:
-        return driver, Answer(absent="the NVIDIA driver is loaded, but shows no usable GPU")
-    return driver, Answer(snapshot)
+        return driver, ProbeAnswer(absent="the NVIDIA driver is loaded, but shows no usable GPU")
+    return driver, ProbeAnswer(snapshot)
 
 
 # -- one reading of all GPUs

@@ -20,7 +20,7 @@ from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
 from stoker.ledger.notices import HeldNotice, LedgerNotice
-from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
+from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
 __all__ = [
@@ -123,7 +123,7 @@ class Ledger:
         """A claim goes on without the mutex when it was refused for `patience` seconds."""
         self.path = path
         self._mutex = Mutex(patience)
-        self._reader = Reader(path)
+        self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
 
     def claim(
@@ -171,7 +171,7 @@ class Ledger:
         self,
         directory: int,
         held: HeldLease,
-        before: Seen[Lease],
+        before: CachedEntry[Lease],
         listing: Mapping[str, int],
         capacities: Mapping[str, int | None],
     ) -> bool:
@@ -322,7 +322,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 
 
-def _check_own(seen: Seen[Lease], contents: bytes) -> None:
+def _check_own(seen: CachedEntry[Lease], contents: bytes) -> None:
     """Refuse a lease that would be beyond what others read of one user."""
     mine = f"{os.geteuid()}."
     count = sum(name.startswith(mine) for name in seen.found)

@@ -48,7 +48,7 @@ Listing = Mapping[str, int]
 """The inode of each name in the directory."""
 
 
-class Seen(Struct, Generic[Contents], frozen=True):
+class CachedEntry(Struct, Generic[Contents], frozen=True):
     """The live files of one kind by name, and how many bytes of each user they are."""
 
     found: dict[str, Contents]
@@ -67,7 +67,7 @@ def listed(directory: int) -> dict[str, int]:
         return {entry.name: entry.inode() for entry in entries}
 
 
-class Reader:
+class LedgerReader:
     """Reads one directory again and again. Files that it ignores cost nothing but their place in the listing."""
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class Reader:
         kind: str,
         decoded: Callable[[bytes, int], Contents],
         but: Collection[str] = (),
-    ) -> Seen[Contents]:
+    ) -> CachedEntry[Contents]:
         """The live files of a kind, except those with the names in `but`."""
         self._forget()
         found: dict[str, Contents] = {}
@@ -93,7 +93,7 @@ class Reader:
                     found[name] = decoded(*read)
             except InvalidFile as error:
                 self._ignore(directory, name, listing[name], str(error))
-        return Seen(found, sizes)
+        return CachedEntry(found, sizes)
 
     def warnings(self, listing: Listing) -> tuple[str, ...]:
         """What is ignored at the moment, in a few sentences."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from stoker.core.errors import StokerError
-from stoker.core.launch import Order
+from stoker.core.launch import LaunchOrder
 from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
@@ -50,7 +50,7 @@ class Runner(Protocol):
     def next_cleanup(self) -> float | None:
         """Seconds after which `poll` is due although no event comes; None is never."""
 
-    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+    def start(self, worker: str, order: LaunchOrder, variables: Mapping[str, str]) -> None:
         """Queue an attempt behind those that the worker has; it is sent with the next `flush`."""
 
     def flush(self) -> None:

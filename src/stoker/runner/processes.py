@@ -24,7 +24,7 @@ _KILL_PAUSE = 0.01
 """Seconds that killed processes get to disappear before the next look."""
 
 
-class Seen(NamedTuple):
+class SeenProcess(NamedTuple):
     """A process as it was seen; the start time tells it from a later one with the same id."""
 
     pid: int
@@ -59,18 +59,18 @@ def parent_of(pid: int) -> int | None:
     return None if process is None else process.parent
 
 
-def stopped(pid: int) -> Seen | None:
+def stopped(pid: int) -> SeenProcess | None:
     """The process, if a signal or a debugger has stopped it."""
     state = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1]
     return _look(str(pid)) if state in ([b"T"], [b"t"]) else None
 
 
-def descendants(root: int) -> list[Seen]:
+def descendants(root: int) -> list[SeenProcess]:
     """All living processes below root, parents before their children."""
     return _below([root], _all_processes())
 
 
-def end(find: Callable[[], list[Seen]], patience: float | None = None) -> bool:
+def end(find: Callable[[], list[SeenProcess]], patience: float | None = None) -> bool:
     """Kill processes until a look finds none; False where some are left after so many seconds."""
     until = None if patience is None else time.monotonic() + patience
     while until is None or time.monotonic() <= until:
@@ -95,7 +95,7 @@ def cpu_seconds(process: int) -> float:
     return ticks * _TICK / 10**9
 
 
-def marked(marker: bytes) -> list[Seen]:
+def marked(marker: bytes) -> list[SeenProcess]:
     """This user's processes with the marker in their environment, and all their descendants.
 
     A child that cleared its environment is found through its parent, as long as that lives.
@@ -120,7 +120,7 @@ def boot_id() -> str:
         return ""
 
 
-def of_session(leader: int, ticks: int) -> list[Seen]:
+def of_session(leader: int, ticks: int) -> list[SeenProcess]:
     """The processes in the session or group that a process opened, and their descendants.
 
     The process had started at `ticks`: one with its number that started later is another. The kernel gives the number
@@ -133,7 +133,7 @@ def of_session(leader: int, ticks: int) -> list[Seen]:
     return list(dict.fromkeys([*members, *_below([process.pid for process in members], every)]))
 
 
-def holding(path: str) -> list[Seen]:
+def holding(path: str) -> list[SeenProcess]:
     """The other processes that hold an flock on a file, by a descriptor that they inherited, and their descendants.
 
     One that only reads the file, such as a backup, is none. Those of other users cannot be seen.
@@ -148,20 +148,20 @@ def holding(path: str) -> list[Seen]:
     return list(dict.fromkeys([*holders, *_below([process.pid for process in holders], every)]))
 
 
-def having_open(paths: Iterable[str]) -> list[Seen]:
+def having_open(paths: Iterable[str]) -> list[SeenProcess]:
     """The other processes that have one of the files open, even if it was removed."""
     wanted = {name for path in paths for name in (path, f"{path} (deleted)")}
     return [process for process in _all_processes() if any(_open_as(process.pid, wanted))]
 
 
-def send(targets: Iterable[Seen], signal_number: int) -> None:
+def send(targets: Iterable[SeenProcess], signal_number: int) -> None:
     """Signal each process that is still the one seen; a stopped one is continued so that it can react."""
     for process in targets:
         with contextlib.suppress(OSError):
             _send_one(process, signal_number)
 
 
-def _send_one(process: Seen, signal_number: int) -> None:
+def _send_one(process: SeenProcess, signal_number: int) -> None:
     with _handle(process.pid) as signal_it:
         now = _look(str(process.pid))
         if now is not None and now.started == process.started:
@@ -190,11 +190,11 @@ def _handle(pid: int) -> Iterator[Callable[[int], None]]:
         os.close(descriptor)
 
 
-def _below(roots: list[int], every: list[Seen]) -> list[Seen]:
-    children: dict[int, list[Seen]] = {}
+def _below(roots: list[int], every: list[SeenProcess]) -> list[SeenProcess]:
+    children: dict[int, list[SeenProcess]] = {}
     for process in every:
         children.setdefault(process.parent, []).append(process)
-    found: list[Seen] = []
+    found: list[SeenProcess] = []
     front = roots
     while front:
         below = [child for parent in front for child in children.get(parent, ())]
@@ -203,16 +203,16 @@ def _below(roots: list[int], every: list[Seen]) -> list[Seen]:
     return found
 
 
-def _all_processes() -> list[Seen]:
+def _all_processes() -> list[SeenProcess]:
     seen = (_look(entry) for entry in os.listdir("/proc") if entry.isdigit())
     return [process for process in seen if process is not None]
 
 
-def _look(pid: str) -> Seen | None:
+def _look(pid: str) -> SeenProcess | None:
     fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not fields or (fields[0] in b"ZX" and int(fields[17]) <= 1):  # else other threads outlive the first one
         return None
-    return Seen(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
+    return SeenProcess(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
 
 
 def _open_as(pid: int, paths: set[str]) -> Iterator[str]:

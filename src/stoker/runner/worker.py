@@ -38,7 +38,7 @@ HINT_INTERVAL = 0.02
 """Seconds within which several ends get one hint while more attempts are queued."""
 
 
-class Attempt:
+class RunningAttempt:
     """The attempt that runs, and what is known of its end."""
 
     status: int | None = None
@@ -103,7 +103,7 @@ class Worker:
         self._queue: deque[dict[str, Any]] = deque()
         self._given: set[str] = set()
         """Every attempt that ever arrived; a journal's length bounds it."""
-        self._current: Attempt | None = None
+        self._current: RunningAttempt | None = None
         self._childless = True
         """Whether the last wait found no child, alive or not."""
         self._leaving = False
@@ -282,11 +282,11 @@ class Worker:
         if is_machine_wide(shortage.errno):
             self._recall()
 
-    def _spawn(self, order: dict[str, Any]) -> Attempt:
+    def _spawn(self, order: dict[str, Any]) -> RunningAttempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
         self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         self._childless = False
-        return Attempt(order, pid)
+        return RunningAttempt(order, pid)
 
     def _reap(self) -> None:
         """Collect every child that ended: the command, and orphans of it."""
@@ -345,14 +345,14 @@ class Worker:
             attempt.signal_at, attempt.signalled_before = None, attempt.limit_at
             self._send_early(attempt)
 
-    def _send_early(self, attempt: Attempt) -> None:
+    def _send_early(self, attempt: RunningAttempt) -> None:
         """Send the signal that an order wants before its limit, to all processes or to the command alone."""
         if attempt.early is not None:
             alone = attempt.early["command_only"]
             found = [process for process in _descendants() if not alone or process.pid == attempt.pid]
             processes.send(found, attempt.early["number"])
 
-    def _terminates_mps(self, attempt: Attempt, now: float) -> bool:
+    def _terminates_mps(self, attempt: RunningAttempt, now: float) -> bool:
         """Run the `mps_terminate` program before the kill; True while it runs."""
         if attempt.mps_terminate:
             doomed = [str(process.pid) for process in _descendants()]
@@ -364,7 +364,7 @@ class Worker:
         attempt.kill_at = attempt.terminator_until
         return True
 
-    def _terminate(self, attempt: Attempt, grace: float, signal_number: int = signal.SIGTERM) -> None:
+    def _terminate(self, attempt: RunningAttempt, grace: float, signal_number: int = signal.SIGTERM) -> None:
         """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
         attempt.clear_limit()  # the first reason stays
@@ -428,7 +428,7 @@ def _is_hung_up(connection: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def _descendants() -> list[processes.Seen]:
+def _descendants() -> list[processes.SeenProcess]:
     """All that the worker runs; none where it has no descriptor left to look, so that it tries again later."""
     try:
         return processes.descendants(os.getpid())

@@ -28,10 +28,10 @@ PATIENCE = 1.0
 """Seconds after which processes that were sent SIGKILL are worth a word."""
 
 
-class Link:
+class WorkerLink:
     """The engine's end of one worker."""
 
-    def __init__(self, folder: Path, reader: journal.Reader | None, damage: str = "") -> None:
+    def __init__(self, folder: Path, reader: journal.JournalReader | None, damage: str = "") -> None:
         """`damage` is why there is no reader."""
         self.folder = folder
         self.name = folder.name
@@ -92,7 +92,7 @@ class Link:
         """Whether the worker should get no more attempts."""
         return self.reader is None or bool(self.reader.damage) or self.reader.nearly_full
 
-    def leftovers(self) -> list[processes.Seen] | None:
+    def leftovers(self) -> list[processes.SeenProcess] | None:
         """The processes that a dead worker's attempts left; None where there are none.
 
         They are found by the lock that they inherit, by the session of the command, and by their environment; each of
@@ -116,7 +116,7 @@ class Link:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):  # its folder is damaged
             return False
 
-    def _search(self) -> list[processes.Seen]:
+    def _search(self) -> list[processes.SeenProcess]:
         found = processes.marked(f"{MARKER}={self.name}".encode())
         found += processes.holding(os.path.realpath(self.folder / INHERITED))
         born = self.born
@@ -139,7 +139,7 @@ class Link:
         processes_ = f"process{'' if one else 'es'} {', '.join(map(str, self.left))}"
         return f"its worker died; {processes_} of its last attempt still run{'s' if one else ''} and cannot be killed"
 
-    def stopped(self, *, search: bool) -> processes.Seen | None:
+    def stopped(self, *, search: bool) -> processes.SeenProcess | None:
         """The worker itself, if it has work but a signal or a debugger has stopped it.
 
         A worker whose journal does not name it yet is only found by a `search` of all processes.

@@ -15,7 +15,7 @@ from stoker.core.job import Job
 from stoker.core.learning import Learnt, Runs
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import LaneKey, Lanes
-from stoker.core.planner.occupancy import Occupancy, Slot, View
+from stoker.core.planner.occupancy import DeviceView, Occupancy, Slot
 from stoker.core.planner.order import Order
 from stoker.core.planner.placement_cache import PlacementCache
 from stoker.core.planner.plan import BACKFILL_DEPTH, Plan, Start, _Planner, plan
@@ -205,7 +205,7 @@ def test_the_cost_does_not_grow_with_the_kinds(known: bool, monkeypatch: pytest.
     looks: Counter[int] = Counter()
     fit = Occupancy.fit
 
-    def counted(self: Occupancy, view: View, *more: object) -> int | None:
+    def counted(self: Occupancy, view: DeviceView, *more: object) -> int | None:
         looks[number] += 1
         return fit(self, view, *more)  # type: ignore[arg-type]
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
-from stoker.core.planner.occupancy import NOW, Occupancy, View
+from stoker.core.planner.occupancy import NOW, DeviceView, Occupancy
 from stoker.core.planner.placement import never_fits, reserve
 from stoker.core.planner.placement_cache import PlacementCache, why_blocked
 from stoker.core.planner.reasons import NeverFits
@@ -30,7 +30,7 @@ class CountingOccupancy(Occupancy):
 
     looks = 0
 
-    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
+    def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """Count the call."""
         self.looks += 1
         return super().fit(view, resources, at)

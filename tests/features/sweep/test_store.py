@@ -14,7 +14,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import (
     StoredSweep,
     add_sweep,
@@ -33,7 +33,7 @@ from stoker.store.schema import Change
 from stoker.store.writer import Store, prune_unused
 
 SPEC = JobSpec(cwd="/work")
-GRID = Sweep(space=parse_space(["lr=0.1,0.2", "opt='a b',c"]), command=Command(("train", "{lr}", "caf\udce9")))
+GRID = SweepSpec(space=parse_space(["lr=0.1,0.2", "opt='a b',c"]), command=Command(("train", "{lr}", "caf\udce9")))
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
 def test_changes_and_results(store: Store) -> None:
     """A sweep can be extended and stopped; results are replaced."""
     grid = add_grid(store)
-    larger = Sweep(space=GRID.space, command=GRID.command, count=2)
+    larger = SweepSpec(space=GRID.space, command=GRID.command, count=2)
     change_sweep(store, grid.id, larger)
     stop_sweep(store, grid.id, 9.0)
     found = find_sweep(store, grid.id)

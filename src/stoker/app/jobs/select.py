@@ -16,7 +16,7 @@ from stoker.core.selectors import (
     Named,
     Numbers,
     Pick,
-    Task,
+    TaskRange,
     line_word,
     parse_selection,
     parse_tasks,
@@ -144,7 +144,7 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Numbers(first, last):
             ids = jobs_of_sweep(store, first) if first == last else []
             return ids or queries.ids_between(store, first, last) or _no_number(store, pick)
-        case Task(array, first, last, step):
+        case TaskRange(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
             ids = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
@@ -170,7 +170,7 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
         return []
     name, wanted = parsed
     arrays = arrays_of(store, find_last(store) if name == "last" else _find_name(store, Named(name), scope))
-    tasks = [Task(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
+    tasks = [TaskRange(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
     return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
 
 
@@ -189,7 +189,7 @@ def _no_number(store: Store, pick: Numbers) -> list[int]:
     raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
-def _no_task(store: Store, pick: Task) -> list[int]:
+def _no_task(store: Store, pick: TaskRange) -> list[int]:
     tasks = queries.range_of_tasks(store, pick.array)
     if tasks is not None:
         raise NoSuchJob(f"array {pick.array} has no task {pick_text(pick)}", f"its tasks are {tasks[0]} to {tasks[1]}")

@@ -46,7 +46,7 @@ from stoker.core.job import (
     result_of,
 )
 from stoker.core.launch import INHERIT, notification_name
-from stoker.core.learning import MIB, Use, reached
+from stoker.core.learning import MIB, MeasuredUse, reached
 from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
 from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
@@ -94,7 +94,7 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
     uses = store.uses(job.id)
     live = knowledge.live(job.id) if isinstance(job.state, Active) else None
     if live is not None:  # the store is up to a minute old
-        uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
+        uses[job.attempts] = reached(uses.get(job.attempts, MeasuredUse()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
     engine = store.owner(job.id)
@@ -102,7 +102,7 @@ def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> li
 
 
 def _line(
-    row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge, engine: str
+    row: AttemptRow, resources: Resources | None, use: MeasuredUse | None, knowledge: Knowledge, engine: str
 ) -> AttemptLine:
     seen = knowledge.last_seen(engine, row.started or 0.0)
     return AttemptLine(

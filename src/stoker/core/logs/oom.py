@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.logs.text import LogText, last_match, pattern, position, read_log_text, sentence
+from stoker.core.logs.text import SearchText, last_match, pattern, position, read_log_text, sentence
 
 Framework = Literal[
     "torch",
@@ -203,7 +203,7 @@ _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
 
 
-def _survived(log: LogText, end: int) -> bool:
+def _survived(log: SearchText, end: int) -> bool:
     """Whether the program reported new progress after the message that ends at this place of the packed text."""
     place = position(log.lines, end)
     fresh = _reports(log.lines[place:]) - _reports(log.lines[:place])
@@ -217,7 +217,7 @@ def _reports(lines: str) -> set[tuple[str, ...]]:
     return set(filter(None, reports))
 
 
-def _oom(log: LogText, match: re.Match[str], form: _Form) -> OutOfMemory:
+def _oom(log: SearchText, match: re.Match[str], form: _Form) -> OutOfMemory:
     text = log.packed[match.start() : match.start() + _WINDOW]
     own, co_tenants = _shares(text)
     wanted = _wanted(text)

@@ -18,7 +18,7 @@ _WIDTH = 2000
 """Most characters of a line that are searched."""
 
 
-class Pace(Struct, frozen=True):
+class ProgressCount(Struct, frozen=True):
     """The numbers of a progress line; None where it has none."""
 
     done: int | None = None
@@ -28,7 +28,7 @@ class Pace(Struct, frozen=True):
     """What is counted per second, such as it, step or samples; empty where unknown."""
 
 
-def read_pace(text: str) -> Pace | None:
+def read_pace(text: str) -> ProgressCount | None:
     """The last line with a rate; where none has one, the last with a count."""
     counted = None
     for line in _lines_from_the_end(text):
@@ -83,14 +83,18 @@ def _lines_from_the_end(text: str) -> Iterator[str]:
             yield line[:_WIDTH]
 
 
-def _pace(line: str) -> Pace | None:
+def _pace(line: str) -> ProgressCount | None:
     if pattern(_BYTES).search(line):  # a download
         return None
     done, total = _counts(line)
     rate, unit = _rate(line)
     if rate is None and done is not None and total is not None:
         rate, unit = _rate_by_eta(line, total - done), "step"
-    return Pace(done, total, rate, unit if rate is not None else "") if done is not None or rate is not None else None
+    return (
+        ProgressCount(done, total, rate, unit if rate is not None else "")
+        if done is not None or rate is not None
+        else None
+    )
 
 
 def _counts(line: str) -> tuple[int | None, int | None]:

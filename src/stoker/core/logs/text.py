@@ -32,7 +32,7 @@ _QUOTED = (
 )
 
 
-class LogText(Struct, frozen=True):
+class SearchText(Struct, frozen=True):
     """A text to search for messages."""
 
     lines: str
@@ -41,12 +41,12 @@ class LogText(Struct, frozen=True):
     """The same without white space, so that a wrapped message matches, too."""
 
 
-def read_log_text(text: str) -> LogText:
+def read_log_text(text: str) -> SearchText:
     """Clean the text of a log. Colours and prefixes go first, since they may occur inside a wrapped message."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     plain = pattern(_RANK).sub("", without_colours(text))
     lines = pattern(_QUOTED).sub("", plain)
-    return LogText(lines, pattern(r"\s+").sub("", lines))
+    return SearchText(lines, pattern(r"\s+").sub("", lines))
 
 
 def without_colours(text: str) -> str:
@@ -69,7 +69,7 @@ def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Matc
     return last[0] if last else None
 
 
-def sentence(log: LogText, start: int, end: int) -> str:
+def sentence(log: SearchText, start: int, end: int) -> str:
     """The line, or the wrapped lines, around a range of the packed text, shortened for a screen."""
     first = position(log.lines, start)
     last = position(log.lines, end - 1 - start, first)

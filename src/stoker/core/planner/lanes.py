@@ -17,14 +17,14 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job
 from stoker.core.planner.order import Order, QueuePosition
-from stoker.core.planner.queue import Cap, Group, JobKind, ReasonKey, WaitingJobs, without_memory
+from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingGroup, WaitingJobs, without_memory
 from stoker.core.spec import Resources
 
 Thing = TypeVar("Thing")
 
 Estimate = Callable[[JobKind], Resources]
 """The resources to reserve for jobs of one kind."""
-JobsOf = Callable[[Group], Iterator[Job]]
+JobsOf = Callable[[WaitingGroup], Iterator[Job]]
 
 
 class LaneKey(NamedTuple):
@@ -94,7 +94,7 @@ class Lane:
     def __init__(self, key: LaneKey, row: Row) -> None:
         self.key = key
         self.row = row
-        self.groups: ByAge[Group] = ByAge()
+        self.groups: ByAge[WaitingGroup] = ByAge()
         self.size = 0
 
 
@@ -122,7 +122,7 @@ class Row:
 
     def oldest(self, most: int, jobs_of: JobsOf = iter) -> Iterator[Job]:
         """So many of the oldest jobs, among those of each group that `jobs_of` gives."""
-        walks = [Cursor(lane.key, lane.groups, jobs_of).walk() for lane in islice(self.lanes, most)]
+        walks = [LaneCursor(lane.key, lane.groups, jobs_of).walk() for lane in islice(self.lanes, most)]
         return islice(merge(*walks, key=lambda job: job.id), most)
 
     @property
@@ -131,10 +131,10 @@ class Row:
         return self.lanes.first.key.resources
 
 
-class Cursor:
+class LaneCursor:
     """Walks through the jobs of a lane by age, without changing the lane; false at its end."""
 
-    def __init__(self, key: LaneKey, groups: Iterable[Group], jobs_of: JobsOf = iter) -> None:
+    def __init__(self, key: LaneKey, groups: Iterable[WaitingGroup], jobs_of: JobsOf = iter) -> None:
         self.key = key
         self._jobs_of = jobs_of
         self._groups = iter(groups)
@@ -173,19 +173,19 @@ class Cursor:
             heappop(self._open)
         self._fill()
 
-    def split(self, work: float) -> Cursor:
+    def split(self, work: float) -> LaneCursor:
         """Take the group of the current job, which is now other work, out of this walk into one of its own."""
-        alone = Cursor(self.key._replace(work=work), (), self._jobs_of)
+        alone = LaneCursor(self.key._replace(work=work), (), self._jobs_of)
         alone._open.append(heappop(self._open))
         self._fill()
         return alone
 
-    def split_until(self, wanted: Callable[[Job], bool], most: int) -> Cursor:
+    def split_until(self, wanted: Callable[[Job], bool], most: int) -> LaneCursor:
         """Take the groups before the next wanted job out of this walk into one of their own.
 
         All groups, if none of the next `most` is wanted: then this walk is at its end.
         """
-        skipped = Cursor(self.key, ())
+        skipped = LaneCursor(self.key, ())
         for _ in range(most):
             if not self or wanted(self.job):
                 return skipped
@@ -283,7 +283,7 @@ class Lanes:
 
     def standings(self, order: Order, most: int) -> list[QueuePosition]:
         """The first jobs in the order of the plan, one for each array. Lanes must have been refreshed."""
-        walks = [row.oldest(most, Group.heads) for row in self._rows.values()]
+        walks = [row.oldest(most, WaitingGroup.heads) for row in self._rows.values()]
         jobs = merge(*walks, key=lambda job: (-job.spec.priority, order.key(job), job.id))
         return [order.standing(job, self._waiting.tasks(job)) for job in islice(jobs, most)]
 
@@ -308,7 +308,7 @@ class Lanes:
         for group in sorted(groups, key=lambda group: group.oldest):
             self._file(group)
 
-    def _file(self, group: Group) -> None:
+    def _file(self, group: WaitingGroup) -> None:
         job_kind, head = group.job_kind, group.oldest
         key = LaneKey(job_kind.priority, job_kind.caps, self._work(next(iter(group))), self._estimate(job_kind))
         lane = self._lanes.get(key) or self._open(key)

@@ -73,7 +73,7 @@ class Holding(NamedTuple):
     """Whether a limit or history tells the end; else it is a guess."""
 
 
-class Room(NamedTuple):
+class Headroom(NamedTuple):
     """What one more co-tenant may have of a device."""
 
     memory: int
@@ -83,7 +83,7 @@ class Room(NamedTuple):
     """Percent of its load that is to be expected, with a guess for co-tenants whose load is not learnt yet."""
 
 
-class View(Struct):
+class DeviceView(Struct):
     """One device as this plan sees it, apart from its claims."""
 
     device: Device
@@ -98,7 +98,7 @@ class View(Struct):
     """Owner of those bytes, where known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
-    room: dict[tuple[float, str], Room] = field(default_factory=dict)
+    room: dict[tuple[float, str], Headroom] = field(default_factory=dict)
     """Cache: moment and MPS server -> room for one more co-tenant. Cleared likewise."""
 
 
@@ -125,7 +125,7 @@ class Occupancy:
         self._lessors: dict[str, list[Lease]] = {}
         self.views = _views(snapshot, policy, freed)
         self._by_id = {view.device.id: view for view in self.views}
-        self._by_name: dict[str, list[View]] = {}
+        self._by_name: dict[str, list[DeviceView]] = {}
         for view in self.views:
             for name in _names(view.device):
                 self._by_name.setdefault(name, []).append(view)
@@ -173,7 +173,7 @@ class Occupancy:
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
 
-    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
+    def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """How tightly a job fits on a device at a moment, less being tighter; None where it does not fit."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
@@ -195,7 +195,7 @@ class Occupancy:
         load = self.busy if room.load is None else room.load
         return mine + theirs <= memory and load_on(resources, device) + load_on(other, device) <= load
 
-    def ready(self, view: View, resources: Resources) -> float | None:
+    def ready(self, view: DeviceView, resources: Resources) -> float | None:
         """When a device will be open for resources: infinity where unknown, None where others block it."""
         if self.fit(view, resources) is not None:
             return NOW
@@ -205,7 +205,7 @@ class Occupancy:
         moments = sorted(ends | {self.now})
         return next((moment for moment in moments if self.fit(view, resources, moment) is not None), inf)
 
-    def room(self, view: View, resources: Resources, at: float = NOW) -> Room:
+    def room(self, view: DeviceView, resources: Resources, at: float = NOW) -> Headroom:
         """What one more co-tenant may have; no memory on a device that is held exclusively."""
         key = at, server_of(resources)
         room = view.room.get(key)
@@ -213,18 +213,18 @@ class Occupancy:
             room = view.room[key] = self._count_room(view, at, key[1])
         return room
 
-    def crowding(self, view: View, resources: Resources) -> tuple[int, int]:
+    def crowding(self, view: DeviceView, resources: Resources) -> tuple[int, int]:
         """How busy a device is for a sharing job: empty ones first, then by the expected load of the co-tenants."""
         room = self.room(view, resources) if resources.shares else None
         if room is None or room.load is None:
             return int(view.stale), 0
         return 1, room.expected
 
-    def holdings(self, view: View) -> Iterator[Holding]:
+    def holdings(self, view: DeviceView) -> Iterator[Holding]:
         """Our own claims on a device or on one that overlaps it."""
         return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
 
-    def leases(self, view: View) -> list[Lease]:
+    def leases(self, view: DeviceView) -> list[Lease]:
         """The leases of other engines on the device."""
         return [lease for name in view.device.claims for lease in self._lessors.get(name, ())]
 
@@ -232,16 +232,16 @@ class Occupancy:
         ours = self._ours.get(name, ())
         return [holding.claim for holding in ours if _stays(holding, at)] + self._others.get(name, [])
 
-    def _held_on(self, view: View, at: float) -> list[Claim]:
+    def _held_on(self, view: DeviceView, at: float) -> list[Claim]:
         return [claim for name in _names(view.device) for claim in self._held(name, at)]
 
-    def _is_open_whole(self, view: View, at: float) -> bool:
+    def _is_open_whole(self, view: DeviceView, at: float) -> bool:
         is_open = view.open_whole.get(at)
         if is_open is None:
             is_open = view.open_whole[at] = self._would_be_open_whole(view, at)
         return is_open
 
-    def _would_be_open_whole(self, view: View, at: float) -> bool:
+    def _would_be_open_whole(self, view: DeviceView, at: float) -> bool:
         device = view.device
         if view.stale:
             return False
@@ -255,13 +255,13 @@ class Occupancy:
                 return False
         return True
 
-    def _count_room(self, view: View, at: float, server: str) -> Room:
+    def _count_room(self, view: DeviceView, at: float, server: str) -> Headroom:
         held = self._held_on(view, at)
         load = self.busy - sum(claim.load for claim in held) if held else None
         expected = sum(claim.load or UNKNOWN_LOAD for claim in held)
-        return Room(self._count_free(view, held, at, server), load, expected)
+        return Headroom(self._count_free(view, held, at, server), load, expected)
 
-    def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
+    def _count_free(self, view: DeviceView, held: list[Claim], at: float, server: str) -> int:
         memory = view.device.memory
         if memory is None or any(claim.memory is None for claim in held):
             return 0
@@ -289,7 +289,9 @@ class Occupancy:
             self._others.setdefault(claim.name, []).append(claim)
             self._lessors.setdefault(claim.name, []).append(lease)
 
-    def _compare_reading(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
+    def _compare_reading(
+        self, view: DeviceView, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]
+    ) -> None:
         """Compare the reading of a device with the claims on it."""
         device = view.device
         reading = snapshot.readings.get(device.id)
@@ -351,13 +353,13 @@ def _stays(holding: Holding, at: float) -> bool:
     return at == NOW or holding.until > at
 
 
-def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[View]:
+def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[DeviceView]:
     """The devices in the order in which equal ones are used."""
     devices = list(snapshot.devices)
     if policy.newest_first:
         devices.reverse()
         devices.sort(key=lambda device: -freed.get(device.id, -inf))
-    return [View(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
+    return [DeviceView(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
 
 
 def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | None:

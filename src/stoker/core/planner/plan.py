@@ -17,10 +17,10 @@ from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
-from stoker.core.planner.lanes import Cursor, Estimate, LaneKey, Lanes, Row, reason_key
+from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, Lanes, Row, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement import Offer, Prefetch, Reservation, choose, leaves_room, may_pass
+from stoker.core.planner.placement import DeviceOffer, Prefetch, Reservation, choose, leaves_room, may_pass
 from stoker.core.planner.placement_cache import PlacementCache
 from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingJobs, job_kind_of, resolved, without_memory
 from stoker.core.planner.reasons import (
@@ -66,7 +66,7 @@ class Start(Struct, frozen=True):
     """What is reserved on them: what the job asks for, completed by what was learnt."""
 
 
-class Waits:
+class WaitReasons:
     """Why jobs wait: reasons of the jobs that were examined, and on demand those of jobs refused with their row."""
 
     def __init__(self, placement_cache: PlacementCache) -> None:
@@ -76,7 +76,7 @@ class Waits:
         self._rows: list[Row] = []
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Waits) and (self._examined, self._refused) == (other._examined, other._refused)
+        return isinstance(other, WaitReasons) and (self._examined, self._refused) == (other._examined, other._refused)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -115,7 +115,7 @@ class Plan(Struct, frozen=True):
     """What to start now, and why the other jobs wait."""
 
     starts: tuple[Start, ...]
-    waits: Waits
+    waits: WaitReasons
     estimate: Estimate
     reserved: Reservation | None = None
     own_demand: OwnDemand | None = None
@@ -172,13 +172,13 @@ class _Head(NamedTuple):
     key: float
     job_id: int
     job: Job
-    source: Row | Cursor
+    source: Row | LaneCursor
 
 
 class _Blocked(NamedTuple):
     """A row, or the rest of a lane, that cannot start: its first job, and why. None is that no device is open."""
 
-    source: Row | Cursor
+    source: Row | LaneCursor
     job: Job
     resources: Resources
     reason: Reason | None
@@ -214,7 +214,7 @@ class _Planner:
         self._stopped_by: KeptFree | None = None
         """The first blocked job, where the policy lets no job pass it."""
 
-    def head(self, source: Row | Cursor) -> _Head:
+    def head(self, source: Row | LaneCursor) -> _Head:
         # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
         job = source.job
         return _Head(-source.priority, self._order.key(job, source.key.work), job.id, job, source)
@@ -234,7 +234,7 @@ class _Planner:
                     self.blocked.append(_Blocked(source, job, source.resources, barrier))
                 else:
                     for lane in source.lanes:
-                        heappush(heads, self.head(Cursor(lane.key, lane.groups)))
+                        heappush(heads, self.head(LaneCursor(lane.key, lane.groups)))
                 continue
             work = self._order.work(job)
             if work != source.key.work:  # a job of the same kind has started in this plan
@@ -255,7 +255,7 @@ class _Planner:
             else:
                 heappop(heads)
 
-    def _refuse(self, lane: Cursor, reason: Reason, heads: list[_Head], depth: int) -> None:
+    def _refuse(self, lane: LaneCursor, reason: Reason, heads: list[_Head], depth: int) -> None:
         """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
 
         The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
@@ -306,13 +306,13 @@ class _Planner:
         cursors = []
         for blocked in self.blocked:
             source = blocked.source
-            if isinstance(source, Cursor):
+            if isinstance(source, LaneCursor):
                 reasons.setdefault(reason_key(source.key), self._reason(source.key.resources, blocked.reason))
                 cursors.append(source)
                 continue
             for lane in source.lanes:
                 reasons.setdefault(reason_key(lane.key), self._reason(lane.key.resources, blocked.reason))
-                cursors.append(Cursor(lane.key, lane.groups))
+                cursors.append(LaneCursor(lane.key, lane.groups))
 
         def start_behind(job: Job, key: LaneKey) -> Start | Reason:
             resources, reason = key.resources, reasons[reason_key(key)]
@@ -326,11 +326,11 @@ class _Planner:
 
         self.serve([self.head(cursor) for cursor in cursors], start_behind)
 
-    def waits(self) -> Waits:
+    def waits(self) -> WaitReasons:
         """Why the jobs wait that do not start."""
-        waits = Waits(self._placement_cache)
+        waits = WaitReasons(self._placement_cache)
         for source, _, _, reason in self.blocked:
-            if isinstance(source, Cursor):
+            if isinstance(source, LaneCursor):
                 assert reason is not None
                 waits.add(reason_key(source.key), reason)
             else:
@@ -398,7 +398,7 @@ class _Planner:
     def _count(self, caps: tuple[Cap, ...]) -> None:
         self._counts.update(cap.name for cap in caps)
 
-    def _unreserved(self, offers: list[Offer], job: Job, resources: Resources) -> list[Offer]:
+    def _unreserved(self, offers: list[DeviceOffer], job: Job, resources: Resources) -> list[DeviceOffer]:
         """The offers that a job may take without delaying the job that has the reservation."""
         reservation = self._reservation
         if reservation is None or self._may_pass(job, reservation):
@@ -422,12 +422,12 @@ class _Planner:
             self._excess = excess
         return self._excess
 
-    def _in_use(self, offers: list[Offer]) -> list[Offer]:
+    def _in_use(self, offers: list[DeviceOffer]) -> list[DeviceOffer]:
         """The offers of devices that our attempts hold already: more jobs on them exceed no limit."""
         names = self._occupancy.names_in_use
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
-    def _block(self, job: Job, resources: Resources, offers: list[Offer]) -> Reason:
+    def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:

@@ -88,7 +88,7 @@ def caps_of(job: Job) -> tuple[Cap, ...]:
     return tuple(caps)
 
 
-class Group:
+class WaitingGroup:
     """The waiting jobs of one kind; iterating gives them oldest first.
 
     Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this kind for it.
@@ -188,7 +188,7 @@ class WaitingJobs:
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
-        self._groups: dict[JobKind, Group] = {}
+        self._groups: dict[JobKind, WaitingGroup] = {}
         self._touched: set[JobKind] = set()
 
     def __len__(self) -> int:
@@ -203,7 +203,7 @@ class WaitingJobs:
         job_kind = job_kind_of(job)
         group = self._groups.get(job_kind)
         if group is None:
-            group = self._groups[job_kind] = Group(job_kind, self._jobs)
+            group = self._groups[job_kind] = WaitingGroup(job_kind, self._jobs)
         self._jobs[job.id] = job
         group.enter(job)
         self._touched.add(job_kind)
@@ -224,10 +224,10 @@ class WaitingJobs:
     def get(self, job_id: int) -> Job | None:
         return self._jobs.get(job_id)
 
-    def groups(self) -> Collection[Group]:
+    def groups(self) -> Collection[WaitingGroup]:
         return self._groups.values()
 
-    def group(self, job_kind: JobKind) -> Group | None:
+    def group(self, job_kind: JobKind) -> WaitingGroup | None:
         return self._groups.get(job_kind)
 
     def touch_all(self) -> None:

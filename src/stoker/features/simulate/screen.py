@@ -13,7 +13,7 @@ from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, table_li
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.simulate.policies import REFERENCES, SENTENCES
-from stoker.features.simulate.replay import Report, Told
+from stoker.features.simulate.replay import PolicyResult, SimulationReport
 
 BASELINE = "fifo"
 PLAIN_COLUMNS = (
@@ -35,7 +35,7 @@ _POINTS = 200
 """Points of a line: more cannot be seen."""
 
 
-def plain_lines(report: Report) -> list[str]:
+def plain_lines(report: SimulationReport) -> list[str]:
     """TAB separated, seconds and shares as numbers."""
     policies = report.figures.policies
     values = [[getattr(one.figures, name) for name in PLAIN_COLUMNS[1:]] for one in policies]
@@ -44,7 +44,7 @@ def plain_lines(report: Report) -> list[str]:
     return ["\t".join(row) for row in (PLAIN_COLUMNS, *rows)]
 
 
-def text_lines(report: Report, width: int) -> list[Line]:
+def text_lines(report: SimulationReport, width: int) -> list[Line]:
     """A heading, a table, and a plot."""
     found = report.figures
     load = "all at once" if found.offered_load is None else f"offered load {found.offered_load:.2f}"
@@ -54,7 +54,7 @@ def text_lines(report: Report, width: int) -> list[Line]:
     return [clipped(line, width) for line in [*lines, *summary]]
 
 
-def _table(policies: Sequence[Told], width: int) -> list[Line]:
+def _table(policies: Sequence[PolicyResult], width: int) -> list[Line]:
     figures = [one.figures for one in policies]
     baseline = next((one.figures.completion_mean for one in policies if one.policy == BASELINE), 0.0)
     means = [one.completion_mean for one in figures]
@@ -75,7 +75,7 @@ def _table(policies: Sequence[Told], width: int) -> list[Line]:
     return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
 
 
-def _plot(report: Report, width: int) -> list[Line]:
+def _plot(report: SimulationReport, width: int) -> list[Line]:
     """A row of blocks for each policy: the higher, the more jobs are over after that time from their arrival."""
     longest = _longest(report)
     label = max(map(len, report.completions)) + 2
@@ -89,7 +89,7 @@ def _plot(report: Report, width: int) -> list[Line]:
     return [title, *rows, (Span(" " * (label + 1)), Span(_axis(longest, columns), "faint"))]
 
 
-def _longest(report: Report) -> float:
+def _longest(report: SimulationReport) -> float:
     return max([2.0, *(completions[-1] for completions in report.completions.values() if completions)])
 
 
@@ -118,7 +118,7 @@ def _label(mark: float) -> str:
     return _duration(mark).replace(".0", "")
 
 
-def drawing(report: Report) -> str:
+def drawing(report: SimulationReport) -> str:
     """The plot as SVG, with a line for each policy."""
     longest = _longest(report)
     title = f"{count_text(report.figures.jobs, 'job')} on {report.figures.gpus}"
@@ -155,7 +155,7 @@ def _grid(longest: float) -> list[str]:
     return lines
 
 
-def _curve(one: Told, completions: Sequence[float], number: int, longest: float) -> list[str]:
+def _curve(one: PolicyResult, completions: Sequence[float], number: int, longest: float) -> list[str]:
     across, y = _WIDTH - _RIGHT + 12, _TOP + 12 + 18 * number
     dashes = ' stroke-dasharray="5 4"' if one.policy in REFERENCES else ""
     stroke = f'fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="2"{dashes}'

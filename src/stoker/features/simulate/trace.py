@@ -19,7 +19,7 @@ from stoker.core.learning import signature_of
 from stoker.core.spec import PLAIN_SHELL, Command
 from stoker.core.units import parse_size
 from stoker.features.simulate.policies import scaled_name
-from stoker.features.simulate.workload import FAMILIES, MEASURED_PEAKS, Models, Row, family_model
+from stoker.features.simulate.workload import FAMILIES, MEASURED_PEAKS, Models, TraceJob, family_model
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "arrival": ("timestamp", "submit", "arrival", "submit_time"),
@@ -52,7 +52,7 @@ _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
 Value = TypeVar("Value")
 
 
-def read_trace(path: Path) -> list[Row]:
+def read_trace(path: Path) -> list[TraceJob]:
     """All jobs of a file, in its order."""
     try:
         file = path.open(newline="", encoding="utf-8-sig", errors="replace")
@@ -62,7 +62,7 @@ def read_trace(path: Path) -> list[Row]:
         return rows_of(file, str(path))
 
 
-def rows_of(lines: Iterable[str], source: str) -> list[Row]:
+def rows_of(lines: Iterable[str], source: str) -> list[TraceJob]:
     """All jobs of the lines of a CSV file; `source` names it in an error."""
     table = csv.reader(lines)
     header = next(_lines(table, source), None)
@@ -98,7 +98,7 @@ def _columns(titles: Sequence[str], names: Mapping[str, tuple[str, ...]], source
     return found
 
 
-def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> Row:
+def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> TraceJob:
     def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
         text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
         if not text and (name not in NEEDED or (name == "duration" and is_history)):  # a job that never ran
@@ -109,7 +109,7 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_his
             message = f"{place}: {name} is {text!r}, not {expected}"
             raise UsageError(message, "fix or remove the line") from None
 
-    return Row(
+    return TraceJob(
         arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
         seconds=cell("duration", _number, 0.0, "a number of seconds"),
         gpus=cell("gpus", _gpus, 1, "a number of GPUs"),

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Row(Struct, frozen=True):
+class TraceJob(Struct, frozen=True):
     """One job of a trace; None and empty where the trace does not say."""
 
     arrival: float
@@ -70,7 +70,7 @@ class Stay(Struct, frozen=True):
     end: float
 
 
-class Outcome(Struct, frozen=True):
+class ReplayOutcome(Struct, frozen=True):
     """The outcome of all jobs, and the use of the GPUs."""
 
     lives: Sequence[Life]
@@ -95,25 +95,25 @@ def ripens_after(work: Work) -> float:
     return min(RIPE_SECONDS, RIPE_SHARE * work.seconds)
 
 
-def extract(rows: Sequence[Row], first: int = 0, count: int | None = None) -> list[Row]:
+def extract(rows: Sequence[TraceJob], first: int = 0, count: int | None = None) -> list[TraceJob]:
     """So many jobs by their arrival, from the one with this number on, with the first arrival as the beginning."""
     ordered = sorted(rows, key=lambda row: row.arrival)
     chosen = ordered[first:] if count is None else ordered[first : first + count]
     return [replace(row, arrival=row.arrival - chosen[0].arrival) for row in chosen]
 
 
-def capped(rows: Sequence[Row], seconds: float) -> list[Row]:
+def capped(rows: Sequence[TraceJob], seconds: float) -> list[TraceJob]:
     return [replace(row, seconds=min(row.seconds, seconds)) for row in rows]
 
 
-def offered_load(rows: Sequence[Row], gpus: int) -> float:
+def offered_load(rows: Sequence[TraceJob], gpus: int) -> float:
     """The work that arrives, as a share of what so many GPUs can do in that time; infinity where all arrive at once."""
     span = max((row.arrival for row in rows), default=0.0)
     work = sum(row.seconds * row.gpus for row in rows)
     return work / (span * gpus) if span else float("inf")
 
 
-def paced(rows: Sequence[Row], gpus: int, share: float) -> list[Row]:
+def paced(rows: Sequence[TraceJob], gpus: int, share: float) -> list[TraceJob]:
     """The jobs, arriving faster or slower, so that the offered load is this share of so many GPUs."""
     load = offered_load(rows, gpus)
     if load in (0.0, float("inf")):
@@ -213,7 +213,7 @@ SWELL_SPREAD = 0.137
 
 
 def draw(
-    rows: Sequence[Row],
+    rows: Sequence[TraceJob],
     models: Models,
     largest: int,
     random: Random,
@@ -241,10 +241,10 @@ class _Drawing:
         self._programs: dict[tuple[str, int], list[tuple[float, str]]] = {}
         self._natures: dict[str, Model] = {}
 
-    def works(self, rows: Sequence[Row]) -> list[Work]:
+    def works(self, rows: Sequence[TraceJob]) -> list[Work]:
         return [self._work(number, row) for number, row in enumerate(rows, 1)]
 
-    def _work(self, number: int, row: Row) -> Work:
+    def _work(self, number: int, row: TraceJob) -> Work:
         kind = row.kind or self._draw_kind(row)
         nature = self._natures.get(kind)
         if nature is None:
@@ -264,7 +264,7 @@ class _Drawing:
             swell=max(0.5, 1 + gauss(SWELL_MEAN, SWELL_SPREAD)),
         )
 
-    def _draw_kind(self, row: Row) -> str:
+    def _draw_kind(self, row: TraceJob) -> str:
         """A program that the user has run before and that takes about as long, or a new one."""
         random = self._random
         known = self._programs.setdefault((row.user, row.gpus), [])

@@ -106,7 +106,7 @@ class Attempt:
             return
         try:
             record = journal.record_of(line)
-        except journal.Unreadable:
+        except journal.JournalUnreadable:
             return
         if record.attempt != self.key:
             return

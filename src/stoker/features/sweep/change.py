@@ -14,7 +14,7 @@ from stoker.core.job import Ended, Job
 from stoker.core.requests import Again, Cancel, Request
 from stoker.core.spec import NewJob
 from stoker.features.sweep.model.points import ADAPTIVE, size_of
-from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import StoredSweep, change_sweep, set_adviser, stop_sweep
 from stoker.features.sweep.trials import all_trials
 from stoker.features.sweep.tuner_job import adviser_job, needs_adviser
@@ -83,7 +83,7 @@ def _points(control: Control, stored: StoredSweep) -> int:
     return -(-len(all_trials(control.store, stored.id)) // stored.sweep.repeat)
 
 
-def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
+def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
     """Add the trials that a sweep lacks, or bring back the adviser that chooses them."""
     sweep, store, now = stored.sweep, control.store, time.time()
     first = _points(control, stored) * sweep.repeat
@@ -100,7 +100,7 @@ def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
     wake(control.paths, engine_of(stored.spec.cluster))
 
 
-def _refuse_beyond_end(longer: Sweep, before: int) -> None:
+def _refuse_beyond_end(longer: SweepSpec, before: int) -> None:
     size = None if longer.method in ADAPTIVE or longer.method == "sobol" else size_of(longer.space)
     if size is not None and before >= size:
         raise UsageError(f"all {size} points of this sweep were visited", "start another sweep with a larger space")
@@ -112,7 +112,7 @@ def _outside_of_array(job: NewJob, sweep_id: int) -> NewJob:
     return replace(job, task=None, trial=replace(job.trial, sweep=sweep_id))
 
 
-def _adviser_requests(control: Control, stored: StoredSweep, sweep: Sweep, now: float) -> Sequence[Request]:
+def _adviser_requests(control: Control, stored: StoredSweep, sweep: SweepSpec, now: float) -> Sequence[Request]:
     """What brings back an adviser that has ended; one that is gone from the history is made again."""
     if not needs_adviser(sweep):
         return []

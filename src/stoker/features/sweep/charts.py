@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
+from stoker.core.chart import Axis, Chart, ChartSeries, Parallel, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.outcomes import GOOD_RESULTS
 from stoker.features.sweep.model.importance import best_so_far
@@ -53,7 +53,7 @@ def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
         f"sweep {data.view.id}: {objective.name}, best so far",
         Axis("trials", 0.0, len(order) + 1.0),
         axis_over(objective.name, values, log=log),
-        (*shown, Series("best so far", steps, "steps", "good")),
+        (*shown, ChartSeries("best so far", steps, "steps", "good")),
     )
 
 
@@ -80,11 +80,11 @@ def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None
     return Chart(title, axis, axis_over(objective.name, values, log=log), shown)
 
 
-def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[Series, ...]:
+def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[ChartSeries, ...]:
     """Trials that ended by themselves, and those that were stopped early."""
     ended = tuple((x, y) for one, x, y in points if one.state == "done")
     stopped = tuple((x, y) for one, x, y in points if one.state == "stopped")
-    series = Series("ended", ended), Series("stopped early", stopped, tone="bad")
+    series = ChartSeries("ended", ended), ChartSeries("stopped early", stopped, tone="bad")
     return tuple(one for one in series if one.points)
 
 
@@ -120,12 +120,12 @@ def curves(data: SweepData) -> Chart:
     best = _best_trial(data)
     states = {one.number: one.state for one in data.view.trials}
     series = [
-        Series("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
+        ChartSeries("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
         for number, curve in shown.items()
         if number != best
     ]
     if best in shown:
-        series.append(Series(f"trial {best}, the best", shown[best], "line", "good"))
+        series.append(ChartSeries(f"trial {best}, the best", shown[best], "line", "good"))
     values = [value for curve in shown.values() for _, value in curve]
     steps = [step for curve in shown.values() for step, _ in curve]
     return Chart(

@@ -18,8 +18,8 @@ from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob
 from stoker.features.sweep.model.points import ADAPTIVE
-from stoker.features.sweep.model.record import Sweep, trial_jobs
-from stoker.features.sweep.submit import PreparedSweep, SweepSubmission
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
+from stoker.features.sweep.submit import SweepPlan, SweepSubmission
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
@@ -52,7 +52,7 @@ class Estimate(Struct, frozen=True):
     """Why the end is unknown; empty where it is known."""
 
 
-def estimate_sweep(paths: Paths, config: Config, prepared: PreparedSweep, store: Store) -> Estimate:
+def estimate_sweep(paths: Paths, config: Config, prepared: SweepPlan, store: Store) -> Estimate:
     """The cost of a sweep, before anything is submitted."""
     submission = SweepSubmission(paths, config, prepared, os.environ)
     spec = submission.settle(store, read_machine(paths.status_file(QUEUE)))
@@ -82,7 +82,7 @@ def estimate_sweep(paths: Paths, config: Config, prepared: PreparedSweep, store:
     )
 
 
-def _jobs(sweep: Sweep, spec: JobSpec, first: int, now: float) -> Iterator[Job]:
+def _jobs(sweep: SweepSpec, spec: JobSpec, first: int, now: float) -> Iterator[Job]:
     """The first trials as jobs; for an adaptive method, as many random ones."""
     if sweep.method in ADAPTIVE:
         from msgspec.structs import replace

@@ -18,7 +18,7 @@ from stoker.core.spec import Command
 from stoker.features.sweep.model.grammar import NAME, check_space, choices_of, domain_of, range_of, scalar_of, typed
 from stoker.features.sweep.model.space import Choices, Condition, Domain, Parameter, Product, Scalar, Space, value_text
 from stoker.features.sweep.model.template import Style
-from stoker.features.sweep.submit import Asked
+from stoker.features.sweep.submit import SweepRequest
 
 _KEYS = (
     *("parameters", "union", "method", "count", "seed", "repeat", "max_parallel", "style", "results"),
@@ -42,7 +42,7 @@ _WANDB_FIELDS = ("probabilities", "desc", "description", "mu", "sigma")
 """Fields of W&B: the first three are not used, the others are refused together with their distribution."""
 
 
-def read_sweep_file(path: Path, shell: str) -> Asked:
+def read_sweep_file(path: Path, shell: str) -> SweepRequest:
     """The sweep that a file describes; its suffix says the format."""
     table = _loaded(path)
     try:
@@ -89,7 +89,7 @@ def _what(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
-def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
+def asked_of(table: Mapping[str, Any], shell: str) -> SweepRequest:
     """The sweep of a table as a file has it."""
     wandb = is_wandb(table)
     unknown = [key for key in table if key not in _KEYS]
@@ -97,7 +97,7 @@ def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
         raise UsageError(f"unknown key {unknown[0]!r}", did_you_mean(unknown[0], _KEYS, f"known: {', '.join(_KEYS)}"))
     objectives, goal = _objectives(table)
     method = table.get("method")
-    return Asked(
+    return SweepRequest(
         space=_space({**table, "parameters": _wandb_parameters(table.get("parameters", {}))} if wandb else table),
         command=_command(table, shell),
         wandb=True if wandb else None,

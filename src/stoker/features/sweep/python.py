@@ -18,7 +18,7 @@ from stoker.core.spec import Command
 from stoker.features.sweep.files import space_of
 from stoker.features.sweep.model.grammar import check_space, parse_space
 from stoker.features.sweep.model.space import Space
-from stoker.features.sweep.submit import Again, Asked, PreparedSweep, prepare, submit_sweep
+from stoker.features.sweep.submit import EarlierTrials, SweepPlan, SweepRequest, prepare, submit_sweep
 from stoker.features.sweep.view import SweepView, read_sweep
 from stoker.python import calls
 from stoker.python.calls import Call
@@ -145,7 +145,7 @@ def sweep(
     """
     link, given = find_link(), read_keywords(options)
     with naming_keywords():
-        asked = Asked(
+        asked = SweepRequest(
             space=_space(space),
             method=method,
             count=count,
@@ -158,7 +158,7 @@ def sweep(
             goal=goal,
             pruners=(pruner,) if isinstance(pruner, str) else tuple(pruner),
         )
-        again = Again(resume=resume, force=force)
+        again = EarlierTrials(resume=resume, force=force)
         if callable(what):
             return _sweep_function(link, what, asked, given, again)
         prepared = prepare(replace(asked, command=command_of(what)), with_variables(given, os.environ))
@@ -178,7 +178,9 @@ def _space(given: GivenSpace) -> Space:
     return Space(tuple(product for part in parts for product in space_of(part).products))
 
 
-def _sweep_function(link: Link, function: Callable[..., Any], asked: Asked, options: JobOptions, again: Again) -> Sweep:
+def _sweep_function(
+    link: Link, function: Callable[..., Any], asked: SweepRequest, options: JobOptions, again: EarlierTrials
+) -> Sweep:
     """All trials run the same program, which calls the pickled function with their parameters."""
     _check_parameters(function, asked.space)
     named = options if options.name is not None else replace(options, name=calls.name_of(function).strip("<>"))
@@ -214,8 +216,8 @@ def _check_parameters(function: Callable[..., Any], space: Space) -> None:
 
 def _submitted(
     link: Link,
-    prepared: PreparedSweep,
-    again: Again,
+    prepared: SweepPlan,
+    again: EarlierTrials,
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
 ) -> Sweep:
     config = config_here(lambda warning: warnings.warn(warning, RuntimeWarning, stacklevel=5))

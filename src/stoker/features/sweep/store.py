@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.spec import JobSpec
-from stoker.features.sweep.model.record import Sweep, trial_job
+from stoker.features.sweep.model.record import SweepSpec, trial_job
 from stoker.features.sweep.model.space import Scalar
 from stoker.store.engine_lock import engine_of
 from stoker.store.reader import Reader
@@ -33,7 +33,7 @@ class StoredSweep(Struct, frozen=True):
     """When the user asked to start no further trials."""
     spec: JobSpec
     """That of all trials."""
-    sweep: Sweep
+    sweep: SweepSpec
 
 
 def add_sweep(store: Store, stored: StoredSweep) -> None:
@@ -43,7 +43,7 @@ def add_sweep(store: Store, stored: StoredSweep) -> None:
         connection.execute("INSERT INTO sweeps VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def change_sweep(store: Store, sweep_id: int, sweep: Sweep) -> None:
+def change_sweep(store: Store, sweep_id: int, sweep: SweepSpec) -> None:
     """Replace what the user asked for, as by a larger number of trials."""
     with store.writing() as connection:
         connection.execute("UPDATE sweeps SET body = ? WHERE id = ?", (encode(sweep), sweep_id))
@@ -113,5 +113,5 @@ def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
 
 
 @cache
-def _sweeps() -> msgspec.json.Decoder[Sweep]:
-    return msgspec.json.Decoder(Sweep)
+def _sweeps() -> msgspec.json.Decoder[SweepSpec]:
+    return msgspec.json.Decoder(SweepSpec)

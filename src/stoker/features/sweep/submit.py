@@ -25,7 +25,7 @@ from stoker.features.sweep.change import resume
 from stoker.features.sweep.folders import make_folders, planned_folders
 from stoker.features.sweep.model.grammar import check_space
 from stoker.features.sweep.model.points import ADAPTIVE, METHODS, size_of
-from stoker.features.sweep.model.record import REPEAT, Sweep, trial_jobs
+from stoker.features.sweep.model.record import REPEAT, SweepSpec, trial_jobs
 from stoker.features.sweep.model.space import Choices, Product, Space
 from stoker.features.sweep.model.template import (
     LATER,
@@ -50,7 +50,7 @@ WANDB_COUNT = 100
 """Trials of a sweep of W&B's that has no end."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class SweepRequest(Struct, frozen=True, kw_only=True):
     """A sweep as a user or a file asks for it; None and empty mean not given."""
 
     space: Space
@@ -73,16 +73,16 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Of the file, for the user."""
 
 
-class PreparedSweep(Struct, frozen=True):
+class SweepPlan(Struct, frozen=True):
     """A sweep that was understood, and the job options of its trials."""
 
-    sweep: Sweep
+    sweep: SweepSpec
     options: JobOptions
     notes: tuple[str, ...] = ()
     """Warnings for the user."""
 
 
-class Again(Struct, frozen=True, kw_only=True):
+class EarlierTrials(Struct, frozen=True, kw_only=True):
     """What to do with trials that were submitted before."""
 
     resume: bool = False
@@ -91,7 +91,7 @@ class Again(Struct, frozen=True, kw_only=True):
     """Submit all of them again."""
 
 
-class SubmittedSweep(Struct, frozen=True):
+class QueuedSweep(Struct, frozen=True):
     """A sweep that is in the queue."""
 
     id: int
@@ -106,9 +106,11 @@ class SubmittedSweep(Struct, frozen=True):
     """Why no engine could be started, though the trials are in the queue."""
 
 
-def completed(asked: Asked, file: Asked) -> Asked:
+def completed(asked: SweepRequest, file: SweepRequest) -> SweepRequest:
     """What was typed, completed by what a file says; a parameter that was typed replaces that of the file."""
-    own = {name: getattr(asked, name) for name in Asked.__struct_fields__ if getattr(asked, name) not in (None, ())}
+    own = {
+        name: getattr(asked, name) for name in SweepRequest.__struct_fields__ if getattr(asked, name) not in (None, ())
+    }
     return msgspec.structs.replace(file, **{**own, "space": _joined(file.space, asked.space)})
 
 
@@ -131,7 +133,7 @@ def _joined(file: Space, typed: Space) -> Space:
 # -- understand ----------------------------------------------------------------------------------
 
 
-def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
+def prepare(asked: SweepRequest, options: JobOptions) -> SweepPlan:
     """The sweep with the template of its command; refuses what cannot be a sweep."""
     if asked.command is None:
         raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python3 train.py")
@@ -152,7 +154,7 @@ def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
     command = appended(with_arguments(given, left) if asked.wandb else given, left, style)
     if style == "env":
         env |= _variables(left)
-    sweep = Sweep(
+    sweep = SweepSpec(
         space=asked.space,
         command=command,
         method=_method(asked),
@@ -174,10 +176,10 @@ def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
         )
     rest = {name: value for name, value in options.env.items() if name not in env}
     unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
-    return PreparedSweep(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
+    return SweepPlan(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
 
 
-def _with_end(asked: Asked) -> Asked:
+def _with_end(asked: SweepRequest) -> SweepRequest:
     """A sweep of W&B's goes on until the user ends it; here it has an end."""
     if not asked.wandb or asked.count is not None or asked.method not in ("random", *ADAPTIVE):
         return asked
@@ -187,7 +189,7 @@ def _with_end(asked: Asked) -> Asked:
     return msgspec.structs.replace(asked, count=count, notes=(*asked.notes, note))
 
 
-def _method(asked: Asked) -> str:
+def _method(asked: SweepRequest) -> str:
     method = asked.method or "grid"
     if method not in METHODS:
         raise UsageError(
@@ -196,7 +198,7 @@ def _method(asked: Asked) -> str:
     return method
 
 
-def _check_numbers(asked: Asked, names: Sequence[str]) -> None:
+def _check_numbers(asked: SweepRequest, names: Sequence[str]) -> None:
     for option, number in (("-N", asked.count), ("--repeat", asked.repeat), ("--max-parallel", asked.max_parallel)):
         if number is not None and not 1 <= number <= LARGEST:
             raise UsageError(f"{option} {number} is less than 1", f"for example {option} 8")
@@ -238,7 +240,7 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
 class Trials(Sequence[NewJob]):
     """The jobs of all trials, each made when it is asked for, so that a million take no memory."""
 
-    def __init__(self, sweep: Sweep, spec: JobSpec) -> None:
+    def __init__(self, sweep: SweepSpec, spec: JobSpec) -> None:
         self._sweep = sweep
         self._spec = spec
         self._size = sweep.trials
@@ -263,7 +265,7 @@ class Trials(Sequence[NewJob]):
 class SweepSubmission:
     """A sweep on its way into the queue: `settle`, then `enter`."""
 
-    def __init__(self, paths: Paths, config: Config, prepared: PreparedSweep, environment: Mapping[str, str]) -> None:
+    def __init__(self, paths: Paths, config: Config, prepared: SweepPlan, environment: Mapping[str, str]) -> None:
         self.sweep = prepared.sweep
         self.adaptive = self.sweep.method in ADAPTIVE
         self._paths = paths
@@ -311,7 +313,7 @@ def _batch(store: Store, job_id: int) -> int:
     return job.batch
 
 
-def remaining(store: Store, jobs: Sequence[NewJob], again: Again) -> Sequence[NewJob]:
+def remaining(store: Store, jobs: Sequence[NewJob], again: EarlierTrials) -> Sequence[NewJob]:
     """The trials that were not done before and are not in the queue; all of them where that is wanted.
 
     Refuses a sweep of which a part was submitted before, if nothing is said about it.
@@ -340,13 +342,13 @@ def submit_sweep(
     paths: Paths,
     sim: str | None,
     config: Config,
-    prepared: PreparedSweep,
-    again: Again,
+    prepared: SweepPlan,
+    again: EarlierTrials,
     *,
     held: str = "",
     opened: Callable[[], contextlib.AbstractContextManager[Store]],
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
-) -> SubmittedSweep:
+) -> QueuedSweep:
     """Submit a sweep and start the engines that it needs.
 
     `settled` gets the ids inside the transaction, and returns how to undo what it did.
@@ -359,13 +361,13 @@ def submit_sweep(
         if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
             done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
-            return SubmittedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
+            return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
         if skipped and not left:
             before = sweep_of_content(store, _content(trials[0])) or 0
-            return SubmittedSweep(before, 0, skipped, notes=tuple(submission.notes))
+            return QueuedSweep(before, 0, skipped, notes=tuple(submission.notes))
         folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
@@ -376,13 +378,13 @@ def submit_sweep(
     failure = _wake(paths, sim, engine, submission.engines)
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
-    return SubmittedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
+    return QueuedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
 
 
-def _same_sweep(store: Store, sweep: Sweep, spec: JobSpec) -> StoredSweep | None:
+def _same_sweep(store: Store, sweep: SweepSpec, spec: JobSpec) -> StoredSweep | None:
     """The newest sweep that would choose the same points; how many, and how many at once, makes no difference."""
 
-    def points(plan: Sweep) -> Sweep:
+    def points(plan: SweepSpec) -> SweepSpec:
         return msgspec.structs.replace(plan, count=None, max_parallel=None, name="", pruners=())
 
     alike = (

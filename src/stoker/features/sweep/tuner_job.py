@@ -16,7 +16,7 @@ from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.features.sweep.model.objective import Objective, parse_objectives
 from stoker.features.sweep.model.points import ADAPTIVE
 from stoker.features.sweep.model.pruning import Pruner, parse_pruner
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.model.template import placeholders
 from stoker.store.paths import Paths
@@ -31,12 +31,12 @@ OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
 
-def needs_adviser(sweep: Sweep) -> bool:
+def needs_adviser(sweep: SweepSpec) -> bool:
     """Whether a sweep has values to read, or trials to choose or to stop."""
     return bool(sweep.objectives or sweep.pruners or sweep.method in ADAPTIVE)
 
 
-def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
+def check_advice(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]:
     """The objectives and rules of a sweep; refuses what cannot work, before anything is queued."""
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
     rules = [parse_pruner(text) for text in sweep.pruners]
@@ -57,7 +57,7 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
     return objectives, rules
 
 
-def _check_file(sweep: Sweep, objective: Objective) -> None:
+def _check_file(sweep: SweepSpec, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
     if objective.source in ("report", "regex"):
         return
@@ -111,7 +111,7 @@ def _check_packages(method: str, objectives: int) -> None:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
 
 
-def first_points(sweep: Sweep, count: int) -> list[Params]:
+def first_points(sweep: SweepSpec, count: int) -> list[Params]:
     """The points that an adaptive method chooses before it knows results."""
     import subprocess
 
@@ -123,7 +123,7 @@ def first_points(sweep: Sweep, count: int) -> list[Params]:
     return [msgspec.json.decode(line, type=Params) for line in done.stdout.splitlines()]
 
 
-def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
+def adviser_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
     """The job; it finds its sweep by its own id."""
     spec = replace(
         trial_spec,

@@ -19,7 +19,7 @@ from stoker.core.launch import variables
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, add_sweep, stop_sweep, trial_results
 from stoker.features.sweep.trials import TrialJob, all_trials
 from stoker.features.sweep.tuner import loop
@@ -48,7 +48,7 @@ class Queue:
         """Record a sweep and return its adviser."""
         space, command = parse_space(["lr=1e-4..1:log"]), Command(("train", "{lr}"))
         given = {"method": "tpe", "count": 4, "max_parallel": 2, "objectives": ("regex:loss=(.*)",), **record}
-        sweep = Sweep(space=space, command=command, **given)
+        sweep = SweepSpec(space=space, command=command, **given)
         batch = self.store.add_batch("sweep", self.now)
         (self.sweep,) = self.store.add_jobs(batch, QUEUE, [NewJob(Command(("adviser",)), JobSpec())], self.now)
         spec = JobSpec(cwd=str(self.home))

@@ -53,7 +53,7 @@ class Note(NamedTuple):
     instance: Instance
 
 
-class Failure(NamedTuple):
+class InstanceFailure(NamedTuple):
     """An instance that did not succeed."""
 
     text: str
@@ -64,10 +64,10 @@ class Failure(NamedTuple):
     """Of its log."""
 
 
-class RunResult(NamedTuple):
+class InstanceResult(NamedTuple):
     """How the run ended; the last message."""
 
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[InstanceFailure, ...] = ()
     left: tuple[Instance, ...] = ()
     """Not started, because a signal stopped the run."""
     elsewhere: tuple[Instance, ...] = ()
@@ -76,7 +76,7 @@ class RunResult(NamedTuple):
     """A signal, or 0."""
 
 
-Message = str | Note | RunResult | StokerError
+Message = str | Note | InstanceResult | StokerError
 """What the process writes: a sentence for the user, an event, or the end."""
 
 _PROGRAM = (
@@ -89,7 +89,7 @@ _PROGRAM = (
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 
 
-class Relay:
+class SignalRelay:
     """Passes signals to the process instead of letting them end the script; in the main thread only.
 
     There the process has a session of its own, so that it does not get Ctrl-C twice. In another thread no signal
@@ -102,7 +102,7 @@ class Relay:
         self._process: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Relay:
+    def __enter__(self) -> SignalRelay:
         for signal_number in SIGNALS if self.possible else ():
             if signal.getsignal(signal_number) not in (signal.SIG_IGN, None):
                 self._before[signal_number] = signal.signal(signal_number, self._pass_on)
@@ -125,8 +125,8 @@ class Relay:
 
 
 def run_instances(
-    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: Relay
-) -> RunResult:
+    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: SignalRelay
+) -> InstanceResult:
     """Returns when no instance runs any more."""
     with _started(own_session=relay.possible) as process:
         try:
@@ -135,7 +135,7 @@ def run_instances(
                 match message:
                     case Note():
                         on_note(message)
-                    case RunResult():
+                    case InstanceResult():
                         return message
                     case StokerError():
                         raise message

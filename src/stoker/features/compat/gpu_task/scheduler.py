@@ -16,7 +16,15 @@ from stoker.core.units import count_text
 from stoker.features.compat.gpu_task.config import ConfigManager
 from stoker.features.compat.gpu_task.instance import GPUTask, folder_state, stop_if_script_only_defines
 from stoker.features.compat.gpu_task.packing import Packer
-from stoker.features.compat.gpu_task.process import Failure, Instance, Note, Relay, RunRequest, RunResult, run_instances
+from stoker.features.compat.gpu_task.process import (
+    Instance,
+    InstanceFailure,
+    InstanceResult,
+    Note,
+    RunRequest,
+    SignalRelay,
+    run_instances,
+)
 
 PROGRAM = "gpu_task_scheduler"
 
@@ -36,7 +44,7 @@ class InstancesFailed(StokerError):
 
     exit_code = 1
 
-    def __init__(self, failures: Sequence[Failure]) -> None:
+    def __init__(self, failures: Sequence[InstanceFailure]) -> None:
         first = failures[0]
         super().__init__(
             f"{count_text(len(failures), 'instance')} failed, the first with {first.outcome} in {first.folder}",
@@ -62,7 +70,7 @@ class GPUTaskScheduler:
         """
         stop_if_script_only_defines()
         _refuse_in_unready_process()
-        with Relay() as relay:
+        with SignalRelay() as relay:
             result = self._run(relay)
         _report(result)
         if relay.caught:
@@ -75,13 +83,13 @@ class GPUTaskScheduler:
         if result.failures and wanted:
             raise InstancesFailed(result.failures)
 
-    def _run(self, relay: Relay) -> RunResult:
+    def _run(self, relay: SignalRelay) -> InstanceResult:
         given = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})]
         chosen, skipped = self._choose(given)
         self._left = [given[place] for place in chosen]
         instances = self._packed(given, chosen)
         slots = tuple(self._config["gpu"])
-        result = RunResult()
+        result = InstanceResult()
         log = SchedulerLog(
             self._config["scheduler_log_file_path"], [(place, given[place]["test_config_string"]) for place in skipped]
         )
@@ -146,7 +154,7 @@ def _warn_of_collisions(by_folder: dict[str, list[Given]], *, force: bool) -> No
             )
 
 
-def _report(result: RunResult) -> None:
+def _report(result: InstanceResult) -> None:
     if result.elsewhere:
         say(f"{count_text(len(result.elsewhere), 'instance')} being run by another scheduler; see stoker status")
     for failure in result.failures[:SHOWN_FAILURES]:

@@ -23,7 +23,7 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
-from stoker.features.compat.priority_scheduler.task_file import Row, Rows
+from stoker.features.compat.priority_scheduler.task_file import TaskRow, TaskRows
 from stoker.store.logs import last_line
 
 Stage = Literal["profile", "train"]
@@ -40,7 +40,7 @@ VARIABLE = "STOKER_TASK"
 class TaskRun(Struct, frozen=True):
     """One run of a row's task."""
 
-    row: Row
+    row: TaskRow
     stage: Stage
 
     @property
@@ -116,7 +116,7 @@ BRIEF = 0.5
 class Batches:
     """A source of jobs, batch after batch and stage after stage; records in the rows how they ended."""
 
-    def __init__(self, rows: Rows, jobs: TaskJobs, run: Foreground, announce: Callable[[str], None]) -> None:
+    def __init__(self, rows: TaskRows, jobs: TaskJobs, run: Foreground, announce: Callable[[str], None]) -> None:
         self.exhausted = False
         self._rows = rows
         self._jobs = jobs

@@ -129,7 +129,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(given)
 
 
-class Request(Struct, frozen=True):
+class TaskRequest(Struct, frozen=True):
     """The task of the command line and the GPUs that it asks for."""
 
     words: tuple[str, ...]
@@ -147,7 +147,7 @@ class Request(Struct, frozen=True):
     verbose: bool = False
 
 
-def _request(options: argparse.Namespace) -> Request | None:
+def _request(options: argparse.Namespace) -> TaskRequest | None:
     words = _words(options.task)
     if not words:
         return None
@@ -156,7 +156,7 @@ def _request(options: argparse.Namespace) -> Request | None:
     likes = None if options.prefered_gpu is None else (options.prefered_gpu,)
     gpus = _either(options.gpu_count, options.num, "-gc", "-n")
     later = len(options.task) > 1 or any(given is not None for given in (options.num, options.prefer, options.force))
-    return Request(
+    return TaskRequest(
         words=words,
         gpus=max(1, len(forced)) if gpus is None else gpus,
         forced=forced,
@@ -216,7 +216,7 @@ def _run(options: argparse.Namespace) -> int:
         return _act(options, request, info, devices)
 
 
-def _run_inside(parent: Parent, request: Request | None, options: argparse.Namespace) -> int:
+def _run_inside(parent: Parent, request: TaskRequest | None, options: argparse.Namespace) -> int:
     """Inside a job, its GPUs are all there are, numbered as the job sees them, with an info file of their own."""
     if options.init:
         hint = "leave -i out: the GPUs of the job are known"
@@ -231,7 +231,7 @@ def _run_inside(parent: Parent, request: Request | None, options: argparse.Names
         return _act(options, request, info, devices)
 
 
-def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
+def _wishes(parent: Parent, request: TaskRequest) -> tuple[int, ...]:
     """The preferred GPUs; any other will do where the job does not have them."""
     try:
         return parent.numbers(request.preferred)
@@ -240,7 +240,7 @@ def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
         return ()
 
 
-def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, devices: NumberedDevices) -> int:
+def _act(options: argparse.Namespace, request: TaskRequest | None, info: InfoFile, devices: NumberedDevices) -> int:
     info.claims = devices.claims
     devices.closed = info.closed
     code = _prepare(options, info)
@@ -303,7 +303,7 @@ def _release(numbers: Sequence[int], info: InfoFile) -> bool:
 # -- the task --------------------------------------------------------------------------------------
 
 
-def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int:
+def _run_task(request: TaskRequest, info: InfoFile, devices: NumberedDevices) -> int:
     resources = _resources(request, devices)
     view = TaskView(request, info, devices.ids)
     setup = replace(
@@ -322,7 +322,7 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
     return code
 
 
-def _resources(request: Request, devices: NumberedDevices) -> Resources:
+def _resources(request: TaskRequest, devices: NumberedDevices) -> Resources:
     count = len(devices.ids)
     if request.gpus < 1 or request.gpus < len(request.forced):
         raise UsageError(f"{count_text(request.gpus, 'GPU')} cannot be", "request at least as many as are forced")
@@ -343,7 +343,7 @@ def _resources(request: Request, devices: NumberedDevices) -> Resources:
     return Resources(gpus=request.gpus, required=forced, preferred=likes)
 
 
-def _source(request: Request, resources: Resources, run: Foreground) -> ListSource:
+def _source(request: TaskRequest, resources: Resources, run: Foreground) -> ListSource:
     """The one task. It never runs twice, because a first run may have read our standard input."""
     spec = replace(
         inherited_spec(run),
@@ -366,7 +366,7 @@ def _exit_code(run: Foreground) -> int:
 class TaskView(ToolView):
     """Shows the task on standard output and in the info file; Ctrl-C works as in the older tool."""
 
-    def __init__(self, request: Request, info: InfoFile, ids: Sequence[str]) -> None:
+    def __init__(self, request: TaskRequest, info: InfoFile, ids: Sequence[str]) -> None:
         super().__init__(_say)
         self.run: Foreground | None = None
         self._request = request

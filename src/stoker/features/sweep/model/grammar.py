@@ -17,7 +17,7 @@ from stoker.features.sweep.model.space import (
     Range,
     Scalar,
     Space,
-    Steps,
+    SteppedValues,
     rounded,
     same,
     value_text,
@@ -279,7 +279,7 @@ def at_fraction(domain: Range, fraction: float) -> int | float:
         whole = int(domain.low) + round((number - low) / step) * step
         return whole if whole <= domain.high else whole - step
     if domain.step is not None:
-        values = Steps(domain)
+        values = SteppedValues(domain)
         return values[min(round((number - low) / domain.step), len(values) - 1)]
     return min(max(rounded(number), low), high)
 

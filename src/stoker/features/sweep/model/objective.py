@@ -184,7 +184,7 @@ def best_of(goal: Goal, values: Iterable[float]) -> float | None:
     return min((value for value in values if not isnan(value)), key=lambda value: score(goal, value), default=None)
 
 
-class Series:
+class ValueSeries:
     """Values of one objective as they arrive. A later value of the same step replaces the earlier one."""
 
     def __init__(self, points: Iterable[Point] = ()) -> None:

@@ -20,7 +20,7 @@ Reading = tuple[float, float | None]
 """A value and its step; None is the next step."""
 
 
-class Lines:
+class LineSplitter:
     """Cuts bytes into lines as they arrive. A carriage return ends a line, too: progress bars overwrite themselves."""
 
     def __init__(self) -> None:

@@ -87,7 +87,7 @@ class Space(Struct, frozen=True):
         return (one for product in self.products for one in product.parameters)
 
 
-class Steps(Sequence[float]):
+class SteppedValues(Sequence[float]):
     """The values of a range with a step, computed when they are asked for."""
 
     def __init__(self, domain: Range) -> None:
@@ -116,7 +116,7 @@ def values_of(domain: Domain) -> Sequence[Scalar] | None:
         return domain.values
     if domain.integer:
         return range(int(domain.low), int(domain.high) + 1, int(domain.step or 1))
-    return None if domain.step is None else Steps(domain)
+    return None if domain.step is None else SteppedValues(domain)
 
 
 def continuous(space: Space) -> list[str]:

@@ -37,14 +37,14 @@ _READ_AGAIN = re.compile(
 """Signs of a line of which a shell reads some words as commands or as arithmetic, however they are quoted."""
 
 
-class Slot(NamedTuple):
+class Placeholder(NamedTuple):
     """The place of a value in a command."""
 
     name: str
     context: Context
 
 
-Pieces = tuple[str | Slot, ...]
+Pieces = tuple[str | Placeholder, ...]
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
@@ -155,7 +155,7 @@ def _plain(match: re.Match[str], values: Mapping[str, str]) -> str:
 class _Quoted(dict[str, str]):
     """Values as they stand in one place of a shell's line; the same ones come again and again."""
 
-    def __init__(self, slot: Slot, command: Command) -> None:
+    def __init__(self, slot: Placeholder, command: Command) -> None:
         super().__init__()
         self._slot = slot
         self._command = command
@@ -184,7 +184,7 @@ class _Form:
 def _form(command: Command, missing: Sequence[str]) -> _Form:
     slots: list[tuple[str, _Quoted | None]] = []
 
-    def piece_text(piece: str | Slot) -> str:
+    def piece_text(piece: str | Placeholder) -> str:
         if isinstance(piece, str):
             return piece.replace("%", "%%")
         if piece.name in LATER and piece.name in missing:
@@ -202,7 +202,7 @@ def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Comman
         return pieces
     kept: list[Pieces] = []
     for place, word in enumerate(pieces):
-        absent = [piece.name for piece in word if isinstance(piece, Slot) and piece.name in missing]
+        absent = [piece.name for piece in word if isinstance(piece, Placeholder) and piece.name in missing]
         if not absent:
             kept.append(word)
         elif place == _line_of(command):
@@ -210,7 +210,7 @@ def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Comman
                 f"{{{absent[0]}}} is in the line of a shell, but not all trials have {absent[0]}",
                 "write the command as several words without quotes",
             )
-        elif kept and word == ("", Slot(absent[0], "word"), "") and _is_option(kept[-1]):
+        elif kept and word == ("", Placeholder(absent[0], "word"), "") and _is_option(kept[-1]):
             kept.pop()
     return tuple(kept)
 
@@ -246,20 +246,20 @@ def _is_shell(path: str, *, known: bool = True) -> bool:
     return name in SHELLS or (not known and name.endswith("sh"))
 
 
-def _word_pieces(word: str) -> Iterator[str | Slot]:
+def _word_pieces(word: str) -> Iterator[str | Placeholder]:
     yield from _split(word, ["word"] * len(word))
 
 
-def _shell_pieces(line: str, shell: str) -> Iterator[str | Slot]:
+def _shell_pieces(line: str, shell: str) -> Iterator[str | Placeholder]:
     uncertain = _READ_AGAIN.search(line) or not _is_shell(shell)
     yield from _split(line, _others(len(line)) if uncertain else _contexts(line))
 
 
-def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Slot]:
+def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Placeholder]:
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         yield text[end : match.start()]
-        yield f"{{{match[1]}}}" if match[1] else Slot(match[2], contexts[match.start()])
+        yield f"{{{match[1]}}}" if match[1] else Placeholder(match[2], contexts[match.start()])
         end = match.end()
     yield text[end:]
 
@@ -292,7 +292,7 @@ def _others(count: int) -> list[Context]:
     return ["other"] * count
 
 
-def _in_shell(slot: Slot, value: str, command: Command) -> str:
+def _in_shell(slot: Placeholder, value: str, command: Command) -> str:
     """A value quoted for its place in the line of a shell."""
     if _SAFE.fullmatch(value):
         return value

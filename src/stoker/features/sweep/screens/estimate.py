@@ -13,12 +13,12 @@ from stoker.cli.console import say
 from stoker.cli.output_options import write_json
 from stoker.core.units import duration_text
 from stoker.features.sweep.estimate import Estimate, estimate_sweep
-from stoker.features.sweep.submit import PreparedSweep
+from stoker.features.sweep.submit import SweepPlan
 from stoker.store.paths import find_paths
 from stoker.store.writer import open_store
 
 
-def show_estimate(prepared: PreparedSweep, sim: str | None, *, as_json: bool) -> int:
+def show_estimate(prepared: SweepPlan, sim: str | None, *, as_json: bool) -> int:
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(sim))
     with closing(open_store(paths)) as store:
         estimate = estimate_sweep(paths, config_here(say), prepared, store)

@@ -27,7 +27,7 @@ from stoker.features.sweep.folders import make_folder
 from stoker.features.sweep.model.objective import Objective, parse_objectives
 from stoker.features.sweep.model.points import ADAPTIVE
 from stoker.features.sweep.model.pruning import TrialCurve, parse_pruner, stop_reason
-from stoker.features.sweep.model.record import REPEAT, Sweep, file_of_trial, trial_job
+from stoker.features.sweep.model.record import REPEAT, SweepSpec, file_of_trial, trial_job
 from stoker.features.sweep.model.result import TrialResult, ended_result, made_result, read_result
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.store import StoredSweep, add_trial, find_sweep, set_trial_result, trial_results
@@ -49,7 +49,7 @@ from stoker.store.status_file import read_machine
 from stoker.store.writer import Store
 
 if TYPE_CHECKING:
-    from stoker.features.sweep.tuner.study import Study, Told
+    from stoker.features.sweep.tuner.study import Study, StudyRecord
 
 SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
@@ -91,7 +91,7 @@ class Adviser:
             trial.close()
 
     @property
-    def _sweep(self) -> Sweep:
+    def _sweep(self) -> SweepSpec:
         return self._stored.sweep
 
     @property
@@ -282,7 +282,7 @@ class Adviser:
         return self._study
 
     def _compared_study(self) -> Study:
-        from stoker.features.sweep.tuner.study import Study, Told  # loads Optuna, which a grid does not need
+        from stoker.features.sweep.tuner.study import Study, StudyRecord  # loads Optuna, which a grid does not need
 
         sweep = self._sweep
         path = self._paths.study(self._stored.id)
@@ -299,7 +299,7 @@ class Adviser:
             if self._stored.stopped is None:
                 self._add_point(point, params)
             else:
-                study.tell(Told(point, params, message="the sweep was stopped before it was queued"))
+                study.tell(StudyRecord(point, params, message="the sweep was stopped before it was queued"))
                 self._untold.discard(point)
         return study
 
@@ -310,17 +310,17 @@ class Adviser:
             found.setdefault(row.number // self._sweep.repeat, []).append(row)
         return found
 
-    def _told(self, point: int, rows: Sequence[TrialJob]) -> Told:
+    def _told(self, point: int, rows: Sequence[TrialJob]) -> StudyRecord:
         """What the queue knows of a point: the mean of its repeats."""
-        from stoker.features.sweep.tuner.study import Told
+        from stoker.features.sweep.tuner.study import StudyRecord
 
         params = {name: value for name, value in rows[0].params.items() if name != REPEAT or self._sweep.repeat == 1}
         results = [self._results.get(row.number) for row in rows]
         over = [result for result in results if result is not None and result.over]
         if len(over) < self._sweep.repeat:
-            return Told(point, params, over=False)
+            return StudyRecord(point, params, over=False)
         usable = [result for result in over if result.is_usable] or [result for result in over if result.stopped]
-        return Told(
+        return StudyRecord(
             point,
             params,
             values=_means(usable, self._objectives),

@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from stoker.app.jobs.installation import how_to_add
 from stoker.core.errors import StudyLost, UsageError
 from stoker.features.sweep.model.objective import Curve, Objective, thinned
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import (
     Choices,
     Domain,
@@ -55,7 +55,7 @@ NEEDED: dict[str, tuple[str, ...]] = {"tpe": (), "gp": ("torch", "scipy"), "cmae
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 
-class Told(Struct, frozen=True):
+class StudyRecord(Struct, frozen=True):
     """What is known of a point that was chosen before."""
 
     number: int
@@ -135,7 +135,7 @@ def _cut_unfinished_line(path: Path) -> None:
 class Study:
     """Asks for points and tells results. Numbers of points are those of Optuna's trials."""
 
-    def __init__(self, path: Path, name: str, sweep: Sweep, objectives: Sequence[Objective]) -> None:
+    def __init__(self, path: Path, name: str, sweep: SweepSpec, objectives: Sequence[Objective]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
         self._space = sweep.space
@@ -161,7 +161,7 @@ class Study:
                 found[frozen.number] = self._suggested(optuna.trial.Trial(self._study, frozen._trial_id))
         return found
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: StudyRecord) -> None:
         """Record the result of a point, unless it has one."""
         frozen = self.trials()[told.number]
         if frozen.state.is_finished():
@@ -174,7 +174,7 @@ class Study:
         state = _state(told)
         self._study.tell(trial, list(told.values) if state == TrialState.COMPLETE else None, state=state)
 
-    def restore(self, points: Sequence[Told]) -> int:
+    def restore(self, points: Sequence[StudyRecord]) -> int:
         """Add points that the queue has and the study has not, in the order of their numbers; returns how many.
 
         A point of which the study has lost some parameters gets those of the queue.
@@ -195,7 +195,7 @@ class Study:
             value = distributions[key].to_internal_repr(values[key])
             self._study._storage.set_trial_param(frozen._trial_id, key, value, distributions[key])
 
-    def _made(self, told: Told | None) -> FrozenTrial:
+    def _made(self, told: StudyRecord | None) -> FrozenTrial:
         if told is None:
             return optuna.trial.create_trial(state=TrialState.FAIL)
         distributions, params = self._distributions(told.params)
@@ -316,7 +316,7 @@ def _contains(domain: Domain, value: Scalar) -> bool:
 # -- results --------------------------------------------------------------------------------------------
 
 
-def _state(told: Told) -> TrialState:
+def _state(told: StudyRecord) -> TrialState:
     if not told.over:
         return TrialState.RUNNING
     if told.stopped:
@@ -324,7 +324,7 @@ def _state(told: Told) -> TrialState:
     return TrialState.COMPLETE if told.values else TrialState.FAIL
 
 
-def _shown(told: Told, directions: Sequence[Any]) -> Iterator[tuple[int, float]]:
+def _shown(told: StudyRecord, directions: Sequence[Any]) -> Iterator[tuple[int, float]]:
     """Points of the curve for a study of one objective; Optuna has none for several."""
     if len(directions) == 1:
         points = {int(step): value for step, value in thinned(told.curve, SHOWN_POINTS) if step >= 0}

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.app.jobs.config import load_config
+from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_files import Listed, read_list
+from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.jobs.options import Surroundings, spec_of
 from stoker.app.views.facts import Knowledge, read_statuses
 from stoker.app.views.gpus import gpus_of
 from stoker.app.views.status import status_of
@@ -44,7 +45,7 @@ from support.hostile import hostile, mutated
 
 NOW = 1_800_000_000.0
 WAITING = JobSpec(Resources(1, 8 * GIB))
-NEVER = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", resolve=str, now=NOW)
+NEVER = SubmitContext(cwd="/w", umask=0o022, environment="", default_out="", resolve=str, now=NOW)
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ from stoker.core.job import Job
 from stoker.core.outcomes import RESULTS
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
-from stoker.features import load
+from stoker.features import FEATURES, load
 from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
@@ -101,8 +101,8 @@ def routes(service: Service) -> list[BaseRoute]:
         "history": api.history,
         "usage": api.usage,
     }
-    if (more := load("reads")) is not None:
-        reads |= more(service)
+    for path in [feature.reads for feature in FEATURES.values() if feature.reads]:
+        reads |= load(path)(service)
     return [
         *(Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()),
         Route("/api/v1/actions", api.act, methods=["POST"]),

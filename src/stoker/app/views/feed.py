@@ -94,6 +94,8 @@ class Feed:
         self.each_task = each_task
         self.status: Status | None = None
         """The queue as of the last change."""
+        self.has_news = False
+        """Whether more than the time was different at the last change."""
         self._paths = paths
         self._simulated = simulated
         self._store: Store | None = None
@@ -142,7 +144,9 @@ class Feed:
             self._cursor = cursor_now(store)
             moved = [] if cursor is None else jobs_changed_since(store, cursor, MOST_CHANGED + 1)
             labels = [store.shown_id(job_id) for job_id in moved[:MOST_CHANGED]]
-        return differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
+        changes = differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
+        self.has_news = is_news(before, self.status, changes)
+        return changes
 
     def _is_new(self, version: int) -> bool:
         """Whether there is something to read. Called before reading: what is written meanwhile is new the next time."""
@@ -233,6 +237,20 @@ def differences(before: Status | None, now: Status, changed: list[str], *, more:
         expected_empty=now.expected_empty,
         notes=now.notes,
         failures=now.failures,
+    )
+
+
+def is_news(before: Status | None, now: Status, changes: Changes) -> bool:
+    """Whether more than the time differs between two looks at the queue."""
+    if before is None or changes.jobs or changes.gone or changes.devices or changes.changed:
+        return True
+    return _standing(before) != _standing(now)
+
+
+def _standing(status: Status) -> Status:
+    """What every report of changes repeats, without the time."""
+    return replace(
+        status, at=None, web="", jobs=[], devices=[], interrupted=[], engine=replace(status.engine, seen=None)
     )
 
 

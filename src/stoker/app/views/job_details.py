@@ -11,7 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
+from stoker.app.jobs.job_spec import given_options
 from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.options import ShownNames, Value
 from stoker.app.jobs.select import find
 from stoker.app.jobs.signals import early_signal_text
 from stoker.app.jobs.targets import shown_target
@@ -254,6 +256,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its number there, from 0."""
     params: dict[str, bool | int | float | str | None] | None = None
     """Its parameters."""
+    options: dict[str, Value]
+    """Its options as a job file has them, without those that have the built-in value."""
     output: tuple[str, ...] = ()
     """The last lines of its log, if no more than a few jobs are shown."""
 
@@ -343,6 +347,7 @@ def details_of(
         sweep=job.trial.sweep if job.trial else None,
         trial=job.trial.number if job.trial else None,
         params=msgspec.json.decode(job.trial.params) if job.trial else None,
+        options=given_options(job, ShownNames(lambda device: knowledge.labels([device])[0], store.shown_id, secrets)),
     )
 
 

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from stoker.app.jobs.config import cluster_part
-from stoker.app.jobs.options import parse_vram, vram_word
+from stoker.app.jobs.config import cluster_part, config_here
+from stoker.app.jobs.option_values import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.screens.gpus import render_gpus
@@ -66,7 +66,8 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
 
 
 def _show_cluster(name: str, screen: Screen) -> int:
-    cluster_part("nodes")(name, screen)
+    settings = config_here(lambda _: None).cluster(name)
+    cluster_part("nodes", settings)(name, settings, screen)
     return 0
 
 

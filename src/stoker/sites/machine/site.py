@@ -327,9 +327,6 @@ class MachineSite:
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
 
-    def recall(self, job: Job) -> None:
-        """What is starting here runs within a moment, or waits behind a job that does."""
-
     def is_gone(self, job: Job) -> bool:
         worker = slot_of(job.state.ref) if isinstance(job.state, Active) else job.spec.parent
         return bool(worker) and self._runner.is_dead(worker)

@@ -42,7 +42,7 @@ class PlanSettings(Struct, frozen=True):
     max_use: int | None = None
     """Most GPUs in use at once by this user, in all engines together; None is all."""
     mps_exclusive: bool = False
-    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, where that is permitted."""
+    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, if that is permitted."""
 
 
 class Policy(PlanSettings, frozen=True):
@@ -68,7 +68,7 @@ class Policy(PlanSettings, frozen=True):
     unknown: float = 1800.0
     """Assumed seconds of a job without limit and history."""
     ahead: float = 0.25
-    """Seconds; where attempts take less than this on average, the next ones are prefetched."""
+    """Seconds; if attempts take less than this on average, the next ones are prefetched."""
     newest_first: bool = False
     """Use the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
 
@@ -99,7 +99,7 @@ class ClusterSettings(Struct, frozen=True):
     shared: str = "~/.stoker-shared"
     """Directory that this machine and all nodes see; absolute once the configuration is read."""
     partition: str = ""
-    """Slurm's default where empty, as for account and qos."""
+    """Slurm's default if empty, as for account and qos."""
     account: str = ""
     qos: str = ""
     options: tuple[str, ...] = ()

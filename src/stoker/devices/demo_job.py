@@ -138,7 +138,7 @@ def visible_devices(words: str | None, count: int) -> list[int]:
 
 
 def torch_oom_text(oom: SimulatedOutOfMemory, ordinal: int, reason: str = "") -> str:
-    """What PyTorch prints as it dies; `ordinal` is the device's number within the process."""
+    """The message of PyTorch as it dies; `ordinal` is the device's number within the process."""
     co_tenants = "".join(f"Process {pid} has {_torch_size(size)} memory in use. " for pid, size in oom.others)
     mine = _torch_size(oom.mine)
     return (

@@ -27,7 +27,7 @@ _NAMELESS = "nvidia:"
 
 
 class ProbeAnswer(Struct, frozen=True):
-    """What the probe sends: a snapshot, or the reason why there is none."""
+    """A line of the probe: a snapshot, or the reason why there is none."""
 
     snapshot: Snapshot | None = None
     absent: str = ""
@@ -228,7 +228,7 @@ class _Probe:
 
 
 def _passed(since: float | None, now: float, seconds: float) -> bool:
-    """Whether so much time went by; where the clock was set back, it did."""
+    """Whether so much time went by; if the clock was set back, it did."""
     return since is None or abs(now - since) >= seconds
 
 
@@ -245,20 +245,20 @@ def _recalled(snapshot: Snapshot, earlier: Snapshot) -> Snapshot:
     readings = dict(snapshot.readings)
     for device in snapshot.devices:
         reading = snapshot.reading(device.id)
-        known = list(_known(device, earlier, present)) if reading.problem else []
-        devices += known or [device]
-        readings.update({found.id: reading for found in known})
+        recalled = list(_known(device, earlier, present)) if reading.problem else []
+        devices += recalled or [device]
+        readings.update({device.id: reading for device in recalled})
     kept = {device.id: readings[device.id] for device in devices if device.id in readings}
     return structs.replace(snapshot, devices=tuple(devices), readings=kept)
 
 
 def _known(device: Device, earlier: Snapshot, present: set[str]) -> Iterable[Device]:
     if not device.id.startswith(_NAMELESS):
-        return [known for known in earlier.devices if known.id == device.id]
+        return [former for former in earlier.devices if former.id == device.id]
     # Indices can have moved, so a GPU whose UUID is still reported elsewhere is not the one with the problem.
     # The label begins with the index of the card: `0` of a GPU, `0:1` of a slice.
-    boards = [(known.label.partition(":")[0], known) for known in earlier.devices]
-    return [known for board, known in boards if board == device.label and known.id not in present]
+    boards = [(former.label.partition(":")[0], former) for former in earlier.devices]
+    return [former for board, former in boards if board == device.label and former.id not in present]
 
 
 def _unknown(snapshot: Snapshot, problem: str) -> Snapshot:

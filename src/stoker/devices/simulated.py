@@ -25,7 +25,7 @@ class SimulatedDevices:
         make_directory(directory)
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What live processes hold; a directory that cannot be read makes every device unusable."""
+        """The memory of live processes; a directory that cannot be read makes every device unusable."""
         try:
             held = holdings(self._directory)
         except OSError as error:

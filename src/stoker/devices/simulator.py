@@ -24,7 +24,7 @@ _SECONDS_BETWEEN_READS = 0.5
 
 
 class SimulatedMemory(NamedTuple):
-    """What one live process holds, by the index of the simulated device."""
+    """The memory that one live process holds, by the index of the simulated device."""
 
     name: str
     pid: int
@@ -45,13 +45,13 @@ def make_directory(directory: str) -> None:
 
 
 def holdings(directory: str) -> list[SimulatedMemory]:
-    """What live processes hold; files left by dead ones are removed, anything odd is passed over."""
+    """The memory of live processes; files left by dead ones are removed, anything odd is passed over."""
     with os.scandir(directory) as files:
         entries = sorted(
             (file.path, file.name) for file in files if _is_name(file.name) and file.is_file(follow_symlinks=False)
         )
-    found = [_holding(path, name) for path, name in entries]
-    return [holding for holding in found if holding]
+    read = [_holding(path, name) for path, name in entries]
+    return [holding for holding in read if holding]
 
 
 def _is_name(name: str) -> bool:
@@ -134,10 +134,10 @@ class SimulatedOutOfMemory(NamedTuple):
 
 
 class SimulatedProcess:
-    """What this process holds, as a file whose lock ends with the process, however that dies.
+    """The memory of this process, as a file whose lock ends with the process, however that dies.
 
-    Every change makes a new file that is locked and complete before it takes the old one's name, so
-    a reader never meets half of a file, nor a live process without a lock.
+    Every change makes a new file that is locked and complete before it takes the old one's name, so a reader never
+    meets half of a file, nor a live process without a lock.
     """
 
     def __init__(self, directory: str, sizes: Sequence[int]) -> None:
@@ -163,14 +163,14 @@ class SimulatedProcess:
         return None
 
     def refusal(self, device: int, size: int, holders: Sequence[SimulatedMemory]) -> SimulatedOutOfMemory:
-        """What to say where the process may not hold so much of a device beside these holders."""
+        """The error of a process that may not hold so much of a device beside these holders."""
         mine = self._memory.get(device, 0)
         others = [other for other in holders if other.name != self._name and other.memory.get(device)]
         taken = tuple((other.pid, other.memory[device]) for other in others)
         return SimulatedOutOfMemory(device, self._sizes[device], size - mine, mine, taken)
 
     def present(self) -> list[SimulatedMemory]:
-        """What every process holds, this one included; at most half a second old."""
+        """The memory of every process, this one included; at most half a second old."""
         # A process that takes or gives back something changes the directory; only one that was killed does not.
         changed, now = os.stat(self._directory).st_mtime_ns, time.monotonic()
         is_alone = len(self._present) < 2

@@ -1,4 +1,4 @@
-"""What a runner offers, and the events that it reports."""
+"""The interface of a runner, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class WorkerLost(NamedTuple):
     """The worker is dead and none of its processes is left; its journal was reported before."""
 
     errno: int = 0
-    """Why no process could be made for it; 0 where there was one."""
+    """Why no process could be made for it; 0 if there was one."""
     damaged: bool = False
     """Whether its journal could not be read to the end: what it did not report may have run."""
 
@@ -79,7 +79,7 @@ class Runner(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with workers, for the user; empty where nothing is."""
+        """A problem with workers, for the user; empty if there is none."""
 
     def forget(self, worker: str) -> None:
         """Remove what is left of a lost worker, once all its events are recorded."""
@@ -89,7 +89,7 @@ class Runner(Protocol):
 
 
 class Workers(Protocol):
-    """What allocations need besides: workers that hold leases."""
+    """The operations for allocations: workers that hold leases."""
 
     def start_worker(self) -> str:
         """Start a worker and return its name."""
@@ -114,7 +114,7 @@ class Workers(Protocol):
 
 
 class ProcessIds(Protocol):
-    """What telemetry needs besides: the processes of workers and attempts."""
+    """The operations for telemetry: the processes of workers and attempts."""
 
     def process_of(self, worker: str, attempt: str) -> int | None:
         """The first process of a worker's newest attempt, if this is that attempt and it is known."""

@@ -68,7 +68,7 @@ class AttemptReturned(NamedTuple):
     attempt: str
     at: float
     errno: int = 0
-    """What the machine was short of when the worker tried to start it; 0 where it did not try."""
+    """The error number of the failed start; 0 if the worker did not try."""
     note: str = ""
 
 
@@ -203,8 +203,8 @@ class JournalReader:
         return records
 
     def ends(self, attempts: Collection[str]) -> list[AttemptExited | AttemptReturned]:
-        """What the unreadable rest still says about the ends of attempts. Only of use once the worker is dead."""
-        found: dict[str, AttemptExited | AttemptReturned] = {}
+        """Read the ends of attempts from the unreadable rest. Only of use once the worker is dead."""
+        ends: dict[str, AttemptExited | AttemptReturned] = {}
         for line in re.split(rb"[\0\n]+", self._rest()):
             if line.startswith((b"E ", b"N ")):
                 try:
@@ -212,8 +212,8 @@ class JournalReader:
                 except JournalUnreadable:
                     continue
                 if record.attempt in attempts and isinstance(record, AttemptExited | AttemptReturned):
-                    found.setdefault(record.attempt, record)
-        return list(found.values())
+                    ends.setdefault(record.attempt, record)
+        return list(ends.values())
 
     def contents(self) -> bytes:
         """All that was written, for inspection."""

@@ -41,7 +41,7 @@ def become_subreaper() -> None:
 
 
 def get_signal_at_death_of(parent: int, signal_number: int) -> None:
-    """Let the kernel send a signal to this process when its parent dies; exit where that has happened already."""
+    """Let the kernel send a signal to this process when its parent dies; exit if that has happened already."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
         os._exit(1)
@@ -54,7 +54,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a process; None where the process does not exist."""
+    """The parent of a process; None if the process does not exist."""
     process = _look(str(pid))
     return None if process is None else process.parent
 
@@ -71,7 +71,7 @@ def descendants(root: int) -> list[SeenProcess]:
 
 
 def end(find: Callable[[], list[SeenProcess]], patience: float | None = None) -> bool:
-    """Kill processes until a look finds none; False where some are left after so many seconds."""
+    """Kill processes until a look finds none; False if some are left after so many seconds."""
     until = None if patience is None else time.monotonic() + patience
     while until is None or time.monotonic() <= until:
         with contextlib.suppress(OSError):  # a machine that is short of descriptors or memory: look again
@@ -89,8 +89,8 @@ def cpu_seconds(process: int) -> float:
     """
     parent = parent_of(process)
     ticks = 0
-    for one in descendants(parent) if parent is not None else ():
-        fields = _content(f"/proc/{one.pid}/stat").rpartition(b")")[2].split()
+    for descendant in descendants(parent) if parent is not None else ():
+        fields = _content(f"/proc/{descendant.pid}/stat").rpartition(b")")[2].split()
         ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks * _TICK / 10**9
 
@@ -112,7 +112,7 @@ def ticks_now() -> int:
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; empty where it does not tell."""
+    """The kernel's id of this boot; empty if it does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().strip()
@@ -194,13 +194,13 @@ def _below(roots: list[int], every: list[SeenProcess]) -> list[SeenProcess]:
     children: dict[int, list[SeenProcess]] = {}
     for process in every:
         children.setdefault(process.parent, []).append(process)
-    found: list[SeenProcess] = []
+    below_roots: list[SeenProcess] = []
     front = roots
     while front:
         below = [child for parent in front for child in children.get(parent, ())]
-        found += below
+        below_roots += below
         front = [process.pid for process in below]
-    return found
+    return below_roots
 
 
 def _all_processes() -> list[SeenProcess]:
@@ -242,7 +242,7 @@ def _carries(pid: int, marker: bytes, owner: int) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """A file of /proc; empty where the process is gone or another user's."""
+    """A file of /proc; empty if the process is gone or another user's."""
     try:
         with open(path, "rb") as file:
             return file.read()

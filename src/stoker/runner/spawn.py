@@ -69,7 +69,7 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
 
 
 def spawn_silently(words: list[str]) -> int | None:
-    """Start a program of our own with all streams on /dev/null, and return its process id; None where that fails."""
+    """Start a program of our own with all streams on /dev/null, and return its process id; None if that fails."""
     streams = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     try:
         return os.posix_spawn(words[0], words, {}, file_actions=streams, setsigmask=[], setsigdef=_DEFAULT_SIGNALS)
@@ -188,8 +188,8 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
     if "/" in name:
         return name
     path = environment.get("PATH", os.defpath)
-    if found := _on_path(name, path, os.F_OK | os.X_OK):
-        return found
+    if program := _on_path(name, path, os.F_OK | os.X_OK):
+        return program
     if _on_path(name, path, os.F_OK):
         raise Refused(126, f"{name}: not executable")
     _raise_shortage(name, path)
@@ -203,7 +203,7 @@ def _on_path(name: str, path: str, mode: int) -> str | None:
 
 
 def _raise_shortage(name: str, path: str) -> None:
-    """A program is not missing where a directory of the path cannot be read for the moment."""
+    """A program is not missing if a directory of the path cannot be read for the moment."""
     for directory in path.split(os.pathsep):
         try:
             os.stat(os.path.join(directory, name))

@@ -50,9 +50,9 @@ class RunningAttempt:
     kill_interval = KILL_INTERVAL
     hinted = False
     terminator: int | None = None
-    """The process of its `mps_terminate` program, while that runs..."""
+    """The process of its `mps_terminate` program, while that runs."""
     terminator_until = 0.0
-    """... and until when it may run."""
+    """When the worker kills that process."""
     limit_at: float | None = None
     signal_at: float | None = None
     signalled_before: float | None = None
@@ -145,7 +145,7 @@ class Worker:
         return busy or (self._engine is not None and not self._leaving)
 
     def _end_if_cut_off(self) -> None:
-        """Start nothing more and kill what runs, where the engine is gone and the attempts end with it."""
+        """Start nothing more and kill what runs, if the engine is gone and the attempts end with it."""
         if not self._tied or not (self._engine is None or _is_hung_up(self._engine)):
             return
         self._queue.clear()
@@ -277,7 +277,7 @@ class Worker:
                 self._give_back(order["attempt"], shortage)
 
     def _give_back(self, key: str, shortage: StartDeferred) -> None:
-        """Return an attempt that cannot be started now, and those behind it where they could not be started either."""
+        """Return an attempt that cannot be started now, and those behind it if they could not be started either."""
         self._over(journal.AttemptReturned(key, time.time(), shortage.errno, shortage.note))
         if is_machine_wide(shortage.errno):
             self._recall()
@@ -349,8 +349,8 @@ class Worker:
         """Send the signal that an order wants before its limit, to all processes or to the command alone."""
         if attempt.early is not None:
             alone = attempt.early["command_only"]
-            found = [process for process in _descendants() if not alone or process.pid == attempt.pid]
-            processes.send(found, attempt.early["number"])
+            targets = [process for process in _descendants() if not alone or process.pid == attempt.pid]
+            processes.send(targets, attempt.early["number"])
 
     def _terminates_mps(self, attempt: RunningAttempt, now: float) -> bool:
         """Run the `mps_terminate` program before the kill; True while it runs."""
@@ -429,7 +429,7 @@ def _is_hung_up(connection: socket.socket) -> bool:
 
 
 def _descendants() -> list[processes.SeenProcess]:
-    """All that the worker runs; none where it has no descriptor left to look, so that it tries again later."""
+    """All that the worker runs; none if it has no descriptor left to look, so that it tries again later."""
     try:
         return processes.descendants(os.getpid())
     except OSError:

@@ -364,7 +364,7 @@ def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
             yield f"after the first {listed} of {status.waiting} waiting jobs"
         return
     yield place_text(place, status.waiting, standing, knowledge.now)
-    if not standing.known:
+    if not standing.is_expected:
         yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
     if first := knowledge.places.overtaken_by(job, engine):
         yield knowledge.order_text(first)

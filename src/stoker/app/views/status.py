@@ -187,7 +187,7 @@ def _place(job: Job, engine: str, knowledge: Knowledge, word: JobWord) -> dict[s
         return {}
     return {
         "place": knowledge.places.place(job, engine),
-        "expected_seconds": standing.seconds if standing.known else None,
+        "expected_seconds": standing.seconds if standing.is_expected else None,
         "waited_ratio": round(times_waited(standing, knowledge.now), 2),
     }
 

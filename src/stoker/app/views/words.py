@@ -68,7 +68,7 @@ def place_text(place: int, waiting: int, standing: QueuePosition, now: float) ->
     """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
     waited = rough_duration(max(0.0, now - standing.submitted))
     text = f"place {place} of {max(place, waiting)}: waited {waited}"
-    if not standing.known:
+    if not standing.is_expected:
         return text
     gpus = f"on {standing.gpus} GPUs" if standing.gpus > 1 else "of work"
     batch = f", counted {standing.batch + 1} times: {standing.batch} of its batch running" if standing.batch else ""

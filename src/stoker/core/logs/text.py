@@ -61,10 +61,10 @@ def pattern(expression: str) -> re.Pattern[str]:
 
 def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Match[str] | None:
     """The last match of an expression. `marks` are words of which each match has one; they are quick to find."""
-    found = [position for mark in marks if (position := text.find(mark)) >= 0]
-    if marks and not found:
+    positions = [position for mark in marks if (position := text.find(mark)) >= 0]
+    if marks and not positions:
         return None
-    start = max(0, min(found, default=0) - _FAR)
+    start = max(0, min(positions, default=0) - _FAR)
     last = deque(pattern(expression).finditer(text, start), maxlen=1)
     return last[0] if last else None
 

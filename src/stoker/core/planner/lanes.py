@@ -28,14 +28,14 @@ JobsOf = Callable[[WaitingGroup], Iterator[Job]]
 
 
 class LaneKey(NamedTuple):
-    """What the jobs of a lane have in common."""
+    """The properties that all jobs of a lane share."""
 
     priority: int
     caps: tuple[Cap, ...]
     work: float
     """By which the order ranks them."""
     resources: Resources
-    """What is reserved for each."""
+    """Reserved for each job."""
 
 
 def reason_key(key: LaneKey) -> ReasonKey:
@@ -43,7 +43,7 @@ def reason_key(key: LaneKey) -> ReasonKey:
 
 
 class RowKey(NamedTuple):
-    """What the jobs of a row have in common."""
+    """The properties that all jobs of a row share."""
 
     reason: ReasonKey
     """Without memory and load."""
@@ -127,7 +127,7 @@ class Row:
 
     @property
     def resources(self) -> Resources:
-        """What is reserved for the oldest job."""
+        """Reserved for the oldest job."""
         return self.lanes.first.key.resources
 
 
@@ -224,7 +224,7 @@ class _Least:
         self._predicted: dict[str, int] = {}
         self._loads: dict[str, int] = {}
         self._resources: Resources | None = None
-        """What `resources` returned; None after a change."""
+        """The last answer of `resources`; None after a change."""
 
     def add(self, resources: Resources) -> None:
         loads = dict(resources.loads)
@@ -323,7 +323,7 @@ class Lanes:
             self._kinds.setdefault(job_kind.kind, set()).add(job_kind)
 
     def _open(self, key: LaneKey) -> Lane:
-        """A new lane, and a row for it where there is none."""
+        """A new lane, and a row for it if there is none."""
         row_key = row_key_of(key)
         row = self._rows.get(row_key)
         if row is None:
@@ -350,7 +350,7 @@ class Lanes:
                 del self._kinds[job_kind.kind]
 
     def _close(self, lane: Lane) -> None:
-        """Remove a lane without groups, and its row where that has no other."""
+        """Remove a lane without groups, and its row if that has no other."""
         row = lane.row
         del self._lanes[lane.key]
         self._forget(row.key.reason.resources)

@@ -1,4 +1,4 @@
-"""What is held and what is free on every device while a plan is made."""
+"""The claims on every device while a plan is made, and the room that they leave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Slot(Struct, frozen=True):
     resources: Resources
     devices: tuple[str, ...]
     until: float | None = None
-    """When it ends at the latest, where a limit or history tells."""
+    """When it ends at the latest, if a limit or history tells."""
     room: int = 0
     """How many attempts with the same resources and caps may be prefetched behind the running one."""
     caps: tuple[Cap, ...] = ()
@@ -63,7 +63,7 @@ def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
 
 
 class Holding(NamedTuple):
-    """A claim of one of our own attempts; `until` is infinity where its end is unknown."""
+    """A claim of one of our own attempts; `until` is infinity if its end is unknown."""
 
     device: str
     job: int
@@ -74,11 +74,11 @@ class Holding(NamedTuple):
 
 
 class Headroom(NamedTuple):
-    """What one more co-tenant may have of a device."""
+    """The part of a device that one more co-tenant may have."""
 
     memory: int
     load: int | None
-    """Percent left until the device is too busy; None while it is empty, where any load is allowed."""
+    """Percent left until the device is too busy; None while it is empty, since any load is allowed then."""
     expected: int = 0
     """Percent of its load that is to be expected, with a guess for co-tenants whose load is not learnt yet."""
 
@@ -95,7 +95,7 @@ class DeviceView(Struct):
     stale: bool = False
     """Whether small foreign processes hold them that have long been still, beside which jobs that share may start."""
     who: str = UNKNOWN_USER
-    """Owner of those bytes, where known."""
+    """Owner of those bytes, if known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
     room: dict[tuple[float, str], Headroom] = field(default_factory=dict)
@@ -174,7 +174,7 @@ class Occupancy:
                     self._forget(name)
 
     def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
-        """How tightly a job fits on a device at a moment, less being tighter; None where it does not fit."""
+        """How tightly a job fits on a device at a moment, less being tighter; None if it does not fit."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
         amount = amount_on(resources, view.device) if resources.shares else None
@@ -196,7 +196,7 @@ class Occupancy:
         return mine + theirs <= memory and load_on(resources, device) + load_on(other, device) <= load
 
     def ready(self, view: DeviceView, resources: Resources) -> float | None:
-        """When a device will be open for resources: infinity where unknown, None where others block it."""
+        """When a device will be open for resources: infinity if unknown, None if others block it."""
         if self.fit(view, resources) is not None:
             return NOW
         if self.fit(view, resources, FOREVER) is None:
@@ -206,7 +206,7 @@ class Occupancy:
         return next((moment for moment in moments if self.fit(view, resources, moment) is not None), inf)
 
     def room(self, view: DeviceView, resources: Resources, at: float = NOW) -> Headroom:
-        """What one more co-tenant may have; no memory on a device that is held exclusively."""
+        """The room for one more co-tenant; no memory on a device that is held exclusively."""
         key = at, server_of(resources)
         room = view.room.get(key)
         if room is None:
@@ -281,7 +281,7 @@ class Occupancy:
 
     def _leave(self, name: str, reason: Yields) -> None:
         for view in self._by_name.get(name, ()):
-            if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
+            if view.closed is None and not any(self._ours.get(claim_name) for claim_name in _names(view.device)):
                 view.closed = reason
 
     def _add_lease(self, lease: Lease) -> None:
@@ -345,7 +345,7 @@ def _claim(name: str, device: Device, resources: Resources) -> Claim:
 
 
 def _exceeded(claim: Claim, peak: int) -> Claim:
-    """The claim, raised to the measured peak where that is more: the job may reach it again."""
+    """The claim, raised to the measured peak if that is more: the job may reach it again."""
     return claim if claim.memory is None or peak <= claim.memory else replace(claim, memory=peak)
 
 
@@ -372,7 +372,7 @@ def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | No
 def _foreign_process(
     device: Device, reading: Reading, policy: Policy, since_ours: float | None
 ) -> Draining | Unusable | Occupied | None:
-    """What is on a device without claims; `since_ours` are the seconds since our last attempt there ended."""
+    """Why a device without claims is not free; `since_ours` are the seconds since our last attempt there ended."""
     computing = [process for process in reading.processes if not process.graphics]
     if not computing and (reading.used or 0) <= policy.tolerance:
         return None

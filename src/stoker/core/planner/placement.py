@@ -67,8 +67,8 @@ def never_fits(resources: Resources, devices: Sequence[Device]) -> str | None:
     there = {device.id for device in suited}.issuperset(resources.required)
     if there and (resources.gpus <= min(1, len(suited)) or most_at_once(suited) >= resources.gpus):
         return None
-    known = {device.id for device in devices}
-    if unknown := [name for name in resources.allowed + resources.required if name not in known]:
+    ids = {device.id for device in devices}
+    if unknown := [name for name in resources.allowed + resources.required if name not in ids]:
         return f"no device {', '.join(unknown)}; known devices: {_labels(devices)}"
     if allowed and not any(resources.model in device.model.lower() for device in allowed):
         models = sorted({device.model for device in allowed if device.model})
@@ -185,11 +185,11 @@ class Reservation(Struct, frozen=True):
     claims: frozenset[str]
     """All ledger names of the devices: a device that shares a name with them is reserved, too."""
     moment: float | None
-    """When the last of the devices will be open, where known or guessed."""
+    """When the last of the devices will be open, if known or guessed."""
     sure: bool = True
     """Whether limits and history tell the moment; else it is a guess."""
     resources: Resources = Resources()
-    """What the job will use of them."""
+    """The resources that the job will use on them."""
 
 
 def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation | None:
@@ -252,5 +252,5 @@ def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, no
 
 
 def waiting_since(job: Job) -> float:
-    """Since when a job waits; its submission where the state does not tell."""
+    """Since when a job waits; its submission if the state does not tell."""
     return job.state.since if isinstance(job.state, Waiting) else job.submitted

@@ -46,7 +46,7 @@ class PlacementCache:
         self._policy = policy
         self._devices = snapshot.devices
         self._absence = "" if snapshot.devices else snapshot.note
-        """Why there is no device at all, where known."""
+        """Why there is no device at all, if known."""
         self._never: dict[Resources, NeverFits | None] = {}
         self._offers: dict[Resources, list[DeviceOffer]] = {}
         self._blocked: dict[Resources, Reason] = {}
@@ -60,7 +60,7 @@ class PlacementCache:
         self._unreserved.clear()
 
     def never(self, resources: Resources) -> NeverFits | None:
-        """Why the resources can never be met; None where they can."""
+        """Why the resources can never be met; None if they can."""
         if resources not in self._never:
             sentence = never_fits(resources, self._devices) or never_within_limits(
                 resources.gpus, self._devices, self._policy
@@ -149,7 +149,7 @@ def _required_open(resources: Resources, occupancy: Occupancy) -> bool:
 
 
 def _outside(view: DeviceView, resources: Resources, occupancy: Occupancy) -> Outside | None:
-    """What would block a device even if none of our own jobs ran."""
+    """Why a device would be blocked even if none of our own jobs ran; None if it would be free."""
     if view.closed is not None:
         return view.closed
     if occupancy.fit(view, resources, FOREVER) is not None:
@@ -164,7 +164,7 @@ def _outside(view: DeviceView, resources: Resources, occupancy: Occupancy) -> Ou
 def _short_of_room(
     resources: Resources, suited: Sequence[DeviceView], occupancy: Occupancy
 ) -> MemoryShort | TooBusy | None:
-    """What is missing on the device with the most memory to spare, where the job could share one."""
+    """Why the device with the most memory to spare is still too small or busy, if the job could share one."""
     rooms = [
         (occupancy.room(view, resources), amount, view)
         for view in suited
@@ -173,7 +173,7 @@ def _short_of_room(
     if not rooms:
         return None
     first = _first_to_end(suited, occupancy)
-    room, amount, view = max(rooms, key=lambda one: one[0].memory - one[1])
+    room, amount, view = max(rooms, key=lambda entry: entry[0].memory - entry[1])
     if amount <= room.memory:
         return _too_busy(room, resources, view, occupancy, first)
     return MemoryShort(amount, room.memory, view.device.label, first) if room.memory > 0 else None
@@ -195,8 +195,8 @@ def _crowded(resources: Resources, suited: Sequence[DeviceView], occupancy: Occu
 
 def _is_unmeasured(resources: Resources, suited: Sequence[DeviceView]) -> bool:
     """Whether the job needs exclusive GPUs only for its first run, which measures its memory."""
-    known = dict(resources.predicted)
-    return resources.auto and all(view.device.memory and view.device.model not in known for view in suited)
+    predicted = dict(resources.predicted)
+    return resources.auto and all(view.device.memory and view.device.model not in predicted for view in suited)
 
 
 def _first_to_end(suited: Sequence[DeviceView], occupancy: Occupancy) -> int | None:

@@ -63,7 +63,7 @@ class Start(Struct, frozen=True):
     devices: tuple[str, ...]
     behind: str = ""
     resources: Resources = Resources()
-    """What is reserved on them: what the job asks for, completed by what was learnt."""
+    """Reserved on them: the resources of the spec, completed by what was learnt."""
 
 
 class WaitReasons:
@@ -92,7 +92,7 @@ class WaitReasons:
         self._rows.append(row)
 
     def of(self, key: ReasonKey) -> Reason | None:
-        """Why such jobs wait; None where none waits."""
+        """Why such jobs wait; None if none waits."""
         reason = self._examined.get(key)
         if reason is not None:
             return reason
@@ -112,14 +112,14 @@ class WaitReasons:
 
 
 class Plan(Struct, frozen=True):
-    """What to start now, and why the other jobs wait."""
+    """The jobs to start now, and the reasons of those that wait."""
 
     starts: tuple[Start, ...]
     waits: WaitReasons
     estimate: Estimate
     reserved: Reservation | None = None
     own_demand: OwnDemand | None = None
-    """What to publish to other engines."""
+    """The demand to publish to other engines."""
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits; None when it starts or is not in the plan."""
@@ -145,7 +145,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     """Decide for every waiting job, by priority and then in the order of the policy.
 
     `leases` are those of other engines. `freed` is when our last attempt on each device ended. `expects` gives the
-    seconds that a job takes, where a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
+    seconds that a job takes, if a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
     waiting jobs, kept from plan to plan; without them all jobs are filed anew. Only the oldest job of each lane is
     examined, and one more per start: the job that cannot start gives the reason of its whole lane.
     """
@@ -212,7 +212,7 @@ class _Planner:
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._reservation: Reservation | None = None
         self._stopped_by: KeptFree | None = None
-        """The first blocked job, where the policy lets no job pass it."""
+        """The first blocked job, if the policy lets no job pass it."""
 
     def head(self, source: Row | LaneCursor) -> _Head:
         # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
@@ -339,7 +339,7 @@ class _Planner:
         return waits
 
     def own_demand(self) -> OwnDemand | None:
-        """What to publish to other engines, if there are any."""
+        """The demand to publish to other engines, if there are any."""
         if not self._fair_share.shared or not self.blocked:
             return None
         unserved = [
@@ -348,9 +348,9 @@ class _Planner:
         ]
         return own_demand(unserved, self._occupancy, self._policy, self._fair_share)
 
-    def _reason(self, resources: Resources, known: Reason | None) -> Reason:
-        """Why a blocked job waits, where only that of its row is known."""
-        return self._placement_cache.never(resources) or known or self._placement_cache.why_blocked(resources)
+    def _reason(self, resources: Resources, row_reason: Reason | None) -> Reason:
+        """Why a blocked job waits, if only that of its row is known."""
+        return self._placement_cache.never(resources) or row_reason or self._placement_cache.why_blocked(resources)
 
     def standing_reservation(self) -> Reservation | None:
         """The reservation, unless its job was prefetched after all."""
@@ -433,8 +433,8 @@ class _Planner:
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._placement_cache.reserve(job, resources)
         elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
-            known = self._reservation.moment if self._reservation.sure else None
-            return KeptFree(self._reservation.job, self._reservation.gpus, known)
+            moment = self._reservation.moment if self._reservation.sure else None
+            return KeptFree(self._reservation.job, self._reservation.gpus, moment)
         return self._placement_cache.why_blocked(resources)
 
 

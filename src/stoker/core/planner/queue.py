@@ -25,17 +25,17 @@ class Cap(NamedTuple):
     name: str
     """As shown to users: `group vision`, `array 12`, `executor 4711-3f`, `CPU jobs`."""
     limit: int | None = None
-    """None where the policy sets it."""
+    """None if the policy sets it."""
 
 
 class JobKind(NamedTuple):
-    """What the plan knows of a waiting job besides its age. Jobs of one kind are interchangeable."""
+    """All properties of a waiting job that the plan uses, except for its age. Jobs of one kind are interchangeable."""
 
     resources: Resources
     priority: int
     caps: tuple[Cap, ...] = ()
     kind: str = ""
-    """The kind of work, where history matters."""
+    """The kind of work, if history matters."""
     floor: int = 0
     """Bytes that it needs at least, as an earlier attempt showed."""
     exclusive: bool = False
@@ -47,10 +47,10 @@ class JobKind(NamedTuple):
 
 
 class ReasonKey(NamedTuple):
-    """What the reason of a waiting job depends on."""
+    """The properties that decide why a job waits."""
 
     resources: Resources
-    """What would be reserved for it."""
+    """To be reserved for it."""
     priority: int
     caps: tuple[Cap, ...] = ()
 
@@ -264,7 +264,7 @@ def is_gated(job: Job) -> bool:
 def why_not_eligible(
     job: Job, now: float, outcome: Callable[[Dependency], Outcome]
 ) -> NotEligible | NeverSatisfied | None:
-    """Why a queued job is not planned yet; NeverSatisfied where it can never start."""
+    """Why a queued job is not planned yet; NeverSatisfied if it can never start."""
     verdict = judge(job.spec.after, outcome)
     if isinstance(verdict, NeverSatisfied):
         return verdict

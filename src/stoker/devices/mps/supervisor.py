@@ -154,7 +154,7 @@ class MpsDaemon:
         return [pid for _, pid in working]
 
     def holder(self) -> int | None:
-        """The daemon's process, by the lock that it holds; None where there is none."""
+        """The daemon's process, by the lock that it holds; None if there is none."""
         try:
             descriptor = os.open(self._paths.daemon_lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -192,7 +192,7 @@ class MpsDaemon:
         return self._run([], f"{command}\n", patience or self._patience.ask)
 
     def _run(self, words: list[str], said: str, patience: float, extra: Mapping[str, str] = {}) -> str | None:
-        """The output of the program; None where it does not end in time."""
+        """The output of the program; None if it does not end in time."""
         try:
             return _output([self._program, *words], patience, said, {**self._environment, **extra})[0]
         except subprocess.TimeoutExpired:
@@ -232,7 +232,7 @@ def _forget_mode(paths: DaemonPaths) -> None:
 
 
 def _ask_smi(visible: str, *words: str) -> tuple[str, bool]:
-    """What nvidia-smi says, in one line, and whether it succeeded."""
+    """The output of nvidia-smi in one line, and whether it succeeded."""
     try:
         text, code = _output([_SMI, "-i", visible, *words], _SMI_SECONDS)
     except subprocess.TimeoutExpired:

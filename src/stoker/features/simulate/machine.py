@@ -209,8 +209,8 @@ class _Machine:
         ]
         readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
         seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
-        known = self._expects, self._estimate, self._lanes
-        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
+        history = self._expects, self._estimate, self._lanes
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *history)
         for start in decided.starts:
             self._start(start)
 

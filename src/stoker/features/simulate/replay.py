@@ -41,7 +41,7 @@ SHORT = 600.0
 
 
 class ReplayFigures(Struct, frozen=True):
-    """What a replay is judged by; times in seconds, shares between 0 and 1."""
+    """The figures by which a replay is judged; times in seconds, shares between 0 and 1."""
 
     jobs: int
     completion_mean: float
@@ -111,7 +111,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class ReplayOptions(Struct, frozen=True):
-    """What to replay, and how."""
+    """The jobs to replay, and how."""
 
     source: str
     """Where the jobs come from, for the report."""
@@ -132,9 +132,9 @@ class ReplaySetup(Struct, frozen=True):
     """A machine, and the jobs that arrive at it."""
 
     gpus: str
-    """The machine as a user would write it..."""
+    """The machine as a user would write it."""
     sizes: Sequence[int]
-    """... and the bytes of each GPU."""
+    """The bytes of each GPU."""
     works: Sequence[Work]
     models: Models
     offered: float
@@ -151,20 +151,20 @@ class PolicyResult(Struct, frozen=True):
 
 
 class Simulation(Struct, frozen=True):
-    """What programs are told; times in seconds, shares between 0 and 1."""
+    """The report for programs; times in seconds, shares between 0 and 1."""
 
     schema: str
     trace: str
     gpus: str
     jobs: int
     offered_load: float | None
-    """None where all jobs arrive at once."""
+    """None if all jobs arrive at once."""
     seed: int
     oracle: bool
     notes: Sequence[str]
     policies: Sequence[PolicyResult]
     summary: str = ""
-    """The gain over strict FIFO in one sentence; empty where that or Stoker's order was not replayed."""
+    """The gain over strict FIFO in one sentence; empty if that or Stoker's order was not replayed."""
 
 
 class SimulationReport(Struct, frozen=True):
@@ -192,7 +192,7 @@ def prepare(rows: Sequence[TraceJob], options: ReplayOptions) -> ReplaySetup:
 
 
 def machine_of(rows: Sequence[TraceJob]) -> str:
-    """As many GPUs as the jobs had, where the trace tells; their memory is assumed."""
+    """As many GPUs as the jobs had, if the trace tells; their memory is assumed."""
     names = {name for row in rows for name in row.devices}
     if not names:
         return DEFAULT_GPUS
@@ -200,7 +200,7 @@ def machine_of(rows: Sequence[TraceJob]) -> str:
 
 
 def _doubts(rows: Sequence[TraceJob]) -> list[str]:
-    """What makes the figures of a history less certain."""
+    """The notes that make the figures of a history less certain."""
     doubts = []
     if len(rows) < FEW_JOBS:
         doubts.append(f"only {count_text(len(rows), 'job')}: the results are not significant")
@@ -265,11 +265,11 @@ def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str,
 
 
 def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
-    """What Stoker's order would have gained over strict FIFO, in one sentence."""
-    means = {one.policy: one.figures.completion_mean for one in results}
+    """The gain of Stoker's order over strict FIFO, in one sentence."""
+    means = {result.policy: result.figures.completion_mean for result in results}
     if "fifo" not in means or "stoker" not in means:
         return ""
-    if all(one.figures.wait_mean < NO_WAIT for one in results if one.policy in ("fifo", "stoker")):
+    if all(result.figures.wait_mean < NO_WAIT for result in results if result.policy in ("fifo", "stoker")):
         return f"With {jobs}, hardly any job would have waited: the order makes no difference."
     gain = _compared(means["fifo"], means["stoker"])
     sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"

@@ -86,16 +86,16 @@ def _lines(table: Any, source: str) -> Iterator[list[str]]:
 
 
 def _columns(titles: Sequence[str], names: Mapping[str, tuple[str, ...]], source: str) -> dict[str, int]:
-    found = {
+    columns = {
         name: next(titles.index(word) for word in words if word in titles)
         for name, words in names.items()
         if any(word in titles for word in words)
     }
     for name in NEEDED:
-        if name not in found:
+        if name not in columns:
             hint = f"one of {', '.join(names[name])}; found: {', '.join(filter(None, titles)) or 'none'}"
             raise UsageError(f"{source} has no column for the {name}", hint)
-    return found
+    return columns
 
 
 def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> TraceJob:
@@ -130,8 +130,8 @@ def _moment(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not isfinite(seconds):
         raise ValueError(text)
     return seconds
@@ -186,7 +186,7 @@ def _models(names: Sequence[tuple[str, int]]) -> Iterator[Any]:
 def _pairs(
     solo: Mapping[str, Mapping[str, Any]], names: Mapping[str, tuple[str, int]]
 ) -> Iterator[tuple[tuple[str, str], float]]:
-    """The speed of the first of each pair; nothing where it could not be run on the card that was measured."""
+    """The speed of the first of each pair; nothing if it could not be run on the card that was measured."""
     for key, co_tenants in solo.items():
         exclusive = co_tenants["null"]
         for other, together in co_tenants.items():

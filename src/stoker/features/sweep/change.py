@@ -26,7 +26,7 @@ AT_ONCE = 10_000
 
 
 class SweepChange(Struct, frozen=True):
-    """What `stoker sweep stop` or `extend` did."""
+    """The result of `stoker sweep stop` or `extend`."""
 
     schema: str
     id: int
@@ -113,7 +113,7 @@ def _outside_of_array(job: NewJob, sweep_id: int) -> NewJob:
 
 
 def _adviser_requests(control: Control, stored: StoredSweep, sweep: SweepSpec, now: float) -> Sequence[Request]:
-    """What brings back an adviser that has ended; one that is gone from the history is made again."""
+    """Requests that requeue a tuner that has ended; one that is gone from the history is made again."""
     if not needs_adviser(sweep):
         return []
     job: Job | None = control.store.job(stored.adviser) if stored.adviser is not None else None

@@ -1,4 +1,4 @@
-"""What a sweep will cost: trials, GPU-hours and the expected end, from what was learnt of earlier runs."""
+"""Estimate the cost of a sweep: trials, GPU-hours and the expected end, by what was learnt of earlier runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_EXAMINED = 5_000
 
 
 class Estimate(Struct, frozen=True):
-    """What a sweep will cost: `stoker sweep --estimate`."""
+    """The cost of a sweep: `stoker sweep --estimate`."""
 
     schema: str
     trials: int
@@ -41,15 +41,15 @@ class Estimate(Struct, frozen=True):
     kinds_known: int
     """Of those, how many ran before."""
     seconds_per_trial: float | None
-    """Mean of what was learnt, or the time limit; null where nothing is known."""
+    """Mean of what was learnt, or the time limit; null if nothing is known."""
     from_limit: bool
     """Whether the time is the limit (-t), since no such run has ended yet."""
     gpu_hours: float | None
     """Each trial counts the GPUs that it runs on, shared or not."""
     end: datetime | None
-    """When all would have ended, behind the jobs that are in the queue; null where that is unknown."""
+    """When all would have ended, behind the jobs that are in the queue; null if that is unknown."""
     why_no_end: str
-    """Why the end is unknown; empty where it is known."""
+    """Why the end is unknown; empty if it is known."""
 
 
 def estimate_sweep(paths: Paths, config: Config, prepared: SweepPlan, store: Store) -> Estimate:
@@ -62,7 +62,7 @@ def estimate_sweep(paths: Paths, config: Config, prepared: SweepPlan, store: Sto
     by_kind = {job.kind or job.name: job for job in jobs}
     expected = {kind: history.expected(job) for kind, job in by_kind.items()}
     learnt = {kind for kind, job in by_kind.items() if history.knows(job)}
-    known = [seconds for seconds in expected.values() if seconds is not None]
+    durations = [seconds for seconds in expected.values() if seconds is not None]
     times = [seconds for job in jobs if (seconds := expected[job.kind or job.name]) is not None]
     mean = fmean(times) if times else None
     gpus = spec.resources.gpus
@@ -75,7 +75,7 @@ def estimate_sweep(paths: Paths, config: Config, prepared: SweepPlan, store: Sto
         kinds=len(by_kind),
         kinds_known=len(learnt),
         seconds_per_trial=mean,
-        from_limit=bool(known) and not learnt,
+        from_limit=bool(durations) and not learnt,
         gpu_hours=None if mean is None else mean * gpus * sweep.trials / 3600,
         end=None if end is None else exactly(round(end)),
         why_no_end=why,

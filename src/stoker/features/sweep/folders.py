@@ -26,22 +26,22 @@ def planned_folders(sweep: SweepSpec, jobs: Sequence[NewJob], *, reuse: bool) ->
     """The folder of each trial, and its parameters as JSON; refuses one that two trials share, or that exists."""
     if not sweep.results:
         return {}
-    found: dict[Path, str] = {}
+    folders: dict[Path, str] = {}
     texts = Texts(sweep.space)
     for job in jobs:
         path = _folder(sweep, texts, job)
         assert job.trial is not None
-        if path in found:
+        if path in folders:
             raise UsageError(
-                f"--results: two trials would use the folder {path}: {found[path]} and {job.trial.params}",
+                f"--results: two trials would use the folder {path}: {folders[path]} and {job.trial.params}",
                 "put a placeholder for each parameter into it, or {trial}",
             )
         if not reuse and os.path.lexists(path):
             raise UsageError(
                 f"--results: the folder {path} exists already", "choose another, or use it again with --force"
             )
-        found[path] = job.trial.params
-    return found
+        folders[path] = job.trial.params
+    return folders
 
 
 def make_folders(folders: dict[Path, str]) -> Callable[[], None]:

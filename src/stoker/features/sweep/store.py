@@ -24,7 +24,7 @@ class StoredSweep(Struct, frozen=True):
     """A sweep and what was added to its record since it was submitted."""
 
     id: int
-    """That of its array of trials; of its adviser where that chooses the trials."""
+    """The id of its array of trials, or of its tuner if that chooses the trials."""
     batch: int
     created: float
     adviser: int | None
@@ -72,8 +72,8 @@ def has_sweeps(reader: Reader) -> bool:
 def sweep_of_content(reader: Reader, content: bytes) -> int | None:
     """The newest sweep with a trial that does this work, and succeeded or has not ended."""
     where = f"content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
-    ((found,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
-    return None if found is None else int(found)
+    ((sweep_id,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
+    return None if sweep_id is None else int(sweep_id)
 
 
 def all_sweeps(reader: Reader) -> list[StoredSweep]:
@@ -87,9 +87,9 @@ def add_trial(
     """Add the trial with this number to the queue and return its job; one that is there is not added again."""
     with store.writing() as connection:
         query = f"SELECT id FROM jobs WHERE sweep = ? AND trial = ? AND {IN_SWEEP}"
-        found = connection.execute(query, (stored.id, number)).fetchone()
-        if found:
-            return int(found[0])
+        row = connection.execute(query, (stored.id, number)).fetchone()
+        if row:
+            return int(row[0])
         job = trial_job(stored.sweep, stored.spec, number, point, stored.id)
         return store.add_jobs(stored.batch, engine_of(stored.spec.cluster), [job], now, held=held)[0]
 
@@ -102,7 +102,7 @@ def set_trial_result(store: Store, sweep_id: int, number: int, body: Mapping[str
 
 
 def trial_results(reader: Reader, sweep_id: int) -> dict[int, dict[str, Any]]:
-    """What is known about the results of trials, by number."""
+    """The recorded results of trials, by number."""
     rows = reader.rows("SELECT number, body FROM trials WHERE sweep = ? ORDER BY number", sweep_id)
     return {number: msgspec.json.decode(body) for number, body in rows}
 

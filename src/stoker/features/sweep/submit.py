@@ -83,7 +83,7 @@ class SweepPlan(Struct, frozen=True):
 
 
 class EarlierTrials(Struct, frozen=True, kw_only=True):
-    """What to do with trials that were submitted before."""
+    """How to treat trials that were submitted before."""
 
     resume: bool = False
     """Submit only the others."""
@@ -95,7 +95,7 @@ class QueuedSweep(Struct, frozen=True):
     """A sweep that is in the queue."""
 
     id: int
-    """Where nothing was left to submit, the sweep that has its first trial."""
+    """If nothing was left to submit, the sweep that has its first trial."""
     trials: int
     """How many were submitted now."""
     skipped: int
@@ -107,7 +107,7 @@ class QueuedSweep(Struct, frozen=True):
 
 
 def completed(asked: SweepRequest, file: SweepRequest) -> SweepRequest:
-    """What was typed, completed by what a file says; a parameter that was typed replaces that of the file."""
+    """The typed request, completed by that of a file; a typed parameter replaces that of the file."""
     own = {
         name: getattr(asked, name) for name in SweepRequest.__struct_fields__ if getattr(asked, name) not in (None, ())
     }
@@ -117,12 +117,12 @@ def completed(asked: SweepRequest, file: SweepRequest) -> SweepRequest:
 def _joined(file: Space, typed: Space) -> Space:
     if len(typed.products) > 1:
         raise UsageError("a + and a file cannot be combined", "write the union into the file")
-    given = {one.name: one for one in typed.parameters}
+    given = {parameter.name: parameter for parameter in typed.parameters}
     products = [
         Product(
             (
-                *(given.get(one.name, one) for one in product.parameters),
-                *(one for name, one in given.items() if name not in {each.name for each in product.parameters}),
+                *(given.get(parameter.name, parameter) for parameter in product.parameters),
+                *(given[name] for name in given if all(parameter.name != name for parameter in product.parameters)),
             )
         )
         for product in file.products
@@ -143,11 +143,11 @@ def prepare(asked: SweepRequest, options: JobOptions) -> SweepPlan:
     asked = _with_end(asked)
     names = list(asked.space.names)
     _check_numbers(asked, names)
-    known = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
+    allowed = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
     env = {name: value for name, value in options.env.items() if placeholders([value])}
-    check_placeholders(given.words, known)
-    check_placeholders(list(env.values()), known, "--env")
-    check_placeholders([asked.results or ""], known, "--results")
+    check_placeholders(given.words, allowed)
+    check_placeholders(list(env.values()), allowed, "--env")
+    check_placeholders([asked.results or ""], allowed, "--results")
     used = {*placeholders(given.words), *(name for value in env.values() for name in placeholders([value]))}
     left = [name for name in names if name not in used]
     style: Style = asked.style or ("none" if asked.wandb or used.intersection(names) else "args")
@@ -207,13 +207,13 @@ def _check_numbers(asked: SweepRequest, names: Sequence[str]) -> None:
 
 
 def _variables(names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name in names:
         variable = variable_of(name)
-        if variable in found:
+        if variable in variables:
             raise UsageError(f"two parameters would set the variable {variable}", "rename one, or use --style args")
-        found[variable] = f"{{{name}}}"
-    return found
+        variables[variable] = f"{{{name}}}"
+    return variables
 
 
 def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
@@ -221,9 +221,9 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
         name
         for name in left
         if any(
-            not isinstance(one.domain, Choices) or len(one.domain.values) > 1
-            for one in space.parameters
-            if one.name == name
+            not isinstance(parameter.domain, Choices) or len(parameter.domain.values) > 1
+            for parameter in space.parameters
+            if parameter.name == name
         )
     ]
     if varied:
@@ -299,7 +299,7 @@ class SweepSubmission:
         parts = [*([] if self.adaptive else [Part(trials, self._array)]), *adviser]
         with store.writing():
             entered = self._queue.enter(store, parts, LABEL, held=held)
-            ids = [one.ids[0] for one in entered]
+            ids = [part.ids[0] for part in entered]
             stored = StoredSweep(
                 ids[0], _batch(store, ids[0]), self._now, ids[-1] if adviser else None, None, spec, self.sweep
             )
@@ -314,20 +314,20 @@ def _batch(store: Store, job_id: int) -> int:
 
 
 def remaining(store: Store, jobs: Sequence[NewJob], again: EarlierTrials) -> Sequence[NewJob]:
-    """The trials that were not done before and are not in the queue; all of them where that is wanted.
+    """The trials that were not done before and are not in the queue; all of them if that is wanted.
 
     Refuses a sweep of which a part was submitted before, if nothing is said about it.
     """
     if again.force or not has_sweeps(store):
         return jobs
-    known = {job.task for job in jobs if _is_known(store, job)}
-    if known and not again.resume:
+    submitted = {job.task for job in jobs if _is_known(store, job)}
+    if submitted and not again.resume:
         raise UsageError(
-            f"{len(known):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
+            f"{len(submitted):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
             " parameters",
             "--resume submits only the others, --force submits all of them again",
         )
-    return [job for job in jobs if job.task not in known] if known else jobs
+    return [job for job in jobs if job.task not in submitted] if submitted else jobs
 
 
 def _is_known(store: Store, job: NewJob) -> bool:

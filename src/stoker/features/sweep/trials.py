@@ -96,9 +96,9 @@ def trial_times(reader: Reader, sweep_id: int) -> dict[int, TrialTime]:
         "SELECT trial, started, attempts.ended, json_array_length(devices) FROM jobs JOIN attempts ON job = jobs.id"
         f" WHERE sweep = ? AND {IN_SWEEP} AND started IS NOT NULL ORDER BY trial, number"
     )
-    found: dict[int, TrialTime] = {}
+    times: dict[int, TrialTime] = {}
     for trial, started, ended, devices in reader.rows(query, sweep_id):
-        before = found[trial].gpu_seconds if trial in found else 0.0
+        before = times[trial].gpu_seconds if trial in times else 0.0
         spent = max(0.0, ended - started) * devices if ended is not None else 0.0
-        found[trial] = TrialTime(started, ended, before + spent, devices)
-    return found
+        times[trial] = TrialTime(started, ended, before + spent, devices)
+    return times

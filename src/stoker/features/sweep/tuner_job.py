@@ -43,8 +43,8 @@ def check_advice(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]
     if not objectives and (rules or sweep.method in ADAPTIVE):
         what = f"--method {sweep.method}" if sweep.method in ADAPTIVE else f"--pruner {sweep.pruners[0]}"
         raise UsageError(f"{what} needs an objective", "name a value that trials report: --objective val_loss:min")
-    for one in objectives:
-        _check_file(sweep, one)
+    for objective in objectives:
+        _check_file(sweep, objective)
     if sweep.method in ADAPTIVE and sweep.results and not {"trial", "i"} & set(placeholders([sweep.results])):
         raise UsageError(
             f"with --method {sweep.method} two trials may have the same parameters and share a folder",
@@ -52,7 +52,7 @@ def check_advice(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]
         )
     if sweep.method in ADAPTIVE:
         _check_packages(sweep.method, len(objectives))
-    if any(one.source == "tensorboard" for one in objectives) and find_spec("tensorboard") is None:
+    if any(objective.source == "tensorboard" for objective in objectives) and find_spec("tensorboard") is None:
         raise UsageError("tensorboard is not installed", how_to_add_extra("tensorboard"))
     return objectives, rules
 

@@ -77,7 +77,7 @@ class InstanceResult(NamedTuple):
 
 
 Message = str | Note | InstanceResult | StokerError
-"""What the process writes: a sentence for the user, an event, or the end."""
+"""A line of the process: a sentence for the user, an event, or the end."""
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "

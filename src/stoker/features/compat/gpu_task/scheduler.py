@@ -109,14 +109,14 @@ class GPUTaskScheduler:
         """Places of the instances to run, and of those to skip."""
         force, chosen, skipped = bool(self._config["force_rerun"]), list[int](), list[int]()
         by_folder, unfinished = dict[str, list[Given]](), 0
-        for place, one in enumerate(given):
-            folder = os.path.abspath(one["work_dir"])
+        for place, instance in enumerate(given):
+            folder = os.path.abspath(instance["work_dir"])
             earlier = by_folder.setdefault(folder, [])
             state = "done" if earlier else folder_state(folder)
             unfinished += state == "unfinished"
             runs = state in ("absent", "unfinished") or (force and state != "running")
             (chosen if runs else skipped).append(place)
-            earlier.append(one)
+            earlier.append(instance)
         _warn_of_collisions(by_folder, force=force)
         if unfinished:
             say(f"{count_text(unfinished, 'instance')} failed or did not finish before; retrying")
@@ -144,7 +144,7 @@ def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
 
 def _warn_of_collisions(by_folder: dict[str, list[Given]], *, force: bool) -> None:
     for folder, given in by_folder.items():
-        different = {repr(sorted(one["config"].items(), key=lambda item: str(item[0]))) for one in given}
+        different = {repr(sorted(instance["config"].items(), key=lambda item: str(item[0]))) for instance in given}
         if len(different) > 1:
             all_run = "they run one after the other, and the last one's results stay"
             say(

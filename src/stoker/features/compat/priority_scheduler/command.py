@@ -214,7 +214,7 @@ def _context(run: Foreground) -> SubmitContext:
 
 
 def _log_directory(paths: Paths) -> str:
-    """In the current directory, as for other runs; where that is not writable, among the logs of the queue."""
+    """In the current directory, as for other runs; if that is not writable, among the logs of the queue."""
     try:
         return str(new_log_directory(Path(working_directory(), RUNS)))
     except OSError:

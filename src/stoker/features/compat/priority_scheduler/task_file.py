@@ -60,7 +60,7 @@ def contents(file: io.FileIO, begin: int = 0) -> bytes:
 
 
 def replace(path: Path, data: bytes, like: io.FileIO, prepared: Callable[[], None] = lambda: None) -> None:
-    """Replace a file atomically, with the mode and, where possible, the owner of the file `like`.
+    """Replace a file atomically, with the mode and, if possible, the owner of the file `like`.
 
     `prepared` is called right before the new file takes the place of the old one.
     """
@@ -167,12 +167,12 @@ class TaskFile:
 
 
 def _without(data: bytes, text: str, name: str) -> bytes | None:
-    """The file without a row, all else to the byte; None where there is no such row."""
+    """The file without a row, all else to the byte; None if there is no such row."""
     records = list(split_records(text_of(data, name), name))
     for place, record in enumerate(records):
         if record.text == text and text:
             mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-            rest = "".join(each.written for each in records[:place] + records[place + 1 :])
+            rest = "".join(record.written for record in records[:place] + records[place + 1 :])
             return mark + rest.encode(errors="surrogateescape")
     return None
 
@@ -267,7 +267,7 @@ class Tickets:
         self.drop([ticket for ticket in self._open.values() if ticket.token not in tokens])
 
     def close(self) -> None:
-        """Remove the journal where no ticket is open."""
+        """Remove the journal if no ticket is open."""
         if not self._open:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -377,21 +377,21 @@ class TaskRows:
         return not (self.failures or self.troubles or self.unremoved or self._elsewhere)
 
     def _next_tasks(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[Task]:
-        found: list[Task] = []
+        tasks: list[Task] = []
         skipped = self._handled + Counter(row.task.text for row in self.unremoved)
-        for each in self._file.read():
-            if skipped[each.text]:
-                skipped[each.text] -= 1
-            elif len(found) == self._size:
+        for row in self._file.read():
+            if skipped[row.text]:
+                skipped[row.text] -= 1
+            elif len(tasks) == self._size:
                 break
-            elif sentence := each.sentence if isinstance(each, BadRow) else fault(each):
-                self._handled[each.text] += 1
-                where = f"{self._file.name} line {each.line}"
+            elif sentence := row.sentence if isinstance(row, BadRow) else fault(row):
+                self._handled[row.text] += 1
+                where = f"{self._file.name} line {row.line}"
                 self.failures.append(f"{where}: {sentence}")
                 say(f"{where} is left out: {sentence}")
-            elif isinstance(each, Task):
-                found.append(each)
-        return found
+            elif isinstance(row, Task):
+                tasks.append(row)
+        return tasks
 
     def _numbered(self, tasks: Sequence[Task]) -> list[TaskRow]:
         """Each with the ticket that an interrupted run left for it, else with a new one."""

@@ -56,7 +56,7 @@ UNTIL_PRESSED = 10 * 365 * 86_400.0
 """Seconds between TERM and KILL where only another Ctrl-C sends KILL."""
 
 GRACE = 30.0
-"""Seconds between TERM and KILL where the scheduler itself got SIGTERM."""
+"""Seconds between TERM and KILL if the scheduler itself got SIGTERM."""
 
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -151,8 +151,8 @@ def _request(options: argparse.Namespace) -> TaskRequest | None:
     words = _words(options.task)
     if not words:
         return None
-    one = None if options.forced_gpu is None else (options.forced_gpu,)
-    forced = _either(one, options.force, "-fg", "-f") or ()
+    single = None if options.forced_gpu is None else (options.forced_gpu,)
+    forced = _either(single, options.force, "-fg", "-f") or ()
     likes = None if options.prefered_gpu is None else (options.prefered_gpu,)
     gpus = _either(options.gpu_count, options.num, "-gc", "-n")
     later = len(options.task) > 1 or any(given is not None for given in (options.num, options.prefer, options.force))
@@ -160,7 +160,7 @@ def _request(options: argparse.Namespace) -> TaskRequest | None:
         words=words,
         gpus=max(1, len(forced)) if gpus is None else gpus,
         forced=forced,
-        forced_text=f"GPU {options.forced_gpu}" if one else f"GPU(s) {list(forced)}",
+        forced_text=f"GPU {options.forced_gpu}" if single else f"GPU(s) {list(forced)}",
         preferred=_either(likes, options.prefer, "-pg", "-p") or (),
         later=later,
         out=_output(options.out, "-o"),
@@ -232,7 +232,7 @@ def _run_inside(parent: Parent, request: TaskRequest | None, options: argparse.N
 
 
 def _wishes(parent: Parent, request: TaskRequest) -> tuple[int, ...]:
-    """The preferred GPUs; any other will do where the job does not have them."""
+    """The preferred GPUs; any other will do if the job does not have them."""
     try:
         return parent.numbers(request.preferred)
     except Impossible as error:
@@ -254,7 +254,7 @@ def _act(options: argparse.Namespace, request: TaskRequest | None, info: InfoFil
 
 
 def _gpu_count(options: argparse.Namespace, info: InfoFile, driver: NvidiaDevices | None) -> int:
-    """What -i says, else the length of the file's lists, else what the driver found."""
+    """The number of GPUs: that of -i, else the length of the file's lists, else the number that the driver shows."""
     if options.init:
         return _checked_init(options.init)
     entries = None
@@ -262,8 +262,8 @@ def _gpu_count(options: argparse.Namespace, info: InfoFile, driver: NvidiaDevice
         entries = info.read()
     except InfoUnusable as unusable:
         _say(f"warning: {unusable.message}")
-    found = 0 if driver is None else len(driver.snapshot(time.time()).devices)
-    return len(entries or ()) or min(found, MOST_GPUS) or DEFAULT_GPUS
+    gpus = 0 if driver is None else len(driver.snapshot(time.time()).devices)
+    return len(entries or ()) or min(gpus, MOST_GPUS) or DEFAULT_GPUS
 
 
 def _checked_init(numbers: Sequence[int]) -> int:
@@ -276,7 +276,7 @@ def _checked_init(numbers: Sequence[int]) -> int:
 
 
 def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
-    """Bring the file up to date and apply -i and -rg; returns 1 where one of them failed."""
+    """Bring the file up to date and apply -i and -rg; returns 1 if one of them failed."""
     info.sync(init=options.init or ())
     if info.trouble:
         _say(f"{'error' if options.init else 'warning'}: {info.trouble}")

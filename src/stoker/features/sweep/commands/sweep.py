@@ -87,7 +87,7 @@ class SubmittedSweep(Struct, frozen=True):
 
     schema: str
     id: int
-    """Where nothing was left to submit, the sweep that has its first trial."""
+    """If nothing was left to submit, the sweep that has its first trial."""
     trials: int
     skipped: int
     """Trials that were done or in the queue before."""
@@ -95,7 +95,7 @@ class SubmittedSweep(Struct, frozen=True):
     """The job that watches the trials; null without one."""
     held: bool
     problem: str | None
-    """Why there is no engine to run them, though they are safe in the queue; null where there is one."""
+    """Why there is no engine to run them, though they are safe in the queue; null if there is one."""
 
 
 class CommandOptions(Struct, frozen=True):
@@ -193,7 +193,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     sentences=SUBCOMMANDS,
     modules="stoker.features.sweep.commands.",
     files=FILES,
-    params=[one for one in start.params if isinstance(one, click.Option)],
+    params=[param for param in start.params if isinstance(param, click.Option)],
     help=start.help,
     subcommand_metavar=PLACES,
 )

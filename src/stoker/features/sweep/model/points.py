@@ -31,7 +31,7 @@ METHODS = (*FIXED, *ADAPTIVE)
 
 
 def size_of(space: Space) -> int | None:
-    """The number of points; None where it is infinite."""
+    """The number of points; None if it is infinite."""
     return None if continuous(space) else points_of(space).size
 
 

@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SweepSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user asked for. It is stored as JSON, so new fields need a default."""
+    """The request of a user. It is stored as JSON, so new fields need a default."""
 
     space: Space
     command: Command
@@ -45,7 +45,7 @@ class SweepSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] = {}
     """Variables whose values have placeholders."""
     results: str = ""
-    """Path of the folder of a trial, with placeholders; empty where there is none."""
+    """Path of the folder of a trial, with placeholders; empty if there is none."""
     objectives: tuple[str, ...] = ()
     """As typed, like the next two."""
     goal: str = ""

@@ -25,11 +25,13 @@ def sobol_points(dimensions: int, source: Random) -> Iterator[list[float]]:
 
 def _polynomials(count: int) -> list[int]:
     """1 for the first dimension, then primitive polynomials modulo 2 by degree, with their coefficients as bits."""
-    found, degree = [1], 1
-    while len(found) < count:
-        found += [each for each in range(2**degree + 1, 2 ** (degree + 1), 2) if _is_primitive(each, degree)]
+    polynomials, degree = [1], 1
+    while len(polynomials) < count:
+        polynomials += [
+            candidate for candidate in range(2**degree + 1, 2 ** (degree + 1), 2) if _is_primitive(candidate, degree)
+        ]
         degree += 1
-    return found[:count]
+    return polynomials[:count]
 
 
 def _is_primitive(polynomial: int, degree: int) -> bool:

@@ -52,11 +52,11 @@ def placeholders(words: Sequence[str]) -> list[str]:
     return [match[2] for word in words for match in _PLACEHOLDER.finditer(word) if match[2]]
 
 
-def check_placeholders(words: Sequence[str], known: Sequence[str], what: str = "the command") -> None:
+def check_placeholders(words: Sequence[str], names: Sequence[str], what: str = "the command") -> None:
     """Refuse a placeholder that is no parameter."""
     for name in placeholders(words):
-        if name not in known and name not in OWN and name not in LATER:
-            hint = did_you_mean(name, known, f"the parameters are {', '.join(known)}.")
+        if name not in names and name not in OWN and name not in LATER:
+            hint = did_you_mean(name, names, f"the parameters are {', '.join(names)}.")
             raise UsageError(
                 f"{what} has {{{name}}}, but there is no parameter {name}",
                 f"{hint} To keep the braces, write {{{{{name}}}}}",
@@ -171,14 +171,14 @@ class _Form:
     """The words of a command with a NUL between them, as one format of Python: the fastest way to fill it."""
 
     def __init__(self, text: str, slots: Sequence[tuple[str, _Quoted | None]], shell: str) -> None:
-        """`slots` are the names in order, each with the quoted values where a shell reads it."""
+        """`slots` are the names in order, each with the quoted values if a shell reads it."""
         self._text = text
         self._slots = slots
         self._shell = shell
 
     def render(self, values: Mapping[str, str]) -> Command:
-        found = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
-        return Command(tuple((self._text % tuple(found)).split("\0")), self._shell)
+        texts = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
+        return Command(tuple((self._text % tuple(texts)).split("\0")), self._shell)
 
 
 def _form(command: Command, missing: Sequence[str]) -> _Form:
@@ -232,18 +232,18 @@ def _pieces(command: Command) -> tuple[Pieces, ...]:
 
 
 def _line_of(command: Command) -> int | None:
-    """The place of the word that a shell reads as a line; None where there is none."""
+    """The place of the word that a shell reads as a line; None if there is none."""
     if command.shell:
         return 0
-    if not _is_shell(command.words[0], known=False):
+    if not _is_shell(command.words[0], only_known=False):
         return None
     options = [place for place, word in enumerate(command.words) if re.fullmatch(r"-\w*c\w*", word)]
     return options[0] + 1 if options and options[0] + 1 < len(command.words) else None
 
 
-def _is_shell(path: str, *, known: bool = True) -> bool:
+def _is_shell(path: str, *, only_known: bool = True) -> bool:
     name = path.rpartition("/")[2]
-    return name in SHELLS or (not known and name.endswith("sh"))
+    return name in SHELLS or (not only_known and name.endswith("sh"))
 
 
 def _word_pieces(word: str) -> Iterator[str | Placeholder]:
@@ -266,11 +266,11 @@ def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Placeholder
 
 def _contexts(line: str) -> list[Context]:
     """For each character, how a shell reads a word that stands there. After a sign that we do not follow: other."""
-    found: list[Context] = []
+    contexts: list[Context] = []
     context: Context = "plain"
     escaped = False
     for place, sign in enumerate(line):
-        found.append("other" if escaped else context)
+        contexts.append("other" if escaped else context)
         if escaped:
             escaped = False
         elif context == "single":
@@ -278,14 +278,14 @@ def _contexts(line: str) -> list[Context]:
         elif sign == "\\":
             escaped = True
         elif sign == "`" or (sign == "$" and line[place + 1 : place + 2] in ("(", "{", "'", "[")):
-            return [*found, *_others(len(line) - len(found))]
+            return [*contexts, *_others(len(line) - len(contexts))]
         elif context == "double":
             context = "plain" if sign == '"' else context
         elif sign in "'\"":
             context = "single" if sign == "'" else "double"
         elif sign == "#" and (not place or line[place - 1] in " \t\n;&|()"):
-            return [*found, *_others(len(line) - len(found))]
-    return found
+            return [*contexts, *_others(len(line) - len(contexts))]
+    return contexts
 
 
 def _others(count: int) -> list[Context]:

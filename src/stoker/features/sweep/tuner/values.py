@@ -33,7 +33,7 @@ class ValueSource(Protocol):
 
     @property
     def notice(self) -> str:
-        """What the user should know about the text; empty where nothing."""
+        """A note for the user about the text; empty if there is none."""
 
     def read(self, series: ValueSeries, *, last: bool) -> None:
         """Read what is new; `last` also takes a line that has no end yet."""
@@ -254,7 +254,7 @@ class TrialValues:
 
     @property
     def notice(self) -> str:
-        return next((one.notice for sources in self._sources.values() for one in sources if one.notice), "")
+        return next((source.notice for sources in self._sources.values() for source in sources if source.notice), "")
 
     def close(self) -> None:
         for sources in self._sources.values():

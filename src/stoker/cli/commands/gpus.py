@@ -50,16 +50,16 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
     size = None if vram is None else _picked_size(vram)
-    with known_devices(paths_here(screen.sim), simulated=screen.sim) as knowledge:
+    with known_devices(paths_here(screen.sim), simulated=screen.sim) as facts:
         if pick is None:
-            _show(gpus_of(knowledge), screen)
+            _show(gpus_of(facts), screen)
             return 0
         from stoker.app.views.gpu_pick import pick_devices
 
         resources = Resources(pick, size, model=(gpu_type or "").lower())
-        names = [device.visible for device in pick_devices(knowledge, resources)]
+        names = [device.visible for device in pick_devices(facts, resources)]
         if screen.form == "json":
-            write_json(gpus_of(knowledge, names))
+            write_json(gpus_of(facts, names))
         else:
             print(",".join(names))
     return 0

@@ -33,7 +33,8 @@ from stoker.core.units import ago_text, count_text, size_text, span_text, watch_
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
-    from stoker.app.views.history import History, PastLine
+    from stoker.app.views.history import History
+    from stoker.app.views.job import PastLine
     from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
 LABEL = 11

@@ -6,7 +6,7 @@ curves cross; lr above 0.3 diverges to nan. Each epoch has noise, and its time g
 5 % quantile of the noise-free final loss of 10,000 random points; a search is there when a trial that ran all 81 epochs
 has a final loss at or below it.
 
-Stoker's rows use the study, the sampler and the rules of the adviser, with one chosen trial always waiting. "by hand"
+Stoker's rows use the study, the sampler and the rules of the tuner, with one chosen trial always waiting. "by hand"
 is Optuna's own loop with one worker per GPU, its own successive halving, and no sharing of GPUs. Two trials that share
 a GPU run at 0.65 of their speed each. Starting a process, and the time to choose a point, count as nothing for all.
 """
@@ -151,8 +151,8 @@ def _epoch(trial: Running, running: dict[int, Running], search: Search) -> float
 # -- Stoker -------------------------------------------------------------------------------------------
 
 
-def with_adviser(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
-    """The study and the rules of the adviser."""
+def with_tuner(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
+    """The study and the rules of the tuner."""
     sweep = SweepSpec(space=SPACE, command=Command(("true",)), method=method, seed=seed)
     name = _name(method, rules, per_gpu)
     study = Study(folder / f"{name}{seed}", "bench", sweep, [LOSS])
@@ -230,7 +230,7 @@ def searches(seed: int, folder: Path) -> list[Search]:
         by_hand(halving=False, seed=seed),
         by_hand(halving=True, seed=seed),
         *(at_random(rules, per_gpu, seed) for per_gpu in (1, 2) for rules in ([], asha, auto)),
-        *(with_adviser("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha, auto)),
+        *(with_tuner("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha, auto)),
     ]
 
 

@@ -58,7 +58,7 @@ class Impossible(StokerError):
 
 
 class StudyLost(StokerError):
-    """The study of a sweep was deleted or cut while its adviser ran; it is made again from the queue."""
+    """The study of a sweep was deleted or cut while its tuner ran; it is made again from the queue."""
 
 
 class JobFailed(StokerError):

@@ -125,7 +125,7 @@ class Pruner:
                         shutil.rmtree(scripts / name, ignore_errors=True)
 
     def _remove_studies(self) -> None:
-        """Files of sweeps that are gone; a sweep is in the store before its adviser makes a file."""
+        """Files of sweeps that are gone; a sweep is in the store before its tuner makes a file."""
         files = list(self._paths.sweeps.glob("*"))
         known = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
         for path in files:

@@ -53,11 +53,11 @@ def add_grid(store: Store) -> StoredSweep:
 
 
 def add_adaptive(store: Store) -> StoredSweep:
-    """A sweep whose adviser adds the trials."""
+    """A sweep whose tuner adds the trials."""
     with store.writing():
         batch = store.add_batch("sweep", 2.0)
-        (adviser,) = store.add_jobs(batch, "queue", [NewJob(Command(("advise",)), SPEC)], 2.0)
-        stored = StoredSweep(adviser, batch, 2.0, adviser, None, SPEC, GRID)
+        (tuner,) = store.add_jobs(batch, "queue", [NewJob(Command(("tune",)), SPEC)], 2.0)
+        stored = StoredSweep(tuner, batch, 2.0, tuner, None, SPEC, GRID)
         add_sweep(store, stored)
     return stored
 
@@ -93,7 +93,7 @@ def test_a_trial_is_added_once(store: Store) -> None:
 
 
 def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
-    """Trials and adviser, for `cancel`, `wait` and the like."""
+    """Trials and tuner, for `cancel`, `wait` and the like."""
     grid, adaptive = add_grid(store), add_adaptive(store)
     trial = add_trial(store, adaptive, 0, {"lr": 0.1, "opt": "c"}, 3.0)
     assert find(store, [str(grid.id)]) == [1, 2, 3, 4]

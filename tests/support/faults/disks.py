@@ -36,7 +36,7 @@ def full_state(trial: QueueStorm) -> None:
 
 @fault("full-state-of-sweep", "an adaptive sweep goes on by itself when there is space again", needs=("root",))
 def full_state_of_sweep(trial: QueueStorm) -> None:
-    """No byte is free where the queue, the study and the log of the adviser are, while trials run."""
+    """No byte is free where the queue, the study and the log of the tuner are, while trials run."""
     trial.feed(1)
     home = trial.home / "sweep"
     home.mkdir()

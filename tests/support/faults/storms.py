@@ -42,7 +42,7 @@ def storm_of_runs(trial: QueueStorm) -> None:
 
 @fault("storm-of-sweeps", "no trial of a sweep is double, forgotten, or without an end", devices="declared")
 def storm_of_sweeps(trial: QueueStorm) -> None:
-    """Over an adaptive sweep: its adviser, engine, workers and trials, alone or all at once, and its study."""
+    """Over an adaptive sweep: its tuner, engine, workers and trials, alone or all at once, and its study."""
     trial.feed(1)
     home = trial.home / "sweep"
     home.mkdir()

@@ -1,4 +1,4 @@
-"""A storm over a sweep: engine, adviser, workers and trials are killed, and its study is damaged, until it is over."""
+"""A storm over a sweep: engine, tuner, workers and trials are killed, and its study is damaged, until it is over."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from support.wait import wait_until
 
 COUNT = 10
 LONGEST_SECONDS = 150.0
-TARGETS = ("everything", "adviser", "engine", "adviser and engine", "trial", "cut study", "garbled study", "no study")
+TARGETS = ("everything", "tuner", "engine", "tuner and engine", "trial", "cut study", "garbled study", "no study")
 FULL_SECONDS = 7.0
-"""How long there is no space: longer than an adviser that has met this waits before it is started again."""
+"""How long there is no space: longer than a tuner that has met this waits before it is started again."""
 
 
 class SweepStorm:
@@ -47,7 +47,7 @@ class SweepStorm:
 
     def fill(self, disk: Path) -> list[str]:
         """Leave no byte free on the disk of the queue while a sweep runs; returns what is wrong with it at its end."""
-        sweep = self._start()  # no trial is stopped, so that the log of the adviser is empty and has no block yet
+        sweep = self._start()  # no trial is stopped, so that the log of the tuner is empty and has no block yet
         wait_until(lambda: any(state == "done" for _, state, _ in stored_trials(self._background, sweep)))
         ballast = fill(disk)
         self.blows["full disk"] += 1
@@ -102,7 +102,7 @@ class SweepStorm:
         return struck
 
     def _damage(self, study: Path, how: str) -> bool:
-        """Damage the study while its adviser may have it open; True where there was one."""
+        """Damage the study while its tuner may have it open; True where there was one."""
         try:
             size = study.stat().st_size
             if how == "no":
@@ -136,7 +136,7 @@ def _is(pid: int, target: str) -> bool:
     except OSError:
         return False
     kinds = {
-        "adviser": "stoker.features.sweep.tuner" in words,
+        "tuner": "stoker.features.sweep.tuner" in words,
         "engine": words[4:6] == ["engine", "run"],
         "trial": any(word.endswith("/train.py") for word in words),
     }

@@ -26,7 +26,7 @@ from stoker.core.spec import Dependency, parse_after
 from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
-from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
+from stoker.store.queries import arrays_of, is_tuner, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -37,7 +37,7 @@ _STATUS = "list jobs with: stoker status"
 def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
-    The first id of an array means all its tasks, the id of a sweep its trials and its adviser. A name means all open
+    The first id of an array means all its tasks, the id of a sweep its trials and its tuner. A name means all open
     jobs of that name, or the newest where none is open, else the sweep of that name; `all` may mean none. Without
     words, a filter chooses among all.
     """
@@ -228,7 +228,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:
     """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
-    if word.isdecimal() and is_adviser(store, int(word)):
+    if word.isdecimal() and is_tuner(store, int(word)):
         yield int(word), False
         return
     arrays = arrays_of(store, find(store, [word]))

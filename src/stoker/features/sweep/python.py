@@ -56,7 +56,7 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """The jobs of its trials that are in the queue or have ended, by trial; more may follow with an adviser."""
+        """The jobs of its trials that are in the queue or have ended, by trial; more may follow with a tuner."""
         return handles_of(self._link, [trial.job for trial in self.view().trials])
 
     def view(self) -> SweepView:
@@ -70,7 +70,7 @@ class Sweep:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._link.opened() as store:
             ids = jobs_of_sweep(store, self.id)
-        for job in handles_of(self._link, ids):  # an adviser ends after all trials that it adds
+        for job in handles_of(self._link, ids):  # a tuner ends after all trials that it adds
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not job.wait(left):
                 return False

@@ -27,7 +27,7 @@ class StoredSweep(Struct, frozen=True):
     """The id of its array of trials, or of its tuner if that chooses the trials."""
     batch: int
     created: float
-    adviser: int | None
+    tuner: int | None
     """The job that watches the trials, and chooses them if the method is adaptive; None without one."""
     stopped: float | None
     """When the user asked to start no further trials."""
@@ -39,7 +39,7 @@ class StoredSweep(Struct, frozen=True):
 def add_sweep(store: Store, stored: StoredSweep) -> None:
     with store.writing() as connection:
         spec, body = store.spec_id(stored.spec), encode(stored.sweep)
-        row = (stored.id, stored.batch, stored.created, stored.adviser, stored.stopped, spec, body)
+        row = (stored.id, stored.batch, stored.created, stored.tuner, stored.stopped, spec, body)
         connection.execute("INSERT INTO sweeps VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
@@ -55,9 +55,9 @@ def stop_sweep(store: Store, sweep_id: int, now: float | None) -> None:
         connection.execute("UPDATE sweeps SET stopped = ? WHERE id = ?", (now, sweep_id))
 
 
-def set_adviser(store: Store, sweep_id: int, adviser: int) -> None:
+def set_tuner(store: Store, sweep_id: int, tuner: int) -> None:
     with store.writing() as connection:
-        connection.execute("UPDATE sweeps SET adviser = ? WHERE id = ?", (adviser, sweep_id))
+        connection.execute("UPDATE sweeps SET adviser = ? WHERE id = ?", (tuner, sweep_id))
 
 
 def find_sweep(reader: Reader, sweep_id: int) -> StoredSweep | None:
@@ -108,8 +108,8 @@ def trial_results(reader: Reader, sweep_id: int) -> dict[int, dict[str, Any]]:
 
 
 def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
-    sweep_id, batch, created, adviser, stopped, spec, body = row
-    return StoredSweep(sweep_id, batch, created, adviser, stopped, reader.spec(spec), decode(_sweeps(), body))
+    sweep_id, batch, created, tuner, stopped, spec, body = row
+    return StoredSweep(sweep_id, batch, created, tuner, stopped, reader.spec(spec), decode(_sweeps(), body))
 
 
 @cache

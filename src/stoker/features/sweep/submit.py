@@ -37,7 +37,7 @@ from stoker.features.sweep.model.template import (
     with_arguments,
 )
 from stoker.features.sweep.store import StoredSweep, add_sweep, all_sweeps, has_sweeps, sweep_of_content
-from stoker.features.sweep.tuner_job import adviser_job, check_advice, needs_adviser, wandb_starter
+from stoker.features.sweep.tuner_job import check_tuning, needs_tuner, tuner_job, wandb_starter
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
 from stoker.store.writer import Store
@@ -100,7 +100,7 @@ class QueuedSweep(Struct, frozen=True):
     """How many were submitted now."""
     skipped: int
     """How many were done or in the queue before."""
-    adviser: int | None = None
+    tuner: int | None = None
     notes: tuple[str, ...] = ()
     failure: StokerError | None = None
     """Why no engine could be started, though the trials are in the queue."""
@@ -169,7 +169,7 @@ def prepare(asked: SweepRequest, options: JobOptions) -> SweepPlan:
         goal=asked.goal or "",
         pruners=asked.pruners,
     )
-    objectives, _ = check_advice(sweep)
+    objectives, _ = check_tuning(sweep)
     if asked.wandb or any(objective.source == "wandb" for objective in objectives):
         sweep = msgspec.structs.replace(
             sweep, starter=wandb_starter(objectives, asked.nested, {**os.environ, **options.env})
@@ -279,7 +279,7 @@ class SweepSubmission:
         self._item = ParsedJob(self.sweep.command, COMMAND_LINE)
         self._queue = QueueSubmission(paths, config, options, self._now, environment)
         self._queue.read([self._item])
-        self.engines = [*self._queue.clusters, *([""] if needs_adviser(self.sweep) else [])]
+        self.engines = [*self._queue.clusters, *([""] if needs_tuner(self.sweep) else [])]
         self.needs_devices, self.devices = self._queue.needs_devices, self._queue.devices
 
     @property
@@ -294,17 +294,17 @@ class SweepSubmission:
         return msgspec.structs.replace(spec, fill=fills)
 
     def insert(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
-        """Add the record, the trials and the adviser; returns the ids of the sweep and of its adviser."""
-        adviser = [JobGroup([adviser_job(self._paths, self.sweep, spec)])] if needs_adviser(self.sweep) else []
-        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *adviser]
+        """Add the record, the trials and the tuner; returns the ids of the sweep and of its tuner."""
+        tuner = [JobGroup([tuner_job(self._paths, self.sweep, spec)])] if needs_tuner(self.sweep) else []
+        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *tuner]
         with store.writing():
             inserted = self._queue.insert(store, groups, LABEL, held=held)
             ids = [group.ids[0] for group in inserted]
             stored = StoredSweep(
-                ids[0], _batch(store, ids[0]), self._now, ids[-1] if adviser else None, None, spec, self.sweep
+                ids[0], _batch(store, ids[0]), self._now, ids[-1] if tuner else None, None, spec, self.sweep
             )
             add_sweep(store, stored)
-        return ids[0], stored.adviser
+        return ids[0], stored.tuner
 
 
 def _batch(store: Store, job_id: int) -> int:
@@ -361,7 +361,7 @@ def submit_sweep(
         if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
             done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
-            return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
+            return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.tuner, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
@@ -371,14 +371,14 @@ def submit_sweep(
         folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                sweep_id, adviser = submission.insert(store, spec, left, held)
+                sweep_id, tuner = submission.insert(store, spec, left, held)
                 undoing.callback(settled([sweep_id]))
                 undoing.callback(make_folders(folders))
             undoing.pop_all()
     failure = _wake(paths, sim, engine, submission.engines)
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
-    return QueuedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
+    return QueuedSweep(sweep_id, count, skipped, tuner, tuple(filter(None, notes)), failure)
 
 
 def _same_sweep(store: Store, sweep: SweepSpec, spec: JobSpec) -> StoredSweep | None:

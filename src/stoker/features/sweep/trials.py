@@ -28,11 +28,11 @@ class TrialJob(Struct, frozen=True):
     ended: float | None
 
 
-def sweep_of_adviser(reader: Reader, job: int) -> int:
-    """The sweep that a job advises."""
+def sweep_of_tuner(reader: Reader, job: int) -> int:
+    """The sweep that a job tunes."""
     rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", job)
     if not rows:
-        raise StokerError(f"job {job} advises no sweep", "see stoker sweep status --all")
+        raise StokerError(f"job {job} tunes no sweep", "see stoker sweep status --all")
     return int(rows[0][0])
 
 

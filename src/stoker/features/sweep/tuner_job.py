@@ -1,4 +1,4 @@
-"""The job that advises a sweep: it reads values, stops trials early, and chooses trials for adaptive methods."""
+"""The tuner of a sweep, a job that reads values, stops trials early, and chooses trials for adaptive methods."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from stoker.store.paths import Paths
 
 RESTARTS = 1000
 TRY_AGAIN = 75
-"""Exit code of an adviser that has to be started again."""
+"""Exit code of a tuner that has to be started again."""
 RETRIED_CODES = (str(TRY_AGAIN), "1", "129", "137", "143")
-"""Exit codes after which the next adviser continues: its own, that of a Python that could not start, and those of an
-adviser that was killed by HUP, KILL or TERM, and not cancelled."""
+"""Exit codes after which the next tuner continues: its own, that of a Python that could not start, and those of an
+tuner that was killed by HUP, KILL or TERM, and not cancelled."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
 
-def needs_adviser(sweep: SweepSpec) -> bool:
+def needs_tuner(sweep: SweepSpec) -> bool:
     """Whether a sweep has values to read, or trials to choose or to stop."""
     return bool(sweep.objectives or sweep.pruners or sweep.method in ADAPTIVE)
 
 
-def check_advice(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]:
+def check_tuning(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]:
     """The objectives and rules of a sweep; refuses what cannot work, before anything is queued."""
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
     rules = [parse_pruner(text) for text in sweep.pruners]
@@ -123,7 +123,7 @@ def first_points(sweep: SweepSpec, count: int) -> list[Params]:
     return [msgspec.json.decode(line, type=Params) for line in done.stdout.splitlines()]
 
 
-def adviser_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
+def tuner_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
     """The job; it finds its sweep by its own id."""
     spec = replace(
         trial_spec,
@@ -146,4 +146,4 @@ def adviser_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
         notify=(),
     )
     words = (sys.executable, "-P", "-m", "stoker.features.sweep.tuner", str(paths.state))
-    return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} adviser")
+    return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} tuner")

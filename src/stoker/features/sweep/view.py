@@ -83,7 +83,7 @@ class SweepView(Struct, frozen=True):
     id: int
     name: str
     state: str
-    """queued, running, done, stopped (`stoker sweep stop`), or interrupted: its adviser failed or was cancelled."""
+    """queued, running, done, stopped (`stoker sweep stop`), or interrupted: its tuner failed or was cancelled."""
     method: str
     space: list[str]
     command: str
@@ -187,7 +187,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         _trial(row, results.get(row.number), times.get(row.number), objectives, now)
         for row in all_trials(reader, stored.id)
     ]
-    adviser = reader.job(stored.adviser) if stored.adviser is not None else None
+    tuner = reader.job(stored.tuner) if stored.tuner is not None else None
     full = [trial.gpu_hours for trial in trials if trial.state == "done" and trial.gpu_hours]
     stopped = [trial.gpu_hours for trial in trials if trial.state == "stopped"]
     studied = [
@@ -202,7 +202,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         simulated=simulated,
         id=stored.id,
         name=text_for_json(sweep.name),
-        state=_state(stored, trials, adviser),
+        state=_state(stored, trials, tuner),
         method=sweep.method,
         space=[parameter_text(parameter) for parameter in sweep.space.parameters],
         command=text_for_json(sweep.command.text),
@@ -217,9 +217,9 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         gpu_hours=round(sum(trial.gpu_hours for trial in trials), 6),
         gpu_hours_saved=round(saved_seconds(full, stopped), 6),
         gpu_hours_full_trial=round(median(full), 6) if full else None,
-        adviser=stored.adviser,
-        adviser_state="" if adviser is None else _WORDS.get(state_word(adviser), state_word(adviser)),
-        adviser_message="" if adviser is None else text_for_json(failure_text(reader, adviser)),
+        adviser=stored.tuner,
+        adviser_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
+        adviser_message="" if tuner is None else text_for_json(failure_text(reader, tuner)),
         study=str(path) if (path := paths.study(stored.id)).exists() else None,
         notices=sorted({text_for_json(result.notice) for result in results.values() if result.notice}),
         trials=trials,
@@ -317,12 +317,12 @@ def _number(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _state(stored: StoredSweep, trials: Sequence[TrialView], adviser: Job | None) -> str:
+def _state(stored: StoredSweep, trials: Sequence[TrialView], tuner: Job | None) -> str:
     open_trials = [trial for trial in trials if trial.ended is None]
-    if not open_trials and (adviser is None or isinstance(adviser.state, Ended)):
+    if not open_trials and (tuner is None or isinstance(tuner.state, Ended)):
         if stored.stopped is not None:
             return "stopped"
-        return "done" if adviser is None or state_word(adviser) == "done" else "interrupted"
+        return "done" if tuner is None or state_word(tuner) == "done" else "interrupted"
     active = any(trial.state not in ("queued", "held") for trial in open_trials)
     return "running" if active or len(open_trials) < len(trials) else "queued"
 

@@ -119,7 +119,7 @@ def test_a_point_keeps_the_parameters_that_its_job_has(tmp_path: Path) -> None:
 
 
 def test_a_line_of_another_process_that_is_not_whole(tmp_path: Path) -> None:
-    """The study is lost, not the adviser; the file is put aside."""
+    """The study is lost, not the tuner; the file is put aside."""
     path = tmp_path / "1.study"
     study = opened(path)
     with path.open("a") as file:

@@ -92,7 +92,7 @@ class SubmittedSweep(Struct, frozen=True):
     skipped: int
     """Trials that were done or in the queue before."""
     adviser: int | None
-    """The job that watches the trials; null without one."""
+    """The job of its tuner; null without one."""
     held: bool
     problem: str | None
     """Why there is no engine to run them, though they are safe in the queue; null if there is one."""
@@ -313,7 +313,7 @@ def _submit(prepared: SweepPlan, request: CommandOptions) -> int:
 def _show(done: Done, request: CommandOptions) -> None:
     if request.as_json:
         problem = done.failure.message if done.failure else None
-        result = (done.id, done.trials, done.skipped, done.adviser, request.hold, problem)
+        result = (done.id, done.trials, done.skipped, done.tuner, request.hold, problem)
         write_json(SubmittedSweep("stoker.sweep/1", *result))
     elif request.parsable:
         sys.stdout.write(f"{done.id}\n")

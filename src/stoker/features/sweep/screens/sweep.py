@@ -94,7 +94,7 @@ def _facts(view: SweepView) -> Iterator[str]:
         yield _gpu_time(view)
     if view.adviser is not None and view.adviser_state not in ("done", "running"):
         why = f": {view.adviser_message}" if view.adviser_message else ""
-        yield f"its adviser (job {view.adviser}): {view.adviser_state}{printable(why)}"
+        yield f"its tuner (job {view.adviser}): {view.adviser_state}{printable(why)}"
     if view.state in ("interrupted", "stopped"):
         yield f"to go on: stoker sweep extend {view.id} 10"
     yield from (f"note: {printable(notice)}" for notice in view.notices)

@@ -1,4 +1,4 @@
-"""The loop of the adviser: read values, record results, stop trials, choose new ones, until the sweep is over.
+"""The loop of the tuner: read values, record results, stop trials, choose new ones, until the sweep is over.
 
 All that it knows is in the queue: after a crash at any point the next process continues. A point is first in the
 study, then its trials are added under their numbers, which the queue takes only once.
@@ -64,7 +64,7 @@ NO_ENGINE_SECONDS = 3.0
 """How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
 
-class Adviser:
+class Tuner:
     """One sweep and its trials."""
 
     def __init__(self, paths: Paths, store: Store, sweep_id: int, clock: Callable[[], float] = time.time) -> None:
@@ -445,14 +445,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def only_adviser(paths: Paths, sweep_id: int) -> Iterator[None]:
-    """Hold the lock of a sweep: there is one adviser at a time, whatever happened to the last one."""
+def only_tuner(paths: Paths, sweep_id: int) -> Iterator[None]:
+    """Hold the lock of a sweep: there is one tuner at a time, whatever happened to the last one."""
     folder = paths.study(sweep_id).parent
     folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder / f"{sweep_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(descriptor):
-            raise StokerError(f"another process advises sweep {sweep_id}", "it may be the last one of this job")
+            raise StokerError(f"another process tunes sweep {sweep_id}", "it may be the last one of this job")
         yield
     finally:
         os.close(descriptor)

@@ -27,13 +27,13 @@ class SweepStorm:
     """Kills at random moments; the seed decides what is killed."""
 
     def __init__(self, background: Background, seed: int, count: int = COUNT) -> None:
-        self.blows: Counter[str] = Counter()
+        self.disruptions: Counter[str] = Counter()
         self._count = count
         self._background = background
         self._dice = random.Random(seed)
         self._sweep = 0
 
-    def rage(self, kills: int, targets: Sequence[str] = TARGETS) -> list[str]:
+    def run(self, kills: int, targets: Sequence[str] = TARGETS) -> list[str]:
         """Run a sweep through the storm to its end; returns what is wrong with it."""
         background = self._background
         sweep = self._start("--pruner", "asha:min=2")
@@ -50,7 +50,7 @@ class SweepStorm:
         sweep = self._start()  # no trial is stopped, so that the log of the tuner is empty and has no block yet
         wait_until(lambda: any(state == "done" for _, state, _ in stored_trials(self._background, sweep)))
         ballast = fill(disk)
-        self.blows["full disk"] += 1
+        self.disruptions["full disk"] += 1
         time.sleep(FULL_SECONDS)
         ballast.unlink()
         return self._settled(sweep)
@@ -68,7 +68,7 @@ class SweepStorm:
     def _settled(self, sweep: int) -> list[str]:
         """Wait for the end of the sweep, and examine it."""
         stuck = self._wait_over(sweep)
-        if not stuck and any(target.endswith("study") for target in self.blows):
+        if not stuck and any(target.endswith("study") for target in self.disruptions):
             self._count += 1
             self._background("sweep", "extend", str(sweep), "1")  # repairs a study that was damaged at last
             stuck = self._wait_over(sweep)
@@ -98,11 +98,11 @@ class SweepStorm:
             for pid in chosen:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.blows[target] += struck
+        self.disruptions[target] += struck
         return struck
 
     def _damage(self, study: Path, how: str) -> bool:
-        """Damage the study while its tuner may have it open; True where there was one."""
+        """Damage the study while its tuner may have it open; True if there was one."""
         try:
             size = study.stat().st_size
             if how == "no":
@@ -120,12 +120,12 @@ class SweepStorm:
     def _processes(self) -> list[int]:
         """Everything that has the state directory of this queue in its environment."""
         mark = f"STOKER_STATE={self._background.environment['STOKER_STATE']}".encode()
-        found = []
+        pids = []
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 if name.isdecimal() and int(name) != os.getpid():
-                    found += [int(name)] if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") else []
-        return found
+                    pids += [int(name)] if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") else []
+        return pids
 
 
 def _is(pid: int, target: str) -> bool:

@@ -80,16 +80,16 @@ def test_a_search_stops_bad_trials_and_finds_a_good_one(background: Background, 
 def test_a_storm_over_a_sweep_does_no_harm(background: Background, seed: int) -> None:
     """Tuner, engine, workers and trials are killed: no trial is double, forgotten, or without an end."""
     storm = SweepStorm(background, seed)
-    assert storm.rage(kills=6) == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
-    assert storm.blows.total() > 0
+    assert storm.run(kills=6) == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
+    assert storm.disruptions.total() > 0
 
 
 @pytest.mark.parametrize("seed", [2, 3])
 def test_a_tuner_that_is_killed_again_and_again_stops_bad_trials(background: Background, seed: int) -> None:
     """Each one judges anew by the values of all trials; what it asked for before its death happens once."""
     storm = SweepStorm(background, seed)
-    assert storm.rage(kills=5, targets=("tuner",)) == []
-    assert storm.blows["tuner"] > 2
+    assert storm.run(kills=5, targets=("tuner",)) == []
+    assert storm.disruptions["tuner"] > 2
     assert storm.stopped > 0
 
 

@@ -5,26 +5,30 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import datetime
 from itertools import islice
 from statistics import fmean
 
 from msgspec import Struct
 
-from stoker.app.jobs.config import Config
+from stoker.app.jobs.config import Config, config_here
 from stoker.app.jobs.dry_run import expected_end
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import clock_text, exactly
+from stoker.cli.console import say
+from stoker.cli.output_options import write_json
 from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob
+from stoker.core.units import duration_text
 from stoker.features.sweep.model.points import ADAPTIVE
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.submit import SweepPlan, SweepSubmission
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
-from stoker.store.paths import Paths
+from stoker.store.paths import Paths, find_paths
 from stoker.store.status_file import read_machine, read_status
-from stoker.store.writer import Store
+from stoker.store.writer import Store, open_store
 
 MOST_EXAMINED = 5_000
 """Trials whose kinds of work are examined; the others are assumed to be like these."""
@@ -120,3 +124,34 @@ def _end(paths: Paths, store: Store, jobs: Sequence[Job], mean: float | None, no
         return None, "the engine has not run here yet, so the GPUs are unknown: stoker engine start"
     end = expected_end(jobs, status, store, now, mean)
     return end, "" if end is not None else "the durations of jobs in the queue are unknown"
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+
+def show_estimate(prepared: SweepPlan, sim: str | None, *, as_json: bool) -> int:
+    """Print the cost of a sweep as lines or as JSON."""
+    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(sim))
+    with closing(open_store(paths)) as store:
+        estimate = estimate_sweep(paths, config_here(say), prepared, store)
+    if as_json:
+        write_json(estimate)
+    else:
+        print("\n".join(_lines(estimate)))
+    return 0
+
+
+def _lines(estimate: Estimate) -> Iterator[str]:
+    yield f"trials        {estimate.trials:,}"
+    if estimate.kinds > 1:
+        yield f"kinds         {estimate.kinds:,} that may differ in memory and time; {estimate.kinds_known:,} known"
+    if estimate.seconds_per_trial is None:
+        yield "run time      unknown"
+        yield "GPU-hours     unknown"
+    else:
+        source = "the time limit" if estimate.from_limit else "earlier runs"
+        yield f"run time      {duration_text(estimate.seconds_per_trial)} per trial, from {source}"
+        yield f"GPU-hours     {estimate.gpu_hours:,.1f}"
+    now = time.time()
+    end = "unknown" if estimate.end is None else f"about {clock_text(estimate.end.timestamp(), now)}"
+    yield f"expected end  {end}{f': {estimate.why_no_end}' if estimate.why_no_end else ''}"

@@ -180,7 +180,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     if request.dry_run:
         return _print_commands(prepared)
     if request.estimate:
-        from stoker.features.sweep.screens.estimate import show_estimate
+        from stoker.features.sweep.estimate import show_estimate
 
         return show_estimate(prepared, request.sim, as_json=request.as_json)
     _confirm(prepared, request)

@@ -10,8 +10,8 @@ from stoker.cli.output_options import Screen, screen_options, write_json, write_
 from stoker.cli.screens.text import Line, write_lines
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score
-from stoker.features.sweep.screens import sweep as text
 from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
 from stoker.store.paths import paths_here
 

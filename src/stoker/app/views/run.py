@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.failure import said_at_end
+from stoker.app.views.job import retry_text
 from stoker.app.views.model import Notice, NoticeMark, RunCounts, RunStatus
 from stoker.app.views.status import active_lines, device_lines
-from stoker.app.views.words import retry_text
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
 from stoker.core.launch import INHERIT, shown_command

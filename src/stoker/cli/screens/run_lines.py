@@ -9,8 +9,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.app.views.failure import newest_log, said_at_end
+from stoker.app.views.job import shared_failure_text
+from stoker.app.views.job_details import oom_advice
 from stoker.app.views.run import FinishedRun, saved_seconds
-from stoker.app.views.words import oom_advice, shared_failure_text
 from stoker.cli.console import to_stderr
 from stoker.cli.screens.text import cells
 from stoker.core.amounts import amount_now

@@ -48,6 +48,7 @@ class Report(Struct, frozen=True):
     host: str
     simulated: bool
     title: str
+    """The run, list or period."""
     since: datetime
     until: datetime
     outcomes: dict[str, int]
@@ -59,7 +60,7 @@ class Report(Struct, frozen=True):
     busy_gpu_hours: float
     """Time of GPUs with a job: jobs that share a GPU count once."""
     saved_gpu_hours: float
-    """The most that sharing saved against one job for each GPU."""
+    """GPU time that sharing saved at most, against one job for each GPU."""
     jobs: list[PastLine]
     """All that ended, oldest first."""
     slowest: list[PastLine]

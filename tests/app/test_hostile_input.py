@@ -28,7 +28,7 @@ from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running
 from stoker.core.learning import Live
-from stoker.core.planner.order import Standing
+from stoker.core.planner.order import QueuePosition
 from stoker.core.planner.queue import Wants, shape_of
 from stoker.core.planner.reasons import Leased, MemoryShort
 from stoker.core.settings import EngineSettings, policy_of
@@ -95,7 +95,10 @@ def a_status_file() -> bytes:
                 ),
             ),
             reserved=2,
-            order=(Standing(9, 1, 5, NOW - 90.0, 600.0, True, 1), Standing(2, 1, 0, NOW - 90.0, 1800.0, False, 2, 3)),
+            order=(
+                QueuePosition(9, 1, 5, NOW - 90.0, 600.0, True, 1),
+                QueuePosition(2, 1, 0, NOW - 90.0, 1800.0, False, 2, 3),
+            ),
             starts={2: NOW + 60.0},
             ends={1: NOW + 50.0, 2: NOW + 70.0},
             empty=NOW + 70.0,

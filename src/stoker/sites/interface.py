@@ -12,7 +12,7 @@ from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.order import Standing
+from stoker.core.planner.order import QueuePosition
 from stoker.core.planner.queue import WaitingJobs, Wants
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
@@ -76,7 +76,7 @@ class SiteStatus(Struct, frozen=True):
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that do not go on, each with the reason, such as processes that outlive their worker."""
-    order: Sequence[Standing] = ()
+    order: Sequence[QueuePosition] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
     handed_over: Mapping[str, InCluster] = {}
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""

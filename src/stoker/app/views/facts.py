@@ -18,7 +18,7 @@ from stoker.core.amounts import amount_now, amount_to_come
 from stoker.core.device import Device, node_gpu
 from stoker.core.job import Active, Job, Running, resources_of
 from stoker.core.learning import Learnt, usual_pace
-from stoker.core.planner.order import Standing, outranked
+from stoker.core.planner.order import QueuePosition, overtaken_by
 from stoker.core.planner.queue import Shape, Wants, resolved, roughly, shape_of
 from stoker.core.planner.reasons import Outranked, Reason, sentence
 from stoker.core.settings import Policy
@@ -202,12 +202,15 @@ def read_facts(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None
 
 def device_labels(device_ids: Sequence[str], devices: Mapping[str, Device]) -> list[str]:
     """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-    labels = [devices[device_id].label if device_id in devices else device_id for device_id in device_ids]
-    nodes = [label.rpartition(" ")[0] for label in labels]
-    return [
-        label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
-        for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
-    ]
+    labels, last = [], None
+    for device_id in device_ids:
+        device, gpu = devices.get(device_id), node_gpu(device_id)
+        if gpu is not None and last is not None and (gpu.cluster, gpu.node) == (last.cluster, last.node):
+            labels.append(gpu.gpu)
+        else:
+            labels.append(device.label if device else device_id)
+        last = gpu
+    return labels
 
 
 def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:
@@ -264,7 +267,7 @@ class QueuePositions:
         """The ids of the first jobs of an engine, one for each array."""
         return list(self._positions.get(engine, {}))
 
-    def position(self, job: Job, engine: str) -> Standing | None:
+    def position(self, job: Job, engine: str) -> QueuePosition | None:
         """The figures that decide on a job's place, if its engine published them; all tasks of an array share them."""
         positions = self._positions.get(engine, {})
         if job.id in positions or not job.array:
@@ -293,14 +296,14 @@ class QueuePositions:
         status = self._statuses[engine]
         policy = Policy(order=status.settings.order) if status.settings else Policy()
         first = next(rival for rival in status.order if bool(rival.gpus) == bool(position.gpus))
-        return None if first.job == position.job else outranked(position, first, policy, self._now)
+        return None if first.job == position.job else overtaken_by(position, first, policy, self._now)
 
 
-def _by_start(status: EngineStatus) -> list[Standing]:
+def _by_start(status: EngineStatus) -> list[QueuePosition]:
     return sorted(status.order, key=lambda position: status.starts.get(position.job, inf))
 
 
-def _numbered(positions: Iterable[Standing]) -> dict[int, int]:
+def _numbered(positions: Iterable[QueuePosition]) -> dict[int, int]:
     """Places by job id: every task counts."""
     listed = list(positions)
     places = accumulate([position.tasks for position in listed], initial=1)

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from stoker.core.job import Job
-from stoker.core.planner.order import Order, Standing
+from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.queue import Cap, Group, Shape, WaitingJobs, Wants, roughly
 from stoker.core.spec import Resources
 
@@ -281,7 +281,7 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
-    def standings(self, order: Order, most: int) -> list[Standing]:
+    def standings(self, order: Order, most: int) -> list[QueuePosition]:
         """The first jobs in the order of the plan, one for each array. Lanes must have been refreshed."""
         walks = [row.oldest(most, Group.heads) for row in self._rows.values()]
         jobs = merge(*walks, key=lambda job: (-job.spec.priority, order.key(job), job.id))

@@ -23,7 +23,7 @@ LEAST_RATIO = 0.1
 """Smaller ratios are not shown: the jobs are so new that only their work decides."""
 
 
-class Standing(Struct, frozen=True, array_like=True):
+class QueuePosition(Struct, frozen=True, array_like=True):
     """The figures that decide on the place of a waiting job, or of the first task of an array."""
 
     job: int
@@ -81,10 +81,10 @@ class Order:
             return seconds
         return rounded_work(seconds * (1 + self._running[job.kind] if job.kind else 1))
 
-    def standing(self, job: Job, tasks: int = 1) -> Standing:
+    def standing(self, job: Job, tasks: int = 1) -> QueuePosition:
         """The figures of a job, or of an array by its first task."""
         known = self.expects(job)
-        return Standing(
+        return QueuePosition(
             job.id,
             tasks,
             job.spec.priority,
@@ -108,12 +108,12 @@ def rounded_work(seconds: float) -> float:
     return 2.0 ** ceil(log2(min(max(seconds, LEAST_WORK), MOST_WORK)))
 
 
-def times_waited(one: Standing, now: float) -> float:
+def times_waited(one: QueuePosition, now: float) -> float:
     """The waiting time of a job as a multiple of its work."""
     return max(0.0, now - one.submitted) / max(one.work, LEAST_WORK)
 
 
-def outranked(ours: Standing, first: Standing, policy: Policy, now: float) -> Outranked:
+def overtaken_by(ours: QueuePosition, first: QueuePosition, policy: Policy, now: float) -> Outranked:
     """Why another waiting job goes before ours."""
     if first.priority != ours.priority:
         return Outranked(first.job, "priority", first.priority, ours.priority)

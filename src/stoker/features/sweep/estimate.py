@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.config import Config
 from stoker.app.jobs.dry_run import expected_end
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob
@@ -77,7 +77,7 @@ def estimate_sweep(paths: Paths, config: Config, prepared: PreparedSweep, store:
         seconds_per_trial=mean,
         from_limit=bool(known) and not learnt,
         gpu_hours=None if mean is None else mean * gpus * sweep.trials / 3600,
-        end=None if end is None else exactly(round(end)),
+        end=None if end is None else to_datetime(round(end)),
         why_no_end=why,
     )
 

@@ -19,7 +19,7 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
-from stoker.core.planner.order import Order, Standing
+from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import Shape, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
@@ -365,7 +365,7 @@ class MachineSite:
             () if self._draining else self._standings(),
         )
 
-    def _standings(self) -> Sequence[Standing]:
+    def _standings(self) -> Sequence[QueuePosition]:
         now = self._jobs.clock()
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
         order = Order(self._policy, now, self._history.expected, Counter(slot.kind for slot in slots))

@@ -15,7 +15,7 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.processes import JobElsewhere, jobs_elsewhere, jobs_of_processes
 from stoker.core.amounts import amount_now, amount_to_come
-from stoker.core.device import Device
+from stoker.core.device import Device, node_gpu
 from stoker.core.job import Active, Job, Running, resources_of
 from stoker.core.learning import Learnt, usual_pace
 from stoker.core.planner.order import QueuePosition, overtaken_by

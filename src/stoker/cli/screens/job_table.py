@@ -27,7 +27,7 @@ def job_table(
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
     longest = max(cells("ID"), max((cells(job.label) for job in jobs), default=0))
-    states = max((len(job.state) for job in jobs), default=0)
+    states = max(cells("STATE"), max((len(job.state) for job in jobs), default=0))
     wide = {"ID": min(longest, max(MAX_ID_COLUMNS, width // 5)), "STATE": states}
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)

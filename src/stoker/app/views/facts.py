@@ -202,14 +202,12 @@ def read_facts(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None
 
 def device_labels(device_ids: Sequence[str], devices: Mapping[str, Device]) -> list[str]:
     """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-    labels, last = [], None
+    labels, last_node = [], None
     for device_id in device_ids:
-        device, gpu = devices.get(device_id), node_gpu(device_id)
-        if gpu is not None and last is not None and (gpu.cluster, gpu.node) == (last.cluster, last.node):
-            labels.append(gpu.gpu)
-        else:
-            labels.append(device.label if device else device_id)
-        last = gpu
+        gpu = node_gpu(device_id)
+        label = devices[device_id].label if device_id in devices else device_id
+        labels.append(gpu.gpu if gpu is not None and gpu[:2] == last_node else label)
+        last_node = gpu[:2] if gpu is not None else None
     return labels
 
 

@@ -1,4 +1,4 @@
-"""Attempts that a cluster holds: read their journals, judge them together with Slurm's answers, apply what happened."""
+"""Attempts on a cluster: read their journals, judge them together with Slurm's answers, apply the events."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from stoker.core.device import NodeGpu
 from stoker.core.job import (
     Active,
     Cancelled,
@@ -27,11 +28,11 @@ from stoker.features.slurm.cluster import (
     Answers,
     JournalFact,
     SlurmFact,
-    heard,
+    count_answer,
     is_settled,
     judge,
     loss_text,
-    said,
+    slurm_text,
 )
 from stoker.features.slurm.shared import ALIVE, GONE, BundleFolder
 from stoker.runner import journal
@@ -39,9 +40,9 @@ from stoker.sites.interface import EngineJobs
 from stoker.store.logs import read_tail
 
 RETURNS_ALLOWED = 3
-"""How often in a row a job may come back from Slurm without a start; then it is held."""
+"""Returns without a start in a row after which a job, or all jobs for pilots, are held."""
 SHORT_SECONDS = 60.0
-"""Seconds before a job is handed over again that a node was too short of something to start."""
+"""Seconds before a job is handed over again that a node could not start for lack of resources."""
 REFUSED_SECONDS = 10.0
 """The same for one that its node refused to launch."""
 SILENT_SECONDS = 20.0
@@ -60,8 +61,8 @@ def read_ref(ref: str) -> tuple[str, int]:
     return bundle, int(index)
 
 
-class Attempt:
-    """An attempt that was handed over, and what is known of it."""
+class BundledAttempt:
+    """An attempt that is a task of Slurm's, with its journal and Slurm's answers."""
 
     def __init__(self, job: Job, index: int) -> None:
         self.job_id = job.id
@@ -76,8 +77,8 @@ class Attempt:
         self.end: journal.AttemptExited | journal.AttemptReturned | None = None
         self.is_gone = False
         """Whether its node has shown that no process of it is left."""
-        self.asked_at: float | None = None
-        """When its node was asked whether it goes on; None where it answered, or there was no need."""
+        self.pinged_at: float | None = None
+        """When its node was asked whether it goes on; None if it answered, or was not asked."""
 
     @property
     def key(self) -> str:
@@ -88,7 +89,7 @@ class Attempt:
         return JournalFact(self.began is not None, self.end is not None, self.is_gone)
 
     def read(self, folder: BundleFolder) -> bool:
-        """Read what the journal says since the last look; whether it says anything new."""
+        """Read new lines of the journal; whether there are any."""
         if self.end is not None:
             return True
         data = folder.journal(self.index, self.offset)
@@ -99,14 +100,14 @@ class Attempt:
 
     def _take(self, line: bytes) -> None:
         if line.startswith(f"{ALIVE} {self.key} ".encode()):
-            self.asked_at, self.answers = None, Answers()
+            self.pinged_at, self.answers = None, Answers()
             return
         if line == f"{GONE} {self.key}".encode():
             self.is_gone, self.answers = True, Answers()  # from now on Slurm should say that it is over
             return
         try:
             record = journal.record_of(line)
-        except journal.Unreadable:
+        except journal.JournalUnreadable:
             return
         if record.attempt != self.key:
             return
@@ -119,13 +120,13 @@ class Attempt:
 
 
 class Bundle:
-    """Attempts that one sbatch hands over. `doubtful` is one of which no process knows whether sbatch took it."""
+    """Attempts that one sbatch hands over. `doubtful`: sbatch may or may not have accepted it."""
 
     def __init__(self, name: str, tag: str, folder: Path) -> None:
         self.name = name
         self.tag = tag
         self.folder = BundleFolder(folder)
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, BundledAttempt] = {}
         self.options: list[str] = []
         self.made = False
         """Whether its folder is complete."""
@@ -145,7 +146,7 @@ class Bundle:
         return self.attempts
 
     def read(self, *, whole: bool) -> bool:
-        """Read what journals say since the last look; whether that is anything new.
+        """Read new lines of the journals; whether there are any.
 
         An attempt makes its claim before it writes, so only those that may have begun are read, unless it is the
         `whole` bundle: a client of NFS may see a new claim a minute late, but each opened file as it is.
@@ -168,10 +169,10 @@ class Bundle:
                 self._claims_changed = (self._claims_changed[1], changed)
 
 
-class Judgement:
-    """Applies events to the jobs of attempts, by what journals and Slurm say."""
+class Reconciler:
+    """Applies events to the jobs of attempts, by their journals and Slurm's answers."""
 
-    def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, Attempt], bool]) -> None:
+    def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, BundledAttempt], bool]) -> None:
         """`is_clear` tells whether nothing is left of an attempt that is over for Slurm."""
         self._jobs = jobs
         self._is_clear = is_clear
@@ -180,20 +181,20 @@ class Judgement:
         """How often in a row a job came back without a start."""
         self._resumes: list[tuple[float, int]] = []
 
-    def job(self, attempt: Attempt) -> Job | None:
+    def job(self, attempt: BundledAttempt) -> Job | None:
         """The job of an attempt, unless that is over."""
         return self._jobs.attempt(attempt.key)
 
-    def note(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
-        """Note one more answer of Slurm, which came so many seconds after the last."""
+    def observe(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
+        """Take one more answer of Slurm, which came `seconds` after the last."""
         for attempt in bundle.attempts.values():
             fact = facts.get((bundle.tag, attempt.index))
-            attempt.answers = heard(attempt.answers, fact, seconds)
+            attempt.answers = count_answer(attempt.answers, fact, seconds)
             if fact is None or fact.state not in WAITING_STATES:
                 bundle.begun.add(attempt.index)
 
-    def decide(self, bundle: Bundle, attempt: Attempt) -> bool:
-        """Apply what became of an attempt; whether it is over."""
+    def reconcile(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
+        """Apply the start and the end of an attempt; whether it is over."""
         job = self.job(attempt)
         if job is None:
             return True
@@ -212,7 +213,7 @@ class Judgement:
         self._jobs.plan_due = True
         return True
 
-    def take_back(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def take_back(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Take an attempt back that has not started; whether that worked."""
         job = self.job(attempt)
         if job is None:
@@ -236,12 +237,12 @@ class Judgement:
 
     def resume(self, now: float) -> None:
         """Let jobs be handed over again that a node could not start."""
-        due = [one for one in self._resumes if one[0] <= now]
-        self._resumes = [one for one in self._resumes if one[0] > now]
-        for _, job_id in due:
+        due = [job_id for at, job_id in self._resumes if at <= now]
+        self._resumes = [(at, job_id) for at, job_id in self._resumes if at > now]
+        for job_id in due:
             self._jobs.resume(job_id)
 
-    def _is_dead(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def _is_dead(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Whether no process of an attempt can be left: its node has shown it, or is asked and does not answer.
 
         A task that is over for Slurm may have left processes. A controller that forgot a task, or lost sight of its
@@ -252,15 +253,15 @@ class Judgement:
             return True
         if fact is not None and fact.state not in UNSEEN_STATES:
             return self._is_clear(bundle, attempt)
-        if attempt.asked_at is None:
-            bundle.folder.ask(attempt.index)
-            attempt.asked_at = now
-        if now - attempt.asked_at < SILENT_SECONDS:
+        if attempt.pinged_at is None:
+            bundle.folder.ping(attempt.index)
+            attempt.pinged_at = now
+        if now - attempt.pinged_at < SILENT_SECONDS:
             return False
         bundle.folder.stop(attempt.index, 0.0, signal.SIGKILL)  # a node that comes back must not go on
         return True
 
-    def _take_back(self, bundle: Bundle, attempt: Attempt, job: Job, *, called_off: bool) -> bool:
+    def _take_back(self, bundle: Bundle, attempt: BundledAttempt, job: Job, *, called_off: bool) -> bool:
         """Slurm does no more for an attempt that has no start in its journal: its claim tells whether it began."""
         now = self._jobs.clock()
         if not bundle.folder.claim(attempt.index):
@@ -280,11 +281,11 @@ class Judgement:
         times = self._returns[job.id] = self._returns.get(job.id, 0) + (fact is not None)
         if times >= RETURNS_ALLOWED and fact is not None:
             del self._returns[job.id]
-            words = bundle.folder.error(attempt.index) or said(fact)
+            words = bundle.folder.error(attempt.index) or slurm_text(fact)
             self.hold(job.id, f"held: Slurm could not start it {times} times ({words})")
         return True
 
-    def _end(self, job: Job, attempt: Attempt, verdict: str) -> Event:
+    def _end(self, job: Job, attempt: BundledAttempt, verdict: str) -> Event:
         now, number = self._jobs.clock(), attempt.number
         match attempt.end:
             case journal.AttemptExited() as end:
@@ -302,7 +303,7 @@ class Judgement:
             case _:
                 return Lost(number, now, loss_text(attempt.answers), preempted=verdict == "preempted")
 
-    def _exited(self, job: Job, attempt: Attempt, end: journal.AttemptExited) -> Exited:
+    def _exited(self, job: Job, attempt: BundledAttempt, end: journal.AttemptExited) -> Exited:
         assert isinstance(job.state, Active)
         began = started_at(job)
         at = end.at if began is None or attempt.began is None else began + max(0.0, end.at - attempt.began)
@@ -313,14 +314,14 @@ class Judgement:
         cause = "oom" if oom is not None else ""
         return Exited(attempt.number, end.code, end.signal, at, why, end.peak, note, cause)  # type: ignore[arg-type]
 
-    def _start(self, job: Job, attempt: Attempt) -> float:
+    def _start(self, job: Job, attempt: BundledAttempt) -> float:
         """When it started by our clock: that of the node may be wrong."""
         assert isinstance(job.state, Active)
         assert attempt.began is not None
         return min(max(attempt.began, job.state.since), self._jobs.clock())
 
-    def _devices(self, attempt: Attempt) -> tuple[str, ...]:
-        return tuple(f"{self._cluster}:{attempt.node} {gpu}" for gpu in attempt.gpus)
+    def _devices(self, attempt: BundledAttempt) -> tuple[str, ...]:
+        return tuple(NodeGpu(self._cluster, attempt.node, gpu).id for gpu in attempt.gpus)
 
 
 def _has_gpus(job: Job) -> bool:

@@ -27,7 +27,7 @@ COMMANDS = {
     "remove": "Take a cluster out of your configuration.",
 }
 NOT_ALL = 1
-"""Exit code where no server can be used, or some could not be asked."""
+"""Exit code if no server can be used, or some could not be asked."""
 
 
 @click.group(name="cluster", cls=LazyGroup, sentences=COMMANDS)
@@ -121,9 +121,9 @@ def _partition_trouble(settings: ClusterSettings) -> str:
     groups = partitions(settings)
     if isinstance(groups, str):
         return f"Slurm does not answer: {groups}"
-    known = list(dict.fromkeys(group.partition for group in groups))
-    if settings.partition and settings.partition not in known:
-        hint = did_you_mean(settings.partition, known, f"known are {', '.join(known)}")
+    names = list(dict.fromkeys(group.partition for group in groups))
+    if settings.partition and settings.partition not in names:
+        hint = did_you_mean(settings.partition, names, f"known are {', '.join(names)}")
         raise UsageError(f"Slurm has no partition {settings.partition!r}", hint)
     return ""
 
@@ -150,7 +150,7 @@ def make(name: str, servers: str, **given: Any) -> int:
     """
     from stoker.app.jobs.config import check_cluster_name
     from stoker.app.jobs.config_file import cluster_table, own_file, write_cluster
-    from stoker.features.slurm.private_servers import Wishes
+    from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of
 
     check_cluster_name(name)
@@ -161,8 +161,8 @@ def make(name: str, servers: str, **given: Any) -> int:
     kept: dict[str, Any] = {key: before[key] for key in ("shared", "python", "ssh") if key in before}
     table = kept | {key: given[key] for key in ("shared", "python", "ssh") if given[key]}
     settings = _tried(name, {"private": True, **table})
-    wishes = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
-    wanted = Wishes(name=name, hosts=servers, shared=Path(settings.shared), ssh=settings.ssh, **wishes)
+    request = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
+    wanted = ClusterRequest(name=name, hosts=servers, shared=Path(settings.shared), ssh=settings.ssh, **request)
     made = made_of(wanted, _say)
     cluster = made.cluster
     table |= {"ssh": settings.ssh} if "ssh" in table else {}
@@ -255,14 +255,14 @@ def status(name: str | None, as_json: bool) -> int:
 
     config, paths = load_config(os.environ, None), paths_for(simulated=False)
     chosen = {name: config.cluster(name)} if name else config.clusters
-    found = [cluster_status(each, settings, paths) for each, settings in chosen.items()]
+    clusters = [cluster_status(cluster, settings, paths) for cluster, settings in chosen.items()]
     if wants_json(as_json):
-        write_json(Clusters("stoker.cluster-status/1", found))
-    elif found:
-        print_clusters(found)
+        write_json(Clusters("stoker.cluster-status/1", clusters))
+    elif clusters:
+        print_clusters(clusters)
     else:
         print("there is no cluster; add one: stoker cluster add NAME --slurm", file=sys.stderr)
-    return 0 if all(one.answers for one in found) else 3
+    return 0 if all(cluster.answers for cluster in clusters) else 3
 
 
 @command.command(name="check")

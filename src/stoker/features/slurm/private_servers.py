@@ -52,16 +52,16 @@ _UNREACHABLE = 255
 """ssh's own exit code."""
 
 
-class Answer(Struct, frozen=True):
-    """What a server said, or why it could not be asked."""
+class ServerAnswer(Struct, frozen=True):
+    """The facts of a server, or why it could not be asked."""
 
     host: str
     text: str = ""
     trouble: str = ""
 
 
-class Wishes(Struct, frozen=True):
-    """What a user asks of `cluster make`."""
+class ClusterRequest(Struct, frozen=True):
+    """The options of `cluster make`."""
 
     name: str
     hosts: str
@@ -75,7 +75,7 @@ class Wishes(Struct, frozen=True):
     ssh: tuple[str, ...] = ("ssh",)
 
 
-class Made(Struct, frozen=True):
+class ClusterResult(Struct, frozen=True):
     """A private Slurm, and servers that are not part of it."""
 
     cluster: PrivateSlurm
@@ -101,42 +101,42 @@ def read_private(settings: ClusterSettings, name: str) -> PrivateSlurm:
 # -- make ----------------------------------------------------------------------------------------
 
 
-def make(wishes: Wishes, say: Callable[[str], None]) -> Made:
+def make(request: ClusterRequest, say: Callable[[str], None]) -> ClusterResult:
     """Ask the servers, get a Slurm, and write its configuration; start nothing."""
-    hosts = expand_hosts(wishes.hosts)
-    local = wishes.local or f"/var/tmp/stoker-slurm-{os.geteuid()}/{wishes.name}"
+    hosts = expand_hosts(request.hosts)
+    local = request.local or f"/var/tmp/stoker-slurm-{os.geteuid()}/{request.name}"
     if not local.startswith("/") or len(os.fsencode(local)) > LONGEST_LOCAL:
         what = f"--local {local} is not a path from / of at most {LONGEST_LOCAL} bytes"
         raise UsageError(what, "it holds sockets, whose paths must be short")
-    place = folder(wishes.shared, wishes.name)
+    place = folder(request.shared, request.name)
     for path in (local, str(place)):
         if not _PLAIN_PATH.fullmatch(path):
             raise UsageError(
                 f"{path!r} has characters that slurm.conf cannot hold", "choose another --shared or --local"
             )
     token = _token(place)
-    here, answers = _ask(wishes.ssh, hosts, ["probe", local, str(place / "token")])
+    here, answers = _ask(request.ssh, hosts, ["probe", local, str(place / "token")])
     facts, troubles = _facts(answers, token)
     if not facts:
         raise StokerError(f"no server can be used: {_listed(troubles)}", "see ssh to one of them by hand")
     before = _before(place)
-    prefix, version = _find_slurm(wishes.shared / "slurm/unpacked", facts, say)
-    servers = _servers(wishes, hosts, facts, here, before)
+    prefix, version = _find_slurm(request.shared / "slurm/unpacked", facts, say)
+    servers = _servers(request, hosts, facts, here, before)
     cluster = PrivateSlurm(
-        name=wishes.name,
+        name=request.name,
         user=getpass.getuser(),
         hostname=here.hostname,
-        address=wishes.address or _address(facts),
-        port=_kept_port(before.port if before else None, CONTROLLER, here, _taken(servers, facts, here), wishes.port),
+        address=request.address or _address(facts),
+        port=_kept_port(before.port if before else None, CONTROLLER, here, _taken(servers, facts, here), request.port),
         conf=str(place / "slurm.conf"),
         local=local,
         prefix=prefix,
-        ssh=wishes.ssh,
+        ssh=request.ssh,
         version=version,
         servers=servers,
     )
     _write_all(cluster, place, before)
-    return Made(cluster, troubles)
+    return ClusterResult(cluster, troubles)
 
 
 def _token(place: Path) -> str:
@@ -147,7 +147,7 @@ def _token(place: Path) -> str:
     return token
 
 
-def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tuple[ServerFacts, list[Answer]]:
+def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tuple[ServerFacts, list[ServerAnswer]]:
     """Ask this machine and all servers at once."""
     answers = on_servers(ssh, ["localhost", *hosts], lambda _: words)
     if answers[0].trouble:
@@ -155,8 +155,8 @@ def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tupl
     return parse_facts(answers[0].text), answers[1:]
 
 
-def _facts(answers: Iterable[Answer], token: str) -> tuple[dict[str, ServerFacts], dict[str, str]]:
-    """What usable servers say, and why the others cannot be used."""
+def _facts(answers: Iterable[ServerAnswer], token: str) -> tuple[dict[str, ServerFacts], dict[str, str]]:
+    """Facts of usable servers, and why the others cannot be used."""
     facts: dict[str, ServerFacts] = {}
     troubles: dict[str, str] = {}
     for answer in answers:
@@ -183,12 +183,12 @@ def _unsuitable(facts: ServerFacts, token: str) -> str:
 
 def _find_slurm(prefix: Path, facts: Mapping[str, ServerFacts], say: Callable[[str], None]) -> tuple[str, str]:
     """Where Slurm was unpacked, empty for an installed one, and its release."""
-    versions = {one.version for one in facts.values()}
+    versions = {server_facts.version for server_facts in facts.values()}
     lacking = missing_programs(os.environ)
     if not lacking and "" not in versions and len(versions) == 1 and versions == {_version(os.environ)}:
         return "", versions.pop()
     if not lacking and versions != {_version(os.environ)}:
-        told = ", ".join(f"{host}: {one.version or 'none'}" for host, one in facts.items())
+        told = ", ".join(f"{host}: {server_facts.version or 'none'}" for host, server_facts in facts.items())
         say(f"not all servers have the Slurm of this machine ({_version(os.environ)}; {told})")
     unpack(prefix, say)
     environment = slurm_environment(ClusterSettings(prefix=str(prefix)), os.environ)
@@ -204,42 +204,42 @@ def _version(environment: Mapping[str, str]) -> str:
 
 
 def _servers(
-    wishes: Wishes,
+    request: ClusterRequest,
     hosts: Sequence[str],
     facts: Mapping[str, ServerFacts],
     here: ServerFacts,
     before: PrivateSlurm | None,
 ) -> tuple[Server, ...]:
     """The servers that answered; one that did not, and was part before, stays as it was."""
-    names, found = node_names(hosts), list[Server]()
-    addresses = _resolved(wishes.ssh, [host for host in facts if not is_local(host)])
+    names, servers = node_names(hosts), list[Server]()
+    addresses = _resolved(request.ssh, [host for host in facts if not is_local(host)])
     for host in hosts:
         old = before.server(host) if before else None
         if host not in facts:
-            found += [old] if old else []
+            servers += [old] if old else []
             continue
-        one = facts[host]
-        gpus = one.gpus if wishes.gpus is None else wishes.gpus
-        taken = _taken(found, facts, here)
-        found.append(
+        server_facts = facts[host]
+        gpus = server_facts.gpus if request.gpus is None else request.gpus
+        taken = _taken(servers, facts, here)
+        servers.append(
             Server(
                 host=host,
                 node=names[host],
                 address=addresses.get(host) or _address(facts),
-                port=_kept_port(old.port if old else None, names[host], one, taken, wishes.port + 1),
-                hostname=one.hostname,
-                cpus=one.cpus,
-                memory_mib=one.memory_mib,
+                port=_kept_port(old.port if old else None, names[host], server_facts, taken, request.port + 1),
+                hostname=server_facts.hostname,
+                cpus=server_facts.cpus,
+                memory_mib=server_facts.memory_mib,
                 gpus=gpus,
-                gpu_files=one.gpu_files[:gpus] if len(one.gpu_files) >= gpus else (),
+                gpu_files=server_facts.gpu_files[:gpus] if len(server_facts.gpu_files) >= gpus else (),
             )
         )
-    return tuple(found)
+    return tuple(servers)
 
 
 def _taken(servers: Iterable[Server], facts: Mapping[str, ServerFacts], here: ServerFacts) -> frozenset[int]:
     """Ports in use on any machine; the same for all, since two names may be one machine."""
-    listening = here.ports.union(*(one.ports for one in facts.values()))
+    listening = here.ports.union(*(server_facts.ports for server_facts in facts.values()))
     return listening | {server.port for server in servers}
 
 
@@ -251,8 +251,8 @@ def _kept_port(old: int | None, name: str, facts: ServerFacts, taken: frozenset[
 
 
 def _address(facts: Mapping[str, ServerFacts]) -> str:
-    """Where servers reach this machine: where they say that ssh came from."""
-    return next((one.client for one in facts.values() if one.client), "127.0.0.1")
+    """The address of this machine for servers: the one from which ssh reached them."""
+    return next((server_facts.client for server_facts in facts.values() if server_facts.client), "127.0.0.1")
 
 
 def _resolved(ssh: Sequence[str], hosts: Sequence[str]) -> dict[str, str]:
@@ -331,7 +331,7 @@ def running(cluster: PrivateSlurm) -> list[str]:
 
 
 def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, str]:
-    """The last error that slurmd of each server wrote; empty where there is none, or the server does not answer."""
+    """The last error that slurmd of each server wrote; empty if there is none, or the server does not answer."""
     nodes = {server.host: server.node for server in servers}
     answers = on_servers(cluster.ssh, list(nodes), lambda host: ["complaint", cluster.local, nodes[host]])
     matches = ((answer.host, re.search(r"^stoker:complaint (.+)$", answer.text, re.MULTILINE)) for answer in answers)
@@ -339,7 +339,7 @@ def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, st
 
 
 def clean(cluster: PrivateSlurm) -> dict[str, str]:
-    """Remove its files here and on all servers; returns the trouble of servers where they stay."""
+    """Remove its files here and on all servers; returns the trouble of servers on which they stay."""
     hosts = ["localhost", *(server.host for server in cluster.servers if not is_local(server.host))]
     answers = on_servers(cluster.ssh, hosts, lambda _: ["clean", cluster.local])
     shutil.rmtree(Path(cluster.conf).parent, ignore_errors=True)
@@ -356,7 +356,7 @@ def wait_ready(nodes: Iterable[str], query: Callable[[], Iterable[str]]) -> set[
     return missing
 
 
-def _failure(answer: Answer) -> str:
+def _failure(answer: ServerAnswer) -> str:
     match = re.search(r"^stoker:failed (.*)$", answer.text, re.MULTILINE)
     return answer.trouble or (match[1] if match else "")
 
@@ -368,7 +368,7 @@ def is_local(host: str) -> bool:
     return host in {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 
-def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], Sequence[str]]) -> list[Answer]:
+def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], Sequence[str]]) -> list[ServerAnswer]:
     """Run the script on all servers at once, with the words for each."""
     if not hosts:
         return []
@@ -376,7 +376,7 @@ def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], 
         return list(pool.map(lambda host: _on_server(ssh, host, words(host)), hosts))
 
 
-def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> Answer:
+def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAnswer:
     command = ["sh", "-s", "--", *words]
     if not is_local(host):
         command = [*ssh, *SSH_OPTIONS, host, shlex.join(command)]
@@ -391,16 +391,16 @@ def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> Answer:
             timeout=SERVER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return Answer(host, trouble=f"it does not answer within {SERVER_SECONDS:g} s")
+        return ServerAnswer(host, trouble=f"it does not answer within {SERVER_SECONDS:g} s")
     except OSError as error:
-        return Answer(host, trouble=f"{command[0]} cannot be run: {error.strerror}")
+        return ServerAnswer(host, trouble=f"{command[0]} cannot be run: {error.strerror}")
     if done.returncode == _UNREACHABLE or (done.returncode and "stoker:" not in done.stdout):
-        return Answer(host, trouble=ssh_trouble(done.stderr, host))
-    return Answer(host, done.stdout)
+        return ServerAnswer(host, trouble=ssh_trouble(done.stderr, host))
+    return ServerAnswer(host, done.stdout)
 
 
 def ssh_trouble(said: str, host: str) -> str:
-    """What ssh complains of, and what to do about it."""
+    """The complaint of ssh, with advice."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else "ssh says nothing"
     if "Permission denied" in said:

@@ -73,9 +73,9 @@ class BundleFolder:
         """Order the node to stop an attempt; a signal tells it to look."""
         self._tell(index, {"grace": grace, "signal": signal_number})
 
-    def ask(self, index: int) -> None:
+    def ping(self, index: int) -> None:
         """Ask the node whether it still works on an attempt; it answers in the journal."""
-        self._tell(index, {"ask": True})
+        self._tell(index, {"ping": True})
 
     def _tell(self, index: int, message: Mapping[str, Any]) -> None:
         append(self.at(MESSAGES), f"{json.dumps({'index': index, **message})}\n".encode())
@@ -128,7 +128,7 @@ class BundleFolder:
         return self.at(ERRORS)
 
     def error(self, index: int) -> str:
-        """Why the node's program could not run; empty where it left no words."""
+        """Why the node's program could not run; empty if it left no words."""
         with contextlib.suppress(OSError), open(self.at(ERRORS, index), errors="replace") as file:
             lines = file.read().strip().splitlines()
             return lines[-1] if lines else ""
@@ -159,8 +159,8 @@ class BundleFolder:
         """All that the head told the node about an attempt, oldest first."""
         with open(self.at(MESSAGES), "rb") as file:
             data = file.read()
-        found = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
-        return [message for message in found if message["index"] == index]
+        messages = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [message for message in messages if message["index"] == index]
 
 
 def sync(folder: str) -> None:

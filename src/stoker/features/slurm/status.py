@@ -1,4 +1,4 @@
-"""What the Slurm of a cluster answers: its state as data, and a job that tells what a node sees."""
+"""Ask the Slurm of a cluster: its state as data, and a job that shows what a node sees."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from stoker.core.device import node_gpu
 from stoker.core.job import Active, id_text
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.slurm import (
@@ -97,9 +98,9 @@ class ClusterStatus(Struct, frozen=True):
     """Why the controller does not answer."""
     nodes: list[Nodes]
     jobs: int
-    """Jobs of this queue for it that are not over..."""
+    """Jobs of this queue for it that are not over."""
     active: int
-    """... and those of them that were handed to Slurm."""
+    """Those of them that were handed to Slurm."""
 
 
 class Clusters(Struct, frozen=True):
@@ -139,14 +140,14 @@ def usable_nodes(settings: ClusterSettings) -> list[str]:
 
 def jobs_on_nodes(paths: Paths, name: str) -> dict[str, list[tuple[str, str]]]:
     """GPU and job of all that runs on the cluster, by node."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    on_nodes: dict[str, list[tuple[str, str]]] = {}
     with contextlib.closing(open_store(paths)) as store:
-        active = [one.job for one in queries.all_active(store) if one.job.spec.cluster == name]
+        active = [owned.job for owned in queries.all_active(store) if owned.job.spec.cluster == name]
     for job in active:
-        for device in job.state.devices if isinstance(job.state, Active) else ():
-            node, _, gpu = device.removeprefix(f"{name}:").rpartition(" ")
-            found.setdefault(node, []).append((gpu, id_text(job)))
-    return {node: sorted(jobs) for node, jobs in sorted(found.items())}
+        for gpu in map(node_gpu, job.state.devices if isinstance(job.state, Active) else ()):
+            if gpu is not None:
+                on_nodes.setdefault(gpu.node, []).append((gpu.gpu, id_text(job)))
+    return {node: sorted(jobs) for node, jobs in sorted(on_nodes.items())}
 
 
 def cluster_load(paths: Paths, name: str) -> queries.Load:
@@ -158,7 +159,7 @@ def cluster_load(paths: Paths, name: str) -> queries.Load:
 
 
 class Probe(Struct, frozen=True):
-    """What a job on a node found."""
+    """The answer of a job on a node."""
 
     submitted: float
     answered: float
@@ -167,9 +168,9 @@ class Probe(Struct, frozen=True):
     refusal: str = ""
     """Why sbatch did not take the job."""
     facts: dict[str, str] = {}
-    """host, time, token, stoker; empty where the node sees no shared directory."""
+    """host, time, token, stoker; empty if the node sees no shared directory."""
     token: str = ""
-    """What the node should have read."""
+    """The content that the node should have read."""
 
 
 @contextmanager
@@ -234,7 +235,7 @@ def _wait_over(settings: ClusterSettings, job: str, deadline: float) -> JobRepor
 
 
 def _wait_answer(path: Path) -> dict[str, str]:
-    """What the node wrote; a shared directory may show it a little later than Slurm knows the end."""
+    """Wait for the node's answer; a shared directory may show it a little later than Slurm knows the end."""
     deadline, text = time.monotonic() + 15.0, ""
     while not text.endswith("end\n") and time.monotonic() < deadline:
         text = path.read_text(errors="replace")  # opened anew: only an open asks the server of the file

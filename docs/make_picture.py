@@ -18,7 +18,7 @@ from rich.console import Console
 
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.run import Batch, RunRequest
+from stoker.app.jobs.run import ForegroundRequest, RunBatch
 from stoker.app.views.facts import read_facts
 from stoker.app.views.model import RunStatus
 from stoker.app.views.run import Recent
@@ -81,12 +81,12 @@ def worth(status: RunStatus) -> int:
 
 def photograph(state: str) -> list[Line]:
     """The lines of the best frame of a demonstration with its state in this directory."""
-    request = RunRequest(options=JobOptions(), demo=True)
+    request = ForegroundRequest(options=JobOptions(), demo=True)
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
         devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", jobs, devices, paths, say=print)
+        batch = RunBatch(request, "--demo", jobs, devices, paths, say=print)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
         site = MachineConfig(ledger=ledger, devices=devices, user=current_user())

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.script import Line
+from stoker.app.jobs.script import CommandLine
 from stoker.cli.advice import meant_command, misplaced_option, other_queue, usage_error
 from stoker.cli.main import stoker
 from stoker.core.errors import NoSuchJob
@@ -109,7 +109,7 @@ def test_an_option_of_edit_without_dashes() -> None:
 )
 def test_an_option_after_the_command_is_noticed(words: tuple[str, ...], typed: str) -> None:
     """With the command line that was meant."""
-    note = misplaced_option(Line("submit", ("-J", "a", "--"), words), JobOptions())
+    note = misplaced_option(CommandLine("submit", ("-J", "a", "--"), words), JobOptions())
     assert note.startswith("note: ")
     assert note.endswith(f"type: {typed}")
 
@@ -128,10 +128,10 @@ def test_an_option_after_the_command_is_noticed(words: tuple[str, ...], typed: s
 )
 def test_options_of_programs_are_left_alone(words: tuple[str, ...]) -> None:
     """Everyday words, and values that are none of ours."""
-    assert misplaced_option(Line("submit", (), words), JobOptions()) == ""
+    assert misplaced_option(CommandLine("submit", (), words), JobOptions()) == ""
 
 
 def test_an_option_that_was_given_is_not_missed() -> None:
     """With -G before the command, --gpus after it is the program's."""
-    line = Line("submit", ("-G", "2", "--"), ("python", "train.py", "--gpus", "2"))
+    line = CommandLine("submit", ("-G", "2", "--"), ("python", "train.py", "--gpus", "2"))
     assert misplaced_option(line, JobOptions(gpus=2)) == ""

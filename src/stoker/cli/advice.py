@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 
 from stoker.app.jobs.options import BY_NAME, JobOptions, Option
-from stoker.app.jobs.script import TABLES, Line
+from stoker.app.jobs.script import TABLES, CommandLine
 from stoker.cli.sim_option import SIM, sim_words
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, nearest
 from stoker.core.spec import parse_array
@@ -124,7 +124,7 @@ _MISPLACED = ("gpus", "vram", "time", "priority", "array", "retries")
 _SHORT = ("-G", "-t")
 
 
-def misplaced_option(line: Line, options: JobOptions) -> str:
+def misplaced_option(line: CommandLine, options: JobOptions) -> str:
     """A note where a word after the command looks like an option for Stoker that was not given before it."""
     misplaced: list[str] = []
     rest = list(line.words[:1])

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stoker.app.control.engine_process import simulated_gpus
-from stoker.app.jobs.job_files import Lines
-from stoker.app.jobs.run import Batch, Items, PreparedRun, RunRequest, exit_code, prepared_run
+from stoker.app.jobs.job_files import JobLines
+from stoker.app.jobs.run import ForegroundRequest, Items, PreparedRun, RunBatch, exit_code, prepared_run
 from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import RunStatus
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from stoker.cli.screens.run import LiveView
 
 
-class Request(RunRequest, frozen=True):
+class RunOptions(ForegroundRequest, frozen=True):
     """The options of `stoker run`."""
 
     joblog: str | None = None
@@ -61,7 +61,7 @@ class Request(RunRequest, frozen=True):
     """The words after `stoker run`."""
 
 
-def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
+def run(request: RunOptions, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
     paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
     request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
@@ -73,7 +73,7 @@ def run(request: Request, label: str, items: Items, forkserver: Forkserver | Non
         return _run_batch(request, prepared, forkserver)
 
 
-def _run_batch(request: Request, prepared: PreparedRun, forkserver: Forkserver | None) -> int:
+def _run_batch(request: RunOptions, prepared: PreparedRun, forkserver: Forkserver | None) -> int:
     batch = prepared.batch
     setup = prepared.setup(forkserver)
     if request.relay:
@@ -86,7 +86,7 @@ def _run_batch(request: Request, prepared: PreparedRun, forkserver: Forkserver |
         batch.keep(foreground.store)
         if isinstance(shown, SessionView):
             shown.attach(foreground)
-        if isinstance(batch.items, Lines) and is_written_pipe(1):
+        if isinstance(batch.items, JobLines) and is_written_pipe(1):
             foreground.watch_reader(1)
         foreground.run(batch.source(foreground, shown))
         shown.close()
@@ -138,12 +138,12 @@ class RunView:
     def __init__(
         self,
         display: LineView | LiveView,
-        batch: Batch | None = None,
+        batch: RunBatch | None = None,
         joblog: JobLog | None = None,
         *,
         keep_ids: bool = False,
     ) -> None:
-        expected = len(batch.items) if batch and not isinstance(batch.items, Lines) else None
+        expected = len(batch.items) if batch and not isinstance(batch.items, JobLines) else None
         self.interval = display.interval
         self.say = display.say
         self.close = display.close
@@ -214,7 +214,7 @@ class RunReader:
             self._forecast_due = began + max(1.0, 50 * (time.monotonic() - began))
 
 
-def _sum_up(request: Request, foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
+def _sum_up(request: RunOptions, foreground: Foreground, batch: RunBatch, ids: dict[int, None]) -> None:
     engine = foreground.engine
     run = FinishedRun(foreground.tally, foreground.store, engine.snapshot.devices, engine.waiting, foreground.started)
     if request.as_json:
@@ -233,13 +233,13 @@ def _sum_up(request: Request, foreground: Foreground, batch: Batch, ids: dict[in
             to_stderr(line + "\n")
 
 
-def _view(request: Request, batch: Batch, joblog: JobLog | None) -> RunView | SessionView:
+def _view(request: RunOptions, batch: RunBatch, joblog: JobLog | None) -> RunView | SessionView:
     if request.relay:
         return SessionView(request.relay, None if request.idle is None else parse_duration(request.idle))
     return RunView(_display(request, batch), batch, joblog, keep_ids=request.as_json)
 
 
-def _display(request: Request, batch: Batch) -> LineView | LiveView:
+def _display(request: RunOptions, batch: RunBatch) -> LineView | LiveView:
     """Live on a capable terminal that no job writes to, else a line for each event."""
     if batch.one_command:
         return FollowingView() if request.cluster else QuietView()

@@ -51,34 +51,34 @@ def job_options(function: Function) -> Function:
 
 def trial_options(function: Function) -> Function:
     """Those of a job of a sweep, which has numbers already."""
-    return _decorated(function, [one for one in OPTIONS if one.name != "array"])
+    return _decorated(function, [row for row in OPTIONS if row.name != "array"])
 
 
 def change_options(function: Function) -> Function:
-    return _decorated(function, [one for one in OPTIONS if not one.at_submit])
+    return _decorated(function, [row for row in OPTIONS if not row.at_submit])
 
 
 def options_from(values: dict[str, Any]) -> JobOptions:
     """The job options among a command's values, which are taken out of it."""
-    given = {one.name: values.pop(one.name, None) for one in OPTIONS}
+    given = {row.name: values.pop(row.name, None) for row in OPTIONS}
     return JobOptions(**{**given, **read_tables(given)})
 
 
 def _decorated(function: Function, options: Sequence[Option]) -> Function:
     function = click.option("--mem", hidden=True, callback=_refuse_mem, expose_value=False)(function)
-    for one in reversed(options):
-        function = _click_option(one)(function)
+    for row in reversed(options):
+        function = _click_option(row)(function)
     return function
 
 
-def _click_option(one: Option) -> Callable[[Function], Function]:
-    flag = f"{one.flag}/--no-{one.name}" if one.kind == "switch" else one.flag
+def _click_option(row: Option) -> Callable[[Function], Function]:
+    flag = f"{row.flag}/--no-{row.name}" if row.kind == "switch" else row.flag
     return click.option(
-        *filter(None, (one.short, flag)),
-        metavar=one.metavar or None,
-        envvar=one.variable_in(os.environ),
-        help=one.help,
-        **_SETTINGS[one.kind],
+        *filter(None, (row.short, flag)),
+        metavar=row.metavar or None,
+        envvar=row.variable_in(os.environ),
+        help=row.help,
+        **_SETTINGS[row.kind],
     )
 
 

@@ -87,7 +87,7 @@ def _read_variable(option: Option, text: str) -> Any:
 def _word(value: Any) -> Any:
     """The value as a job file has it."""
     if isinstance(value, list | tuple | set | frozenset):
-        return [_word(each) for each in value]
+        return [_word(item) for item in value]
     if isinstance(value, timedelta):
         return f"{value.total_seconds():.3f}".rstrip("0").rstrip(".") + "s"
     if isinstance(value, datetime):
@@ -100,8 +100,8 @@ def _word(value: Any) -> Any:
 def takes_job_options(function: Function) -> Function:
     """Give a function with `**options` the signature and the help of the job options, which notebooks show."""
     signature = inspect.signature(function)
-    own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    named = {one.name for one in own}
+    own = [given for given in signature.parameters.values() if given.kind is not given.VAR_KEYWORD]
+    named = {parameter.name for parameter in own}
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(kind))
         for name, kind in Keywords.__annotations__.items()

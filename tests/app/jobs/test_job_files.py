@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.app.jobs.job_files import Lines, ParsedJob, RejectedLine, StreamSource, read_list, spread
+from stoker.app.jobs.job_files import JobLines, ParsedJob, RejectedLine, StreamSource, read_list, spread
 from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, JobSpec, NewJob
@@ -19,7 +19,7 @@ SHELL = "/bin/sh"
 
 def jobs_of(*chunks: bytes) -> list[ParsedJob | RejectedLine]:
     """All jobs of a stream that arrives in these chunks."""
-    lines = Lines("list", SHELL)
+    lines = JobLines("list", SHELL)
     return [job for chunk in chunks for job in lines.feed(chunk)] + list(lines.end())
 
 
@@ -61,7 +61,7 @@ def test_chunks_do_not_matter(spans: list[bytes], data: st.DataObject) -> None:
 
 def test_a_job_is_given_when_its_line_is_complete() -> None:
     """Nothing is kept back until the next line arrives."""
-    lines = Lines("list", SHELL)
+    lines = JobLines("list", SHELL)
     assert list(lines.feed(b"ec")) == []
     assert [job.where for job in lines.feed(b"ho\n")] == ["list line 1"]
     assert list(lines.end()) == []
@@ -143,7 +143,7 @@ def test_arrays_are_spread() -> None:
 
 def test_lines_as_arrays() -> None:
     """Every line of a stream becomes an array of its own."""
-    lines = Lines("stdin", "/bin/sh")
+    lines = JobLines("stdin", "/bin/sh")
     lines.tasks = (0, 1)
     found = [item for item in lines.feed(b"a\nb\n") if isinstance(item, ParsedJob)]
     assert [(item.command.text, item.task, item.array) for item in found] == [
@@ -162,7 +162,7 @@ def test_a_stream_gives_no_more_than_asked_for() -> None:
     """The rest of a read is given next, without waiting for the descriptor."""
     reading, writing = os.pipe()
     try:
-        source = StreamSource(reading, Lines("list", SHELL), lambda item: NewJob(item.command, JobSpec()), _refuse)
+        source = StreamSource(reading, JobLines("list", SHELL), lambda item: NewJob(item.command, JobSpec()), _refuse)
         os.write(writing, b"a\nb\nc\nd")
         assert [job.command.text for job in source.take(2)] == ["a", "b"]
         assert source.fileno() == -1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from stoker.app.jobs.script import INTERPRETERS, SHELLS, Kind, Line, Script, find_script, kind_of
+from stoker.app.jobs.script import INTERPRETERS, SHELLS, CommandLine, Kind, Script, find_script, kind_of
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
 from stoker.store.paths import Paths
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A program may be executed all the same; else the answer says how to make it readable."""
     path = tmp_path / "job.sh"
     path.write_bytes(TEXT)
-    line = Line("run", (), (str(path), "a"))
+    line = CommandLine("run", (), (str(path), "a"))
     unreadable(monkeypatch)
     with pytest.raises(UsageError, match=r"cannot read .*: Permission denied") as caught:
         find_script(line)
@@ -81,13 +81,13 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("word", ["-", "a\0b", "x" * 5000, "/dev/null", "no such file"])
 def test_words_that_are_no_files(word: str) -> None:
     """They mean what they always meant."""
-    assert find_script(Line("run", (), (word,))) is None
+    assert find_script(CommandLine("run", (), (word,))) is None
 
 
 def test_a_pipe_is_not_read(tmp_path: Path) -> None:
     """What comes through it is a list, and must not be lost."""
     os.mkfifo(tmp_path / "pipe.txt")
-    assert find_script(Line("run", (), (str(tmp_path / "pipe.txt"),))) is None
+    assert find_script(CommandLine("run", (), (str(tmp_path / "pipe.txt"),))) is None
 
 
 def test_a_copy_that_cannot_be_made(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def own_file(environment: Mapping[str, str]) -> Path:
 
 
 def cluster_table(path: Path, name: str) -> dict[str, Any]:
-    """What the file says of a cluster; empty where it says nothing."""
+    """The table of a cluster; empty if the file has none."""
     found = _tables(_text(path), path).get("cluster", {}).get(name)
     return {} if found is None else {"kind": "slurm", **found}
 

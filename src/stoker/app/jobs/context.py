@@ -1,4 +1,4 @@
-"""What a job takes from the place of its submit: directory, umask, environment, devices and jobs that exist."""
+"""The place of a submit, as far as jobs depend on it: directory, umask, environment, devices, earlier jobs."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ _LINE = re.compile(r"#(STOKER|SBATCH)(?:\s+(.*))?")
 _NO_LIMIT = ("0", "-1", "infinite", "unlimited")
 _GPUS = re.compile(r"(?P<model>[A-Za-z][^:]*)?:?(?P<count>\d{1,6})?", re.ASCII)
 _DEFAULT_NICE = "100"
-"""What sbatch takes for a plain `--nice`."""
+"""The value of a plain `--nice` in sbatch."""
 
 
 class Directives(Struct, frozen=True):
-    """What the lines of a script ask for."""
+    """The options of the lines of a script."""
 
     options: JobOptions = JobOptions()
     from_slurm: bool = False
@@ -360,24 +360,23 @@ class _Slurm:
         self.unknown: dict[str, None] = {}
         self._given: dict[str, Given] = {}
         """By long name: as in sbatch, the last one counts."""
-        for one in _given(lines, lambda flag: _TAKES.get(_long(flag))):
-            long = _long(one.flag)
-            if long:
-                self._given[long] = one
+        for given in _given(lines, lambda flag: _TAKES.get(_long(flag))):
+            if long := _long(given.flag):
+                self._given[long] = given
             else:
-                self.unknown[one.flag] = None
+                self.unknown[given.flag] = None
 
     def options(self) -> JobOptions:
         values: dict[str, Any] = {"env": self._cpus()}
-        for long, one in self._given.items():
+        for long, given in self._given.items():
             flag = _BY_LONG.get(long)
             if flag is None and long in PASSED:
-                self.passed[long] = one.value or ""
+                self.passed[long] = given.value or ""
             elif flag is None or flag.option not in BY_NAME:
                 (self.ignored if long in IGNORED else self.unsupported)[f"--{long}"] = None
             else:
-                with placed(one.where):
-                    self._add(values, flag, one.value or "", one.where)
+                with placed(given.where):
+                    self._add(values, flag, given.value or "", given.where)
         return JobOptions(**values)
 
     def _add(self, values: dict[str, Any], flag: SlurmFlag, text: str, where: str) -> None:

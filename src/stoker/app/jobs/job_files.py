@@ -39,9 +39,9 @@ class ParsedJob(Struct, frozen=True):
     where: str
     options: JobOptions = PLAIN
     task: int | None = None
-    """Index of a task of an array..."""
+    """Index of a task of an array."""
     array: int = 0
-    """... and the number of that array in the list, from 1."""
+    """Number of the array of the task, from 1 in the list."""
 
 
 class RejectedLine(Struct, frozen=True):
@@ -60,7 +60,7 @@ def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> 
     return PLAIN_SHELL
 
 
-class Lines:
+class JobLines:
     """Splits a stream of bytes into jobs: one per line; a line that ends in a backslash goes on."""
 
     def __init__(self, name: str, shell: str) -> None:
@@ -143,7 +143,7 @@ def read_list(path: Path, shell: str) -> list[ParsedJob | RejectedLine]:
     except RecursionError:
         raise UsageError(f"{path.name} has values inside values too deep to read", "no option needs this") from None
     data = data.removeprefix(codecs.BOM_UTF8)
-    lines = Lines(path.name, shell)
+    lines = JobLines(path.name, shell)
     return [*lines.feed(data), *lines.end()]
 
 
@@ -306,13 +306,13 @@ class ListSource:
 class StreamSource:
     """Jobs that arrive as lines on a descriptor."""
 
-    def __init__(self, descriptor: int, lines: Lines, make: Make, refuse: Refuse) -> None:
+    def __init__(self, descriptor: int, lines: JobLines, make: Make, refuse: Refuse) -> None:
         self._descriptor = descriptor
         self._lines = lines
         self._make = make
         self._refuse = refuse
         self._items: deque[ParsedJob | RejectedLine] = deque()
-        """Lines that were read and not taken."""
+        """JobLines that were read and not taken."""
         self._ended = False
         self.exhausted = False
 

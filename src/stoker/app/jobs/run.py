@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.config import cluster_site
 from stoker.app.jobs.context import check_directory, context_here, current_user
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ListSource, ParsedJob, RejectedLine, StreamSource
+from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ListSource, ParsedJob, RejectedLine, StreamSource
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
@@ -46,7 +46,7 @@ from stoker.store.writer import Store, open_store
 if TYPE_CHECKING:
     from stoker.app.jobs.dry_run import PlannedJob
 
-Items = Sequence[ParsedJob | RejectedLine] | Lines
+Items = Sequence[ParsedJob | RejectedLine] | JobLines
 ONE_COMMAND = "--"
 LONGEST_LABEL = 200
 TIMED_OUT = 124
@@ -55,8 +55,8 @@ _ANY_LINE = ParsedJob(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
 
-class RunRequest(Struct, frozen=True):
-    """What to run and with which limits; front ends add how to show it."""
+class ForegroundRequest(Struct, frozen=True):
+    """Options and limits of a run; front ends add how to show it."""
 
     options: JobOptions
     settings: EngineSettings = EngineSettings()
@@ -87,12 +87,12 @@ class RunRequest(Struct, frozen=True):
         return self.sim or ("4x24G" if self.demo else "")
 
 
-class Batch:
+class RunBatch:
     """The jobs of one run, and where their output goes."""
 
     def __init__(
         self,
-        request: RunRequest,
+        request: ForegroundRequest,
         label: str,
         items: Items,
         devices: Devices,
@@ -133,14 +133,14 @@ class Batch:
 
     @property
     def what(self) -> str:
-        """What runs, as other users see it in the ledger."""
+        """The run as other users see it in the ledger."""
         words = [item.command.text for item in self.listed] if self.one_command else []
         return shortened(text_for_json(" ".join(["stoker run", self.label, *words])), LONGEST_LABEL)
 
     @property
     def listed(self) -> list[ParsedJob]:
         """The jobs that are known from the start; those of a stream are not."""
-        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, ParsedJob)]
+        return [] if isinstance(self.items, JobLines) else [item for item in self.items if isinstance(item, ParsedJob)]
 
     def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
@@ -200,7 +200,7 @@ class Batch:
     def jobs(self) -> list[NewJob]:
         """All jobs at once, for a dry run; a stream is read to its end."""
         lines = self.items
-        read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, Lines) else self.listed
+        read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, JobLines) else self.listed
         return [self.builder.make(item) for item in read if isinstance(item, ParsedJob)]
 
     def source(self, foreground: Foreground, view: View) -> Source:
@@ -211,7 +211,7 @@ class Batch:
             view.say(f"{item.where} is left out: {item.sentence}")
 
         self.builder.preflight.say = view.say
-        if isinstance(self.items, Lines):
+        if isinstance(self.items, JobLines):
             return StreamSource(sys.stdin.fileno(), self.items, self.builder.make, refuse)
         foreground.tally.expected = len(self.items)
         return ListSource(self.items, self.builder.make, refuse)
@@ -232,7 +232,7 @@ class Batch:
         return named or (self.one_command and not self.request.options.out)
 
 
-def _policy(request: RunRequest) -> Policy:
+def _policy(request: ForegroundRequest) -> Policy:
     configured = policy_of(request.settings, os.cpu_count() or 1)
     # -j counts jobs without GPU too.
     limits = dict(configured.limits) if request.jobs is None else {**configured.limits, CPU_JOBS.name: request.jobs}
@@ -255,7 +255,7 @@ def _earlier(paths: Paths, text: str) -> tuple[Dependency, ...]:
 class PreparedRun(NamedTuple):
     """A batch that was checked, and what its engine needs."""
 
-    batch: Batch
+    batch: RunBatch
     paths: Paths
     devices: Devices
     parent: Parent | None
@@ -302,14 +302,14 @@ class PreparedRun(NamedTuple):
 
 @contextlib.contextmanager
 def prepared_run(
-    request: RunRequest, label: str, items: Items, paths: Paths, say: Callable[[str], None]
+    request: ForegroundRequest, label: str, items: Items, paths: Paths, say: Callable[[str], None]
 ) -> Iterator[PreparedRun]:
     """Refuse what cannot be understood or can never run; `say` gets warnings."""
     parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
     with contextlib.closing(_find_devices(request, items, paths, parent)) as devices:
-        batch = Batch(request, label, items, devices, paths, say=say, parent=parent.worker if parent else "")
+        batch = RunBatch(request, label, items, devices, paths, say=say, parent=parent.worker if parent else "")
         batch.check()
         yield PreparedRun(batch, paths, devices, parent)
 
@@ -325,7 +325,7 @@ def _input_is_ours() -> bool:
         return True
 
 
-def _find_devices(request: RunRequest, items: Items, paths: Paths, parent: Parent | None) -> Devices:
+def _find_devices(request: ForegroundRequest, items: Items, paths: Paths, parent: Parent | None) -> Devices:
     now = time.time()
     if request.cluster:
         return NoDevices()
@@ -339,7 +339,8 @@ def _find_devices(request: RunRequest, items: Items, paths: Paths, parent: Paren
         raise UsageError(f"--devices {request.devices!r} contains an unprintable name", "use plainer names")
     if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
-    own = [item.options.gpus for item in items if isinstance(item, ParsedJob)] if not isinstance(items, Lines) else []
+    listed = () if isinstance(items, JobLines) else items
+    own = [item.options.gpus for item in listed if isinstance(item, ParsedJob)]
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
         return NoDevices()

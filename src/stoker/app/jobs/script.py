@@ -73,7 +73,7 @@ _ELF = b"\x7fELF"
 Kind = Literal["script", "shell script", "interpreted", "program", "dead program", "unclear", "list"]
 
 
-class Line(Struct, frozen=True):
+class CommandLine(Struct, frozen=True):
     """A command line of `stoker run` or `stoker submit`."""
 
     verb: str
@@ -213,7 +213,7 @@ def completed_options(options: JobOptions, script: Script | None, config: Config
     return (replace(completed, slurm={**script.directives.passed, **completed.slurm}) if passes else completed), notes
 
 
-def find_script(line: Line) -> Found | None:
+def find_script(line: CommandLine) -> Found | None:
     """The script or program that the first word names; None where that is a job list or a word of a command."""
     word, *arguments = line.words
     status = _status(line)
@@ -250,7 +250,7 @@ def kind_of(names: Sequence[str], head: bytes, *, executable: bool) -> Kind:
     return "unclear" if executable and not suffixes & set(TABLES) else "list"
 
 
-def _status(line: Line) -> os.stat_result | None:
+def _status(line: CommandLine) -> os.stat_result | None:
     """Status of the file that the first word names; None where it means a program on the PATH."""
     word = line.words[0]
     suffix = os.path.splitext(word)[1].lower()
@@ -267,7 +267,7 @@ def _status(line: Line) -> os.stat_result | None:
         return None
 
 
-def _goes_by_path(line: Line) -> bool:
+def _goes_by_path(line: CommandLine) -> bool:
     """Whether a bare word is a program on the PATH; a single word of `stoker run` is a file."""
     word = line.words[0]
     return "/" not in word and (line.verb != "run" or len(line.words) > 1) and _which(word) is not None
@@ -288,7 +288,7 @@ def _head(word: str, *, executable: bool) -> bytes:
         raise UsageError(f"cannot read {word}: {error.strerror}", f"type: chmod u+r {shlex.quote(word)}") from error
 
 
-def _script(line: Line, size: int, kind: Kind) -> Script:
+def _script(line: CommandLine, size: int, kind: Kind) -> Script:
     word, *arguments = line.words
     shell = [] if kind == "script" else [_shell_of(word)]
     if size > LARGEST:
@@ -331,7 +331,7 @@ def _check_first_line(word: str, first: bytes) -> None:
         raise UsageError(f"the #! line of {word} {what}", "correct that line")
 
 
-def _refusal(line: Line, kind: Kind) -> UsageError:
+def _refusal(line: CommandLine, kind: Kind) -> UsageError:
     word, *arguments = line.words
     if kind == "dead program":
         return UsageError(f"{word} is a program, but not executable", f"type: chmod +x {shlex.quote(word)}")

@@ -14,11 +14,11 @@ _EARLY_HINT = "write it as USR1@60: the signal, and the seconds before the time 
 def parse_signal(text: str) -> int:
     """The number of `INT`, `SIGINT` or `2`."""
     name = text.strip().upper().removeprefix("SIG")
-    known = {each.name.removeprefix("SIG"): each.value for each in signal.Signals}
-    known |= {str(value): value for value in known.values()}
-    if name not in known:
+    numbers = {member.name.removeprefix("SIG"): member.value for member in signal.Signals}
+    numbers |= {str(value): value for value in numbers.values()}
+    if name not in numbers:
         raise UsageError(f"--signal: {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
-    return known[name]
+    return numbers[name]
 
 
 def parse_early_signal(text: str) -> EarlySignal:

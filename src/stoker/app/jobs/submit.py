@@ -117,7 +117,7 @@ def key_of(text: str, *given: Any) -> Key:
 
 
 def earlier_submit(store: Store, key: Key) -> list[Inserted]:
-    """What was submitted under the key; empty where the key is new, an error where it was something else."""
+    """The jobs submitted under the key, none if it is new; refuses a key that was used for other jobs."""
     known = store.submit_key(key.text)
     if known is None:
         return []
@@ -435,7 +435,7 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
 
 
 def machine_text(devices: Sequence[Device]) -> str:
-    """What the machine has: `GPUs are 0, 1 (A100, 40.0G)`."""
+    """The GPUs of the machine: `GPUs are 0, 1 (A100, 40.0G)`."""
     labels: dict[str, list[str]] = {}
     for device in devices:
         size = size_text(device.memory) if device.memory else ""

@@ -32,7 +32,7 @@ def shown_target(target: str) -> str:
 
 
 def why_not_sendable(targets: tuple[str, ...]) -> str:
-    """What is missing on this machine for these targets; empty where nothing is."""
+    """The reason why this machine cannot notify these targets; empty if it can."""
     from importlib.util import find_spec
 
     if any(target != MAIL for target in targets) and find_spec("apprise") is None:

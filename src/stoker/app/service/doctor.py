@@ -49,7 +49,7 @@ class Verdict(Struct, frozen=True):
     level: Literal["ok", "note", "problem"]
     text: str
     advice: str = ""
-    """What to type, or to do, where something is not well."""
+    """The command or action that mends it."""
 
 
 class Check(Struct, frozen=True):
@@ -389,7 +389,7 @@ def check_unit(subject: Subject) -> Iterator[Verdict]:
 def check_logout(
     subject: Subject, root: Path = ROOT, ask: Callable[[Sequence[str]], str | None] = output_of
 ) -> Iterator[Verdict]:
-    """What systemd does to processes at the end of the user's last session, as the login manager answers."""
+    """Whether systemd ends processes after the user's last session, as the login manager answers."""
     if not (root / "run/systemd/system").is_dir():
         yield ok("systemd is not running, so nothing stops jobs at logout")
         return

@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from stoker.app.jobs.config import Config, config_here
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ParsedJob, RejectedLine, command_of, read_list, spread
+from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list, spread
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.script import Line, Script, completed_options, find_script
+from stoker.app.jobs.script import CommandLine, Script, completed_options, find_script
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
@@ -93,7 +93,7 @@ def command(
     if kind == "help":
         click.echo(context.get_help())
         return 2
-    if note := misplaced_option(Line("run", context.meta[TYPED_OPTIONS], words), options):
+    if note := misplaced_option(CommandLine("run", context.meta[TYPED_OPTIONS], words), options):
         say(note)
     config = config_here(say)
     options, notes = completed_options(options, script, config)
@@ -105,7 +105,7 @@ def command(
     values["on_cluster"] = _cluster(config, options)
     if options.array and kind == "--":
         kind = "array"
-    if isinstance(items, Lines):
+    if isinstance(items, JobLines):
         items.tasks = () if options.array is None else parse_array(options.array).indices
         return _run(values, kind, items)
     return _run(values, kind, spread(items, options))
@@ -153,36 +153,36 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
         return _run(values, "--", [ParsedJob(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
 
 
-def _run(values: dict[str, Any], label: str, items: Sequence[ParsedJob | RejectedLine] | Lines) -> int:
+def _run(values: dict[str, Any], label: str, items: Sequence[ParsedJob | RejectedLine] | JobLines) -> int:
     """Start the forkserver, and meanwhile load the modules of a run, which takes as long."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
-        from stoker.cli.foreground import Request, run
+        from stoker.cli.foreground import RunOptions, run
 
-        return run(Request(**values), label, items, forkserver)
+        return run(RunOptions(**values), label, items, forkserver)
 
 
 def _parse_words(
     context: click.Context, words: tuple[str, ...], file: str | None
-) -> tuple[str, list[ParsedJob | RejectedLine] | Lines, Script | None]:
+) -> tuple[str, list[ParsedJob | RejectedLine] | JobLines, Script | None]:
     """The label, the jobs and the script that the words mean; jobs of a stream are read later."""
     shell, dashes = shell_of(os.environ), context.meta[DASHES]
     if file is not None:
         if words:
             raise UsageError("both a file and a command are given", "leave one of them out")
-        return file, Lines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
-    if words and not dashes and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
+        return file, JobLines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
+    if words and not dashes and (found := find_script(CommandLine("run", context.meta[TYPED_OPTIONS], words))):
         return "--", [ParsedJob(found.command, COMMAND_LINE)], found.script
     return *_jobs(words, shell, dashes=dashes), None
 
 
-def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[ParsedJob | RejectedLine] | Lines]:
+def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[ParsedJob | RejectedLine] | JobLines]:
     if dashes and not words:
         raise UsageError("no command given after --", "put the command after --, or give a file or - before it")
     if not words and sys.stdin.isatty():
         return "help", []
     if not words or (words == ("-",) and not dashes):
-        return "-", Lines("stdin", shell)
+        return "-", JobLines("stdin", shell)
     first = words[0]
     if not dashes and len(words) > 1 and os.path.isfile(first) and shutil.which(first) is None:
         raise UsageError(f"{first} is a job list, but more words follow it", "write the options before it")

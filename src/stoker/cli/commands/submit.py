@@ -16,9 +16,9 @@ from msgspec import Struct
 from stoker.app.control.engine_process import Background, simulated_gpus
 from stoker.app.jobs.config import config_here
 from stoker.app.jobs.context import current_user
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ParsedJob, RejectedLine, command_of, read_list
+from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.script import Line, Script, find_script
+from stoker.app.jobs.script import CommandLine, Script, find_script
 from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submit, key_of
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
@@ -117,7 +117,7 @@ NOT_SERVED = 3
 HELD = "held at submit"
 
 
-class Request(Struct, frozen=True):
+class SubmitOptions(Struct, frozen=True):
     """The options of `stoker submit`."""
 
     options: JobOptions
@@ -133,7 +133,7 @@ class Request(Struct, frozen=True):
     """Set where the command is a script."""
 
 
-def submit_jobs(request: Request, items: Sequence[ParsedJob]) -> int:
+def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
     sim = simulated_gpus(request.sim, paths)
@@ -178,14 +178,14 @@ def _wake(engines: Sequence[Background]) -> StokerError | None:
     return next((engine.failure for engine in engines if engine.failure), None)
 
 
-def _paths(request: Request) -> Paths:
+def _paths(request: SubmitOptions) -> Paths:
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if paths.note:
         say(paths.note)
     return paths
 
 
-def _key(request: Request, items: Sequence[ParsedJob]) -> Key | None:
+def _key(request: SubmitOptions, items: Sequence[ParsedJob]) -> Key | None:
     if request.key is None:
         return None
     script = request.script.data if request.script else b""
@@ -193,7 +193,7 @@ def _key(request: Request, items: Sequence[ParsedJob]) -> Key | None:
     return key_of(request.key, os.getcwd(), request.options, jobs, request.hold, script)
 
 
-def _report(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> int:
+def _report(request: SubmitOptions, inserted: Sequence[Inserted], failure: StokerError | None) -> int:
     """Print the ids, also where no engine could be started: the jobs are in the queue."""
     if inserted[0].repeated:
         say(f"the key {request.key!r} was used before; nothing was submitted")
@@ -212,7 +212,7 @@ def _report(request: Request, inserted: Sequence[Inserted], failure: StokerError
     return NOT_SERVED
 
 
-def _show(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> None:
+def _show(request: SubmitOptions, inserted: Sequence[Inserted], failure: StokerError | None) -> None:
     if request.as_json:
         write_json(submit_result(inserted, failure.message if failure else None, held=request.hold))
     elif request.parsable:
@@ -261,9 +261,9 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     items, script = _parse_words(context, words, file, as_line=shell)
-    if note := misplaced_option(Line("submit", context.meta[TYPED_OPTIONS], words), options):
+    if note := misplaced_option(CommandLine("submit", context.meta[TYPED_OPTIONS], words), options):
         say(note)
-    return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
+    return submit_jobs(SubmitOptions(options=options, label=file or "submit", script=script, **values), items)
 
 
 def _parse_words(
@@ -272,7 +272,7 @@ def _parse_words(
     """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
-        found = find_script(Line("submit", context.meta[TYPED_OPTIONS], words))
+        found = find_script(CommandLine("submit", context.meta[TYPED_OPTIONS], words))
         if found:
             return [ParsedJob(found.command, COMMAND_LINE)], found.script
     return _items(words, file, as_line=as_line, dashes=dashes), None
@@ -294,7 +294,7 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: b
 
 
 def _from_stdin(shell: str) -> list[ParsedJob | RejectedLine]:
-    lines = Lines("stdin", shell)
+    lines = JobLines("stdin", shell)
     return [*lines.feed(sys.stdin.buffer.read()), *lines.end()]
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.job_files import Lines, RejectedLine, StreamSource, usable_shell
+from stoker.app.jobs.job_files import JobLines, RejectedLine, StreamSource, usable_shell
 from stoker.app.jobs.parent import declare_here
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
@@ -96,7 +96,7 @@ def _commands(run: Foreground) -> StreamSource:
         run.tally.unusable += 1
         _say(f"{item.where} is left out: {item.sentence}")
 
-    lines = Lines("stdin", usable_shell(os.environ, _say))
+    lines = JobLines("stdin", usable_shell(os.environ, _say))
     return StreamSource(STANDARD_INPUT, lines, lambda item: NewJob(item.command, spec), refuse)
 
 

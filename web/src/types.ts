@@ -464,7 +464,7 @@ export interface Matching {
   array?: string;
 }
 
-/** What a sweep makes small or large. */
+/** A value that a sweep makes small or large. */
 export interface ObjectiveView {
   name: string;
   goal: string;
@@ -543,7 +543,7 @@ export interface Series {
   steps: boolean;
 }
 
-/** What the page has to know of the server: `/api/v1/session`. */
+/** The server as the page knows it: `/api/v1/session`. */
 export interface Session {
   schema: string;
   host: string;

@@ -36,7 +36,7 @@ SCHEMAS = (
 )
 """What the page exchanges with the server, by the names in docs/schema."""
 NAMED: dict[str, Any] = {
-    "JobState": outcomes.JobWord,
+    "JobState": outcomes.JobStateName,
     "Tone": outcomes.Tone,
     "VramMode": VramMode,
     "ActionName": Name,

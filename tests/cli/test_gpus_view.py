@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.gpus import Gpus
 from stoker.app.views.model import DeviceLine, ForeignProcess, LeaseLine, OtherJob
 from stoker.cli.screens.gpus import device_table, render_gpus
@@ -17,7 +17,7 @@ def cell_of(device: DeviceLine, width: int = 140) -> str:
 
 
 def a_lease(owner: str, pid: int, size: int | None = 4 * GIB, *, yours: bool = False, job: str = "3") -> LeaseLine:
-    return LeaseLine(owner, pid, "stoker", size, exactly(NOW - 60), yours, job)
+    return LeaseLine(owner, pid, "stoker", size, to_datetime(NOW - 60), yours, job)
 
 
 def test_jobs_of_other_users_are_grouped_by_user() -> None:
@@ -34,8 +34,8 @@ def test_the_process_of_an_engine_is_named_as_such() -> None:
 
 def test_a_lease_is_listed_with_its_job_and_end() -> None:
     """By the id that its user knows."""
-    line = LeaseLine("alice", 71, "stoker", None, exactly(NOW - 60), job="12.3", until=exactly(NOW + 3600))
-    gpus = Gpus("", exactly(NOW), "lab", False, False, [a_device(leases=[line])], [], [])
+    line = LeaseLine("alice", 71, "stoker", None, to_datetime(NOW - 60), job="12.3", until=to_datetime(NOW + 3600))
+    gpus = Gpus("", to_datetime(NOW), "lab", False, False, [a_device(leases=[line])], [], [])
     assert any("71" in text and "job 12.3 (stoker), until " in text for text in texts(render_gpus(gpus, 140)))
 
 
@@ -107,7 +107,7 @@ def test_gpus_lists_every_foreign_process() -> None:
     device = a_device(strangers=[process], leases=[a_lease("alice", 71)], elsewhere=[OtherJob("3", "vit", 9, None)])
     gpus = Gpus(
         "stoker.gpus/1",
-        exactly(NOW),
+        to_datetime(NOW),
         "lab7",
         simulated=False,
         engine_running=True,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.cli.screens.job import render_details, render_jobs
 from stoker.cli.screens.text import line_cells
@@ -18,9 +18,9 @@ EVIL = "a\x1b[31mb\nc\x07\u202ed"
 ATTEMPT = AttemptLine(
     number=1,
     devices=["0", "1"],
-    assigned=exactly(NOW - 100),
-    started=exactly(NOW - 100),
-    ended=exactly(NOW - 40),
+    assigned=to_datetime(NOW - 100),
+    started=to_datetime(NOW - 100),
+    ended=to_datetime(NOW - 40),
     seconds=60.0,
     exit_code=None,
     signal=9,
@@ -45,7 +45,7 @@ DETAILS = JobDetails(
             vram_mode="size",
             reserved_bytes=12 * GIB,
             limit_seconds=3600.0,
-            expected_start=exactly(NOW + 60),
+            expected_start=to_datetime(NOW + 60),
         )
     ),
     directory=f"/home/{EVIL}",
@@ -55,7 +55,7 @@ DETAILS = JobDetails(
     preferred=["1"],
     gpu_type="a100",
     after=["5 (ok)", "array 6 (any)"],
-    begin=exactly(NOW + 30),
+    begin=to_datetime(NOW + 30),
     grace_seconds=30.0,
     retries=2,
     retry_on=["oom", "3"],
@@ -66,7 +66,7 @@ DETAILS = JobDetails(
     signal=None,
     note="",
     attempts=[ATTEMPT],
-    events=[EventLine(exactly(NOW - 100), "assigned", f"GPU {EVIL}")],
+    events=[EventLine(to_datetime(NOW - 100), "assigned", f"GPU {EVIL}")],
     variables={"SEED": "4", "MY_TOKEN": "********"},
     environment={"HOME": f"/home/{EVIL}"},
     options={"tag": {"kind": EVIL}},
@@ -117,9 +117,9 @@ def test_everything_is_told() -> None:
         ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G reserved, 5.0G in use"),
         ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "exclusive, peak 1.0G"),
         ({"devices": ["0"], "utilisation_percent": 40}, "12.0G reserved, GPU 40% busy"),
-        ({"devices": ["0"], "ended": exactly(NOW), "peak_vram_bytes": GIB}, "12.0G reserved, peak 1.0G"),
+        ({"devices": ["0"], "ended": to_datetime(NOW), "peak_vram_bytes": GIB}, "12.0G reserved, peak 1.0G"),
         ({"speed": 0.85}, "speed      0.85 of its exclusive speed"),
-        ({"ended": exactly(NOW), "advice": "there are larger GPUs"}, "advice     there are larger GPUs"),
+        ({"ended": to_datetime(NOW), "advice": "there are larger GPUs"}, "advice     there are larger GPUs"),
     ],
 )
 def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
@@ -136,13 +136,13 @@ def test_without_a_gpu_there_is_no_memory() -> None:
 def test_ended_jobs_have_columns_of_their_own() -> None:
     """A table of many jobs shows where each ran, its memory and how it ended, below those that are still open."""
     usual: dict[str, Any] = {"command": "python train.py --seed 1", "name": "", "why": "", "state": "done"}
-    ran: dict[str, Any] = {"ended": exactly(NOW), "devices": ["2"], "seconds": 61.0, "exit_code": 0}
+    ran: dict[str, Any] = {"ended": to_datetime(NOW), "devices": ["2"], "seconds": 61.0, "exit_code": 0}
     ended = [
         msgspec.structs.replace(DETAILS, **usual, **ran, label=f"7.{task}", peak_vram_bytes=4 * GIB)
         for task in range(5)
     ]
     waiting = msgspec.structs.replace(DETAILS, **{**usual, "state": "queued"}, label="7.5")
-    chosen = SelectedJobs("", exactly(NOW), False, [*ended, waiting])
+    chosen = SelectedJobs("", to_datetime(NOW), False, [*ended, waiting])
     assert texts(render_jobs(msgspec.structs.replace(chosen, jobs=ended), 100, 40, ""))[0] == "5 jobs: 5 done"
     lines = texts(render_jobs(chosen, 100, 40, ""))
     assert lines[0] == "6 jobs: 5 done, 1 queued"

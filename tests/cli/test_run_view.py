@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.job import JobLine
 from stoker.app.views.model import DeviceLine, ForeignProcess, Notice, RunCounts, RunStatus
 from stoker.cli.screens.counts import counts_line, rough_text
@@ -30,7 +30,9 @@ def a_crowd(gpus: int, jobs: int) -> tuple[list[DeviceLine], list[JobLine]]:
     """Many GPUs with many jobs each."""
     crowd = {
         str(gpu): [
-            a_run_job(100 * gpu + job, f"name-{job}-of-many", 5.0, devices=[str(gpu)], expected_end=exactly(NOW + 4))
+            a_run_job(
+                100 * gpu + job, f"name-{job}-of-many", 5.0, devices=[str(gpu)], expected_end=to_datetime(NOW + 4)
+            )
             for job in range(jobs)
         ]
         for gpu in range(gpus)
@@ -158,9 +160,9 @@ def test_jobs_on_a_gpu_lose_detail_before_they_are_hidden() -> None:
 def test_jobs_that_are_overdue_starting_or_stopping() -> None:
     """An estimate that turned out wrong is not shown; states stand in place of the time; several GPUs are marked."""
     jobs = [
-        a_run_job(1, "a", 10.0, expected_end=exactly(NOW - 1)),
+        a_run_job(1, "a", 10.0, expected_end=to_datetime(NOW - 1)),
         a_run_job(2, "b", 0.0, state="starting"),
-        a_run_job(3, "c", 9.0, state="stopping", devices=["0", "1"], expected_end=exactly(NOW + 9)),
+        a_run_job(3, "c", 9.0, state="stopping", devices=["0", "1"], expected_end=to_datetime(NOW + 9)),
     ]
     assert text_of(jobs_line(jobs, 80)) == "#1 a 00:10  #2 b starting  #3 c ×2 stopping"
 

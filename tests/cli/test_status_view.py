@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.columns import left_cell
 from stoker.app.views.model import (
     Counts,
@@ -27,14 +27,17 @@ from stoker.core.units import DAY
 from support.views import GIB, NOW, a_device, a_line, a_running_line, a_status, texts
 
 ALICE = ForeignProcess(pid=9911, owner="alice", command="python x.py", memory_bytes=26 * GIB)
-BOB = LeaseLine("bob", 77, "stoker", None, exactly(NOW - 60), job="4")
+BOB = LeaseLine("bob", 77, "stoker", None, to_datetime(NOW - 60), job="4")
 BUSY = a_device("0", used_bytes=34 * GIB, ours_bytes=34 * GIB, reserved_bytes=37 * GIB, jobs=["41", "43"])
 FULL = a_status(
     [
         a_running_line(41, name="vit-b lr=3e-4", reserved_bytes=14 * GIB, held_bytes=12 * GIB, limit_seconds=9000.0),
-        a_running_line(42, name="名前" * 40, expected_end=exactly(NOW + 3720)),
+        a_running_line(42, name="名前" * 40, expected_end=to_datetime(NOW + 3720)),
         a_line(
-            46, reserved_bytes=24 * GIB, why="needs 24.0G; most free is 21.0G (GPU 1)", expected_start=exactly(NOW + 60)
+            46,
+            reserved_bytes=24 * GIB,
+            why="needs 24.0G; most free is 21.0G (GPU 1)",
+            expected_start=to_datetime(NOW + 60),
         ),
         a_line(47, state="blocked", why="after 46 (ok)"),
         a_line(48, state="held", why="held by you"),
@@ -44,11 +47,11 @@ FULL = a_status(
         BUSY,
         a_device("1", used_bytes=26 * GIB, others_bytes=26 * GIB, strangers=[ALICE]),
         a_device("2", others_bytes=40 * GIB, leases=[BOB]),
-        a_device("3", drained=Mark("drained by you", exactly(NOW - 7300))),
+        a_device("3", drained=Mark("drained by you", to_datetime(NOW - 7300))),
         a_device("4", memory_bytes=None, used_bytes=None, problem="fell off the bus"),
     ],
     today={"done": 212, "failed": 3},
-    expected_empty=exactly(NOW + 600),
+    expected_empty=to_datetime(NOW + 600),
 )
 
 
@@ -124,7 +127,7 @@ def test_a_tiny_screen() -> None:
 def test_old_failures_do_not_hide_jobs() -> None:
     """Without room for all jobs, failures share a line; what ended today is told in words that fit."""
     failures = [
-        FailedJob(n, str(n), "python x.py", "failed", "exit 1", exactly(NOW - 900 * n), "boom") for n in (1, 2, 3)
+        FailedJob(n, str(n), "python x.py", "failed", "exit 1", to_datetime(NOW - 900 * n), "boom") for n in (1, 2, 3)
     ]
     today = {"done": 348, "cancelled": 327619, "failed": 335, "skipped": 10, "stopped": 3}
     few, many = [a_running_line(1)], [a_running_line(n) for n in range(1, 31)]
@@ -139,18 +142,20 @@ def test_old_failures_do_not_hide_jobs() -> None:
 
 BUSY_DAY = a_status(
     [
-        a_running_line(8, command="python train.py --seed 8", progress=0.53, expected_end=exactly(NOW + 8)),
+        a_running_line(8, command="python train.py --seed 8", progress=0.53, expected_end=to_datetime(NOW + 8)),
         a_running_line(9, name="vit", title="vit(lr=0.1)", command="vit(lr=0.1)"),
         a_line(
-            22, priority=5, command="python sweep.py --a-long-option 1 --seed 22", expected_start=exactly(NOW + DAY)
+            22, priority=5, command="python sweep.py --a-long-option 1 --seed 22", expected_start=to_datetime(NOW + DAY)
         ),
-        a_line(23, why="needs 1 GPU; none free", expected_start=exactly(NOW - 1)),
+        a_line(23, why="needs 1 GPU; none free", expected_start=to_datetime(NOW - 1)),
         a_line(30, interrupted=True, why="interrupted"),
     ],
     interrupted=[
-        InterruptedRun("stoker run jobs.txt", 4, exactly(NOW - 60), "stoker resume 30-33", "stoker cancel 30-33")
+        InterruptedRun("stoker run jobs.txt", 4, to_datetime(NOW - 60), "stoker resume 30-33", "stoker cancel 30-33")
     ],
-    failures=[FailedJob(7, "7", "python train.py --seed 7", "failed", "exit 1", exactly(NOW - 9), "RuntimeError: nan")],
+    failures=[
+        FailedJob(7, "7", "python train.py --seed 7", "failed", "exit 1", to_datetime(NOW - 9), "RuntimeError: nan")
+    ],
     counts=Counts(2, 6, 0),
 )
 
@@ -214,8 +219,8 @@ def test_all_is_shown_where_it_is_wanted() -> None:
 
 MANY_RUN = a_status([*(a_running_line(n) for n in range(1, 90)), a_line(99, why="needs 4 GPUs")])
 MANY_GPUS = a_status([a_line(why="needs 1 GPU")], [a_device(str(n)) for n in range(16)])
-GONE = EngineLine(running=False, seen=exactly(NOW) - timedelta(hours=2))
-PAUSED = EngineLine(running=True, paused=Mark("paused by you", exactly(NOW - 300)))
+GONE = EngineLine(running=False, seen=to_datetime(NOW) - timedelta(hours=2))
+PAUSED = EngineLine(running=True, paused=Mark("paused by you", to_datetime(NOW - 300)))
 
 
 @pytest.mark.parametrize(
@@ -264,9 +269,9 @@ def test_what_could_move_the_cursor_is_escaped() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"expected_end": exactly(NOW + 600)}, "~10m"),
-        ({"expected_end": exactly(NOW + 600), "limit_seconds": 4923.0}, "≤10m"),
-        ({"expected_end": exactly(NOW + 60), "limit_seconds": 4923.0}, "~1m"),
+        ({"expected_end": to_datetime(NOW + 600)}, "~10m"),
+        ({"expected_end": to_datetime(NOW + 600), "limit_seconds": 4923.0}, "≤10m"),
+        ({"expected_end": to_datetime(NOW + 60), "limit_seconds": 4923.0}, "~1m"),
         ({"limit_seconds": 4923.0}, "≤10m"),
         ({}, "?"),
     ],

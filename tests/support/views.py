@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.job import JobLine
 from stoker.app.views.model import Counts, DeviceLine, EngineLine, RunCounts, RunStatus, Status
 from stoker.cli.screens.text import Line
@@ -47,7 +47,7 @@ _JOB = JobLine(
     devices=[],
     vram_bytes=None,
     used_bytes=None,
-    submitted=exactly(NOW - 5000),
+    submitted=to_datetime(NOW - 5000),
     started=None,
     seconds=None,
     limit_seconds=None,
@@ -70,7 +70,7 @@ def a_line(job_id: int = 1, **fields: Any) -> JobLine:
 
 def a_running_line(job_id: int = 1, **fields: Any) -> JobLine:
     """A job that has been running for a while on GPU 0."""
-    usual = {"state": "running", "devices": ["0"], "started": exactly(NOW - 4323), "seconds": 4323.0}
+    usual = {"state": "running", "devices": ["0"], "started": to_datetime(NOW - 4323), "seconds": 4323.0}
     return a_line(job_id, **{**usual, **fields})
 
 
@@ -81,11 +81,11 @@ def a_status(jobs: Sequence[JobLine] = (), devices: Sequence[DeviceLine] = (), *
     counts = Counts(active, sum(job.tasks for job in jobs) - active - held, held)
     usual: dict[str, Any] = {
         "schema": "stoker.status/1",
-        "at": exactly(NOW),
+        "at": to_datetime(NOW),
         "host": "lab7",
         "version": "1",
         "simulated": False,
-        "engine": EngineLine(running=True, pid=1, since=exactly(NOW - 266400)),
+        "engine": EngineLine(running=True, pid=1, since=to_datetime(NOW - 266400)),
         "devices": list(devices),
         "jobs": list(jobs),
         "counts": counts,
@@ -99,14 +99,14 @@ def a_status(jobs: Sequence[JobLine] = (), devices: Sequence[DeviceLine] = (), *
 
 def a_run_job(job_id: int, name: str, seconds: float, **fields: Any) -> JobLine:
     """A job of a foreground run that has been running for so long."""
-    return a_running_line(job_id, name=name, seconds=seconds, started=exactly(NOW - seconds), **fields)
+    return a_running_line(job_id, name=name, seconds=seconds, started=to_datetime(NOW - seconds), **fields)
 
 
 def a_run(devices: Sequence[DeviceLine] = (), jobs: Sequence[JobLine] = (), **fields: Any) -> RunStatus:
     """A foreground run of 24 jobs after 84 seconds."""
     usual: dict[str, Any] = {
         "label": "stoker run jobs.txt",
-        "at": exactly(NOW),
+        "at": to_datetime(NOW),
         "elapsed": 84.0,
         "simulated": False,
         "logs": "",

@@ -6,14 +6,14 @@ from typing import Literal, get_args
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
 """How a job ended. `stopped`: a sweep ended it early; `skipped`: a job that it depends on failed."""
-JobWord = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
+JobStateName = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
 """The state of a job as users read it."""
 
-WAITING: tuple[JobWord, ...] = ("queued", "blocked", "scheduled")
+WAITING: tuple[JobStateName, ...] = ("queued", "blocked", "scheduled")
 """A job waits by itself; a user has to release a held one."""
-ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
+ACTIVE: tuple[JobStateName, ...] = ("starting", "running", "stopping")
 """A worker has the job."""
-OPEN: tuple[JobWord, ...] = (*WAITING, "held", *ACTIVE)
+OPEN: tuple[JobStateName, ...] = (*WAITING, "held", *ACTIVE)
 RESULTS: tuple[Result, ...] = get_args(Result)
 
 FAILURES: tuple[Result, ...] = ("failed", "oom", "timeout", "lost")
@@ -26,7 +26,7 @@ CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
 
 Tone = Literal["active", "waiting", "held", "good", "bad", "faint"]
-TONES: dict[JobWord, Tone] = {
+TONES: dict[JobStateName, Tone] = {
     **dict.fromkeys(WAITING, "waiting"),
     "held": "held",
     **dict.fromkeys(ACTIVE, "active"),
@@ -36,7 +36,7 @@ TONES: dict[JobWord, Tone] = {
 }
 """How a screen with many colours shows a state; a terminal has fewer."""
 
-LETTERS: dict[JobWord, str] = {
+SLURM_CODES: dict[JobStateName, str] = {
     "queued": "PD",
     "held": "PD",
     "blocked": "PD",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.model import Counts, LeaseLine
 from stoker.app.views.status import Holders, expected_empty, memory_split
@@ -51,7 +51,7 @@ def test_what_a_job_leaves_behind_for_a_moment() -> None:
 
 def test_claims_of_others_count_even_if_unused() -> None:
     """A lease counts with what it claims: the whole device, or a size."""
-    whole, part = (LeaseLine("bob", 7, "stoker", size, exactly(0.0)) for size in (None, 5 * GIB))
+    whole, part = (LeaseLine("bob", 7, "stoker", size, to_datetime(0.0)) for size in (None, 5 * GIB))
     assert split(0.0, Holders([], [whole], [], [], measured=True)) == (0.0, 24.0)
     assert split(6.0, Holders([JOB], [part], [OURS], [], measured=True)) == (6.0, 5.0)
 
@@ -70,4 +70,4 @@ def test_an_empty_queue_has_no_expected_end(lives: bool, counts: Counts, shown: 
     """The engine's forecast may be older than the end of the last job."""
     status = EngineStatus("queue", "", 1, "1", 0.0, 9.0, 0, 0, (), {}, "", "", False, (), (), empty=600.0)
     expected = expected_empty(EngineStatuses(status, lives), counts)
-    assert expected == (exactly(600.0) if shown else None)
+    assert expected == (to_datetime(600.0) if shown else None)

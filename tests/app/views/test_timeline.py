@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.timeline import Bar, Span, Timeline, read_timeline, stack, timeline_of
 from stoker.app.views.usage import read_usage
 from stoker.core.learning import Live
@@ -46,7 +46,11 @@ def test_bars_are_stacked_by_memory(queue: PastQueue) -> None:
     assert bars(timeline) == [("1", "done", 0.0, 0.5), ("2", "failed", 0.5, 0.25), ("3", "running", 0.5, 0.25)]
     assert bars(timeline, 1) == [("4", "done", 0.0, 1.0)]
     first = timeline.lanes[0].bars[0]
-    assert (first.start, first.end, first.reserved_bytes) == (exactly(NOW - 4000), exactly(NOW - 1000), 12 * GIB)
+    assert (first.start, first.end, first.reserved_bytes) == (
+        to_datetime(NOW - 4000),
+        to_datetime(NOW - 1000),
+        12 * GIB,
+    )
 
 
 def test_every_attempt_has_a_bar(queue: PastQueue) -> None:
@@ -55,7 +59,7 @@ def test_every_attempt_has_a_bar(queue: PastQueue) -> None:
     queue.attempt(job, "1", -3400, None)
     timeline = timeline_of(queue.facts(), TODAY)
     assert [bar.state for lane in timeline.lanes for bar in lane.bars] == ["lost", "running"]
-    assert timeline.lanes[0].bars[0].end == exactly(NOW - 3400)
+    assert timeline.lanes[0].bars[0].end == to_datetime(NOW - 3400)
 
 
 def test_only_the_period_is_shown(queue: PastQueue) -> None:
@@ -87,8 +91,8 @@ def test_the_forecast_is_stacked_on_what_runs(queue: PastQueue) -> None:
         ("3", "queued", 0.0, 0.5),
     ]
     (running,) = lane.bars
-    assert (running.end, running.expected_end, running.used_bytes) == (None, exactly(NOW + 600), 7 * GIB)
-    assert timeline.until == exactly(NOW + 1200)
+    assert (running.end, running.expected_end, running.used_bytes) == (None, to_datetime(NOW + 600), 7 * GIB)
+    assert timeline.until == to_datetime(NOW + 1200)
 
 
 def test_a_dead_engine_expects_nothing(queue: PastQueue) -> None:
@@ -96,7 +100,7 @@ def test_a_dead_engine_expects_nothing(queue: PastQueue) -> None:
     job = queue.submit("waits")
     timeline = timeline_of(queue.facts(lives=False, starts={job.id: NOW + 5}, ends={}, places={job.id: ("0",)}), TODAY)
     assert timeline.lanes[0].forecast == []
-    assert (timeline.engine_running, timeline.until) == (False, exactly(NOW))
+    assert (timeline.engine_running, timeline.until) == (False, to_datetime(NOW))
 
 
 def test_unknown_devices_have_lanes(queue: PastQueue) -> None:
@@ -117,11 +121,11 @@ def test_samples_go_with_the_lanes(queue: PastQueue) -> None:
     samples = timeline.lanes[0].samples
     assert samples.utilisation_percent == [None, 90, None, 50]
     assert samples.used_bytes == [None, GIB, None, GIB]
-    assert (timeline.samples_step_seconds, timeline.samples_start) == (60, exactly((minute - 3) * 60))
+    assert (timeline.samples_step_seconds, timeline.samples_start) == (60, to_datetime((minute - 3) * 60))
     assert timeline_of(queue.facts(lives=False), Period(NOW - 180)).lanes[0].samples.utilisation_percent[-1] is None
 
 
-A_BAR = Bar(1, "1", "", "", 1, "done", exactly(0.0), None, None, None, None, 0.0, 1.0)
+A_BAR = Bar(1, "1", "", "", 1, "done", to_datetime(0.0), None, None, None, None, 0.0, 1.0)
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)

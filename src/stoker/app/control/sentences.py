@@ -115,13 +115,13 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 """By command; the first that fits is said. The same sentence is said of several jobs, so no verb follows the id."""
 
 
-def word(job: Job) -> str:
+def state_name(job: Job) -> str:
     return "queued" if isinstance(job.state, Waiting) or is_handed_over(job) else state_word(job)
 
 
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:
     """Say what a command did to a job; `details` fill the sentence."""
-    was, now, shown = word(before), word(after), id_text(before)
+    was, now, shown = state_name(before), state_name(after), id_text(before)
     sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
     said = sentence.text.format(id=shown, was=was, now=now, **details)
     return ChangeResult(before.id, shown, text_for_json(before.name), was, now, sentence.refused, said)

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.local_time import clock_text, exactly
+from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.app.jobs.submit import JobGroup
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
@@ -151,7 +151,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
         need=_resources_text(job.spec.resources),
         devices=[labels[device] for device in chosen],
-        start=None if start is None else exactly(round(start)),
+        start=None if start is None else to_datetime(round(start)),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=text_for_json(job.spec.cwd),
         command=text_for_json(shown_command(job).text),

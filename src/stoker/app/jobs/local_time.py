@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from stoker.core.units import DAY, in_calendar
 
 
-def moment(at: float | None) -> datetime | None:
-    return None if at is None else exactly(at)
+def to_datetime_or_none(at: float | None) -> datetime | None:
+    return None if at is None else to_datetime(at)
 
 
-def exactly(at: float) -> datetime:
+def to_datetime(at: float) -> datetime:
     """A time as data for screens and JSON."""
     return datetime.fromtimestamp(round(in_calendar(at), 3), UTC)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Waiting, is_handed_over
-from stoker.core.outcomes import LETTERS, OPEN, RESULTS, WAITING
+from stoker.core.outcomes import OPEN, RESULTS, SLURM_CODES, WAITING
 from stoker.core.selectors import (
     All,
     Last,
@@ -80,7 +80,7 @@ def _parse_states(texts: Sequence[str]) -> list[str]:
     known = (*OPEN, *RESULTS)
     found: list[str] = []
     for word in (word.strip() for text in texts for word in text.split(",")):
-        letters = [one for one, code in LETTERS.items() if code == word.upper()]
+        letters = [one for one, code in SLURM_CODES.items() if code == word.upper()]
         meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
         if not meant:
             hint = did_you_mean(word.lower(), known, f"known states: {', '.join(known)}")

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import restart_killed, start_engine
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
 from stoker.core.text import text_for_json
@@ -76,7 +76,7 @@ def engine_status(paths: Paths) -> EngineStatus:
         answers=answers,
         pid=pid,
         version=version_of(paths, QUEUE),
-        since=exactly(alive.since).isoformat(timespec="seconds") if alive else None,
+        since=to_datetime(alive.since).isoformat(timespec="seconds") if alive else None,
         draining=alive.draining if alive else False,
         paused=settings.get(queries.paused_key(QUEUE), {}).get("note", ""),
         trouble=(alive.trouble if alive else "") if answers or pid is None else write_problem(paths.engines),

@@ -11,14 +11,14 @@ from typing import Any, Literal, NamedTuple
 from stoker.app.jobs.local_time import clock_text, start_text
 from stoker.app.views.job import JobFacts, JobLine, PastLine
 from stoker.core.amounts import VramMode
-from stoker.core.outcomes import ACTIVE, FAILURES, LETTERS, JobWord
+from stoker.core.outcomes import ACTIVE, FAILURES, SLURM_CODES, JobStateName
 from stoker.core.text import printable
 from stoker.core.units import amount_text, left_text, short_size, size_text, span_text, watch_text
 
 StateLook = Literal["", "good", "bad", "odd"]
 CellLook = Literal[StateLook, "id", "bar"]
 """How a terminal shows a cell; `bar` is a bar of blocks with text behind it."""
-STATE_LOOKS: dict[JobWord, StateLook] = {
+STATE_LOOKS: dict[JobStateName, StateLook] = {
     "running": "good",
     "done": "good",
     "starting": "good",
@@ -162,7 +162,7 @@ COLUMNS: dict[str, JobColumn] = {
     "id": JobColumn(
         "ID", "label", title="ID", text=lambda job, _: job.label, most=18, look=lambda _: "id", sort=lambda job: job.id
     ),
-    "code": JobColumn("ST", "state", lambda job: LETTERS[job.state]),
+    "code": JobColumn("ST", "state", lambda job: SLURM_CODES[job.state]),
     "state": JobColumn(
         "STATE",
         "state",

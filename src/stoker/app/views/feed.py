@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import DeviceProbe
@@ -33,10 +33,10 @@ LINES = 100
 MOST_CHANGED = 1000
 """Changed jobs that are named at most."""
 PROBE_SECONDS = 2.0
-"""Seconds between two questions to the driver while no engine runs..."""
-PROBE_PAUSE = 60.0
-"""... and after it had no answer."""
-_GRAIN = 10
+"""Time between two questions to the driver while no engine runs."""
+PROBE_PAUSE_SECONDS = 60.0
+"""Time until the next question after the driver had no answer."""
+_GRAIN_SECONDS = 10
 """Seconds to which expected times are rounded before they are compared: estimates always move a little."""
 
 
@@ -46,9 +46,9 @@ class Changes(Struct, frozen=True):
     schema: str
     at: datetime
     jobs: list[JobLine]
-    """Lines of `stoker status` that are new or differ from before..."""
+    """Lines of `stoker status` that are new or differ from before."""
     gone: list[str]
-    """... and the labels of lines that it does not show any more."""
+    """Labels of the lines that it does not show any more."""
     devices: list[DeviceLine]
     """Those that differ from before."""
     changed: list[str]
@@ -104,9 +104,9 @@ class Feed:
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
         self._seen: Hashable = None
-        """What tells that something happened..."""
+        """What tells that something happened."""
         self._told: Hashable = None
-        """... and that an engine told more of itself."""
+        """What tells that an engine wrote a new status."""
         self._read_at = 0.0
         self._patience = patience
         self._engine_lives = False
@@ -163,7 +163,7 @@ class Feed:
         try:
             return replace(found, queue=self._probe.status(found.queue, now))
         except StokerError:  # as on a machine without GPUs
-            self._probe_after = now + PROBE_PAUSE
+            self._probe_after = now + PROBE_PAUSE_SECONDS
             return found
 
     def expire(self) -> None:
@@ -261,4 +261,4 @@ def _essence(line: JobLine) -> JobLine:
 
 
 def _roughly(at: datetime | None) -> datetime | None:
-    return None if at is None else exactly(at.timestamp() // _GRAIN * _GRAIN)
+    return None if at is None else to_datetime(at.timestamp() // _GRAIN_SECONDS * _GRAIN_SECONDS)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from stoker import __version__
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import DeviceLine
@@ -27,7 +27,7 @@ from stoker.store.paths import Paths, host_name
 from stoker.store.status_file import EngineStatus
 
 SCHEMA = "stoker.gpus/1"
-_YOUNG = 1.0
+_YOUNG_SECONDS = 1.0
 """Seconds after which a snapshot is old, so that another is requested."""
 
 
@@ -60,7 +60,7 @@ def gpus_of(facts: QueueFacts, picked: Sequence[str] = ()) -> Gpus:
     statuses = facts.statuses
     return Gpus(
         schema=SCHEMA,
-        at=exactly(facts.now),
+        at=to_datetime(facts.now),
         host=text_for_json(host_name()),
         simulated=facts.simulated,
         engine_running=statuses.lives,
@@ -86,7 +86,7 @@ class DeviceProbe:
         from stoker.app.views.summary import ledger_here
 
         view = ledger_here(self._paths, simulated=self._simulated).live()
-        snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG), view.drained)
+        snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG_SECONDS), view.drained)
         return _status(snapshot, tuple(view.leases.values()), now)
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.job import PastLine, past_line
 from stoker.core.device import Device
 from stoker.store import queries
@@ -51,10 +51,10 @@ def read_history(
         hours = queries.past_gpu_seconds(store, period) / 3600
     return History(
         schema=SCHEMA,
-        at=exactly(now),
+        at=to_datetime(now),
         host=host_name(),
         simulated=simulated,
-        since=moment(period.since or None),
+        since=to_datetime_or_none(period.since or None),
         jobs=jobs,
         counts=counts,
         hidden=sum(counts.values()) - sum(job.tasks for job in jobs),

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from stoker.app.jobs.local_time import clock_text, exactly, moment
+from stoker.app.jobs.local_time import clock_text, to_datetime, to_datetime_or_none
 from stoker.app.views.facts import QueueFacts, device_labels
 from stoker.core.amounts import VramMode, amount_now, mode_of, resources_of_attempts
 from stoker.core.device import Device
@@ -30,7 +30,7 @@ from stoker.core.job import (
     started_at,
 )
 from stoker.core.launch import INHERIT, shown_command
-from stoker.core.outcomes import FAILURES, JobWord, Result
+from stoker.core.outcomes import FAILURES, JobStateName, Result
 from stoker.core.planner.order import times_waited
 from stoker.core.planner.queue import is_gated, queued_word, why_not_eligible
 from stoker.core.planner.reasons import CapFull
@@ -55,7 +55,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     """How many tasks of an array the line stands for."""
     name: str
     command: str
-    state: JobWord
+    state: JobStateName
     group: str
     gpus: int
     devices: list[str]
@@ -149,7 +149,7 @@ class LastRun(NamedTuple):
 
 
 def job_facts(
-    job: Job, state: JobWord, run: LastRun, devices: Mapping[str, Device], indices: Sequence[int] = ()
+    job: Job, state: JobStateName, run: LastRun, devices: Mapping[str, Device], indices: Sequence[int] = ()
 ) -> JobFacts:
     """Build the facts of a job; with the indices of several tasks, those that the tasks share."""
     is_array, resources = len(indices) > 1, job.spec.resources
@@ -164,9 +164,9 @@ def job_facts(
         gpus=resources.gpus,
         devices=[text_for_json(label) for label in device_labels(run.devices, devices)],
         vram_bytes=resources.memory,
-        submitted=exactly(job.submitted),
-        started=moment(run.started),
-        ended=exactly(job.state.at) if isinstance(job.state, Ended) else None,
+        submitted=to_datetime(job.submitted),
+        started=to_datetime_or_none(run.started),
+        ended=to_datetime(job.state.at) if isinstance(job.state, Ended) else None,
         vram_mode=mode_of(resources),
         reserved_bytes=run.reserved,
         peak_vram_bytes=run.peak,
@@ -195,7 +195,7 @@ def job_line(job: Job, engine: str, facts: QueueFacts, indices: Sequence[int] = 
         seconds=None if run.started is None else round(max(0.0, (seen or facts.now) - run.started), 3),
         held_bytes=live.memory if live else None,
         speed=facts.speeds.get(job.id) if devices else None,
-        last_seen=moment(seen),
+        last_seen=to_datetime_or_none(seen),
         interrupted=facts.is_interrupted(engine),
         **_forecast(job, engine, facts, is_watched=state == "running" and seen is None),
         **(_position(job, engine, facts) if state == "queued" else {}),
@@ -232,8 +232,8 @@ def _forecast(job: Job, engine: str, facts: QueueFacts, *, is_watched: bool) -> 
     end = end if progress is None or progress.left is None else facts.now + progress.left
     end = None if end is not None and end <= facts.now else end  # it takes longer than expected
     return {
-        "expected_start": moment(forecast.starts.get(job.id)) if forecast else None,
-        "expected_end": moment(end),
+        "expected_start": to_datetime_or_none(forecast.starts.get(job.id)) if forecast else None,
+        "expected_end": to_datetime_or_none(end),
         "progress": None if progress is None else round(progress.fraction, 3),
     }
 
@@ -281,7 +281,7 @@ def _past_tasks_line(tasks: PastTasks, store: Reader, devices: Mapping[str, Devi
         end |= {"exit_code": None, "signal": None}
     seconds = None if tasks.started is None else round(max(0.0, tasks.ended - tasks.started), 3)
     return PastLine(
-        **asdict(shared) | {"id": job.array, "ended": exactly(tasks.ended)},
+        **asdict(shared) | {"id": job.array, "ended": to_datetime(tasks.ended)},
         **end,
         wait_seconds=None,
         run_seconds=seconds,
@@ -333,7 +333,7 @@ def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int |
 # -- states --------------------------------------------------------------------------------------
 
 
-def situation(job: Job, engine: str, facts: QueueFacts) -> tuple[JobWord, str]:
+def situation(job: Job, engine: str, facts: QueueFacts) -> tuple[JobStateName, str]:
     """A job's state in the words of the screens, and why it is not further."""
     if isinstance(job.state, Ended):
         return job.state.result, job.state.note
@@ -348,7 +348,7 @@ def situation(job: Job, engine: str, facts: QueueFacts) -> tuple[JobWord, str]:
     return state, why
 
 
-def _active_state(job: Job) -> JobWord:
+def _active_state(job: Job) -> JobStateName:
     if isinstance(job.state, Running):
         return "running"
     return "stopping" if isinstance(job.state, Stopping) else "starting"
@@ -383,7 +383,7 @@ def _about_active(job: Job, engine: str, facts: QueueFacts) -> str:
     return _shared_failure(job, facts)
 
 
-def _about_queued(job: Job, engine: str, facts: QueueFacts) -> tuple[JobWord, str]:
+def _about_queued(job: Job, engine: str, facts: QueueFacts) -> tuple[JobStateName, str]:
     hindered = why_not_eligible(job, facts.now, facts.outcome) if is_gated(job) else None
     if isinstance(hindered, NeverSatisfied):
         why = f"{never_satisfied_text(hindered, facts.store.shown_id)}; it will be skipped"

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.job_spec import given_options
-from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.jobs.options import ShownNames, Value
 from stoker.app.jobs.select import find
 from stoker.app.jobs.signals import early_signal_text
@@ -84,9 +84,9 @@ class AttemptLine(Struct, frozen=True):
     reserved_bytes: int | None = None
     """Reserved on each GPU; null is all of it."""
     peak_vram_bytes: int | None = None
-    """The most that it held on one of its GPUs, if measured..."""
+    """The most that it held on one of its GPUs, if measured."""
     utilisation_percent: int | None = None
-    """... and how busy it kept them on average while it had them to itself."""
+    """How busy it kept its GPUs on average while it had them to itself."""
     vram_curve: list[tuple[float, int]] = []
     """Seconds since its start, and bytes on the GPU of which it held most."""
 
@@ -111,9 +111,9 @@ def _line(
     return AttemptLine(
         number=row.number,
         devices=[text_for_json(label) for label in device_labels(row.devices, facts.devices)],
-        assigned=exactly(row.assigned),
-        started=moment(row.started),
-        ended=moment(row.ended),
+        assigned=to_datetime(row.assigned),
+        started=to_datetime_or_none(row.started),
+        ended=to_datetime_or_none(row.ended),
         seconds=_seconds(row, seen or facts.now),
         exit_code=None if row.signal else row.code,
         signal=row.signal or None,
@@ -152,7 +152,7 @@ def event_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[Ev
     """All events since its submission."""
     needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
-        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, facts)))
+        EventLine(to_datetime(event.at), event_word(event), text_for_json(_detail(event, after, needs, facts)))
         for event, after in zip(events, _replayed(job, events), strict=True)
     ]
 
@@ -286,7 +286,7 @@ def read_jobs(
             details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
         now = facts.now
     reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
-    return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
+    return SelectedJobs(SCHEMA, to_datetime(now), simulated, reported)
 
 
 def _output(store: Store, job: Job) -> tuple[str, ...]:
@@ -325,7 +325,7 @@ def details_of(
         preferred=_labels(spec.resources.preferred, facts),
         gpu_type=text_for_json(spec.resources.model),
         after=[dependency_text(one, store.shown_id) for one in spec.after],
-        begin=moment(spec.begin),
+        begin=to_datetime_or_none(spec.begin),
         grace_seconds=spec.grace,
         retries=spec.retries,
         retry_on=list(spec.retry_on),
@@ -336,7 +336,7 @@ def details_of(
         signal=(ended.signal or None) if ended else None,
         note=text_for_json(ended.note) if ended else "",
         attempts=attempts,
-        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, facts)],
+        events=[EventLine(to_datetime(job.submitted), "submitted", ""), *event_lines(job, happened, facts)],
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, facts, secrets) if environment else None,
         early_signal="" if spec.signal is None else early_signal_text(spec.signal),

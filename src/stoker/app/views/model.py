@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from stoker.app.views.job import JobLine
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import JobStateName
 
 FEW = 4
 """How many jobs a terminal shows in full."""
@@ -168,7 +168,7 @@ class FailedJob(Struct, frozen=True):
     id: int
     label: str
     title: str
-    state: JobWord
+    state: JobStateName
     how: str
     """`exit 1`, `oom`, `timeout`."""
     ended: datetime

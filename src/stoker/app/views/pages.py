@@ -8,7 +8,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.history import read_past_page
 from stoker.app.views.job import JobLine, PastLine, ended_line, job_line
@@ -95,7 +95,7 @@ def jobs_page(
     else:
         lines = _in_order(facts, listing, offset)
     counts = counts_of_array(facts.store, chosen.array) if chosen.array else {}
-    return JobsPage(SCHEMA, exactly(facts.now), lines, page, _pages(total), total, counts)
+    return JobsPage(SCHEMA, to_datetime(facts.now), lines, page, _pages(total), total, counts)
 
 
 def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope, most: int) -> list[int]:
@@ -188,4 +188,6 @@ def history_page(paths: Paths, period: Period, page: int = 1) -> HistoryPage:
     """One page of the jobs that are over, the newest first."""
     lines, counts, hours = read_past_page(paths, period, LINES, (page - 1) * LINES)
     total = sum(counts.values())
-    return HistoryPage(HISTORY_SCHEMA, exactly(time.time()), lines, page, _pages(total), total, counts, round(hours, 6))
+    return HistoryPage(
+        HISTORY_SCHEMA, to_datetime(time.time()), lines, page, _pages(total), total, counts, round(hours, 6)
+    )

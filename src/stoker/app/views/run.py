@@ -11,7 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.failure import said_at_end
 from stoker.app.views.job import retry_text
@@ -129,7 +129,7 @@ def run_status(
     names = {job.id: recent.short_name(job) for job, _ in facts.active}
     return RunStatus(
         label=status.label,
-        at=exactly(facts.now),
+        at=to_datetime(facts.now),
         elapsed=facts.now - status.since,
         simulated=facts.simulated,
         logs=logs,
@@ -242,7 +242,7 @@ def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:
 
 
 def _iso(at: float | None) -> str | None:
-    return None if at is None else exactly(at).isoformat(timespec="milliseconds")
+    return None if at is None else to_datetime(at).isoformat(timespec="milliseconds")
 
 
 def _job_result(store: Store, job_id: int) -> JobResult:

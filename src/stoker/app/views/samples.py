@@ -8,7 +8,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.core.device import Reading
 from stoker.core.text import text_for_json
@@ -24,14 +24,15 @@ class Curves(Struct, frozen=True):
     """What was measured of a GPU: a value for each step of the period, null where nothing is known."""
 
     utilisation_percent: list[int | None]
-    """Means..."""
+    """Means."""
     used_bytes: list[int | None]
-    """... and largest values, of all processes,"""
+    """Largest values, of all processes."""
     reserved_bytes: list[int | None]
-    """for jobs of this queue,"""
+    """Largest values, for jobs of this queue."""
     temperature_celsius: list[int | None]
+    """Largest values."""
     power_watts: list[float | None]
-    """and again means."""
+    """Means."""
 
 
 class DeviceSamples(Struct, frozen=True):
@@ -66,7 +67,7 @@ class Steps(Struct, frozen=True):
 
     @property
     def start(self) -> datetime:
-        return exactly(self.first * MINUTE)
+        return to_datetime(self.first * MINUTE)
 
     @property
     def seconds(self) -> int:
@@ -96,7 +97,7 @@ def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
             )
             for device in facts.devices.values()
         ]
-        return GpuSamples(SCHEMA, exactly(facts.now), simulated, steps.start, steps.seconds, devices)
+        return GpuSamples(SCHEMA, to_datetime(facts.now), simulated, steps.start, steps.seconds, devices)
 
 
 def curves_of(facts: QueueFacts, steps: Steps) -> dict[str, Curves]:

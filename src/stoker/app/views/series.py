@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.job_details import AttemptLine, attempt_lines
 from stoker.core.job import Active, Job, id_text
@@ -57,7 +57,7 @@ def series_of(job: Job, facts: QueueFacts, paths: Paths) -> Series:
     steps = all("step" in report.values for report in last if report.values)
     return Series(
         SCHEMA,
-        exactly(facts.now),
+        to_datetime(facts.now),
         label=id_text(job),
         limit_bytes=_limit(job, facts),
         attempts=[_memory(line) for line in attempts if line.started is not None],

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker import __version__
-from stoker.app.jobs.local_time import exactly, midnight, moment
+from stoker.app.jobs.local_time import midnight, to_datetime, to_datetime_or_none
 from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts, jobs_by_device
 from stoker.app.views.job import JobLine, PastLine, job_line, past_line
@@ -147,7 +147,7 @@ def mark_of(value: Any) -> Mark | None:
     """A setting that a user made, such as a drained device."""
     if not isinstance(value, dict):
         return None
-    return Mark(text_for_json(str(value.get("note", ""))), moment(value.get("at")))
+    return Mark(text_for_json(str(value.get("note", ""))), to_datetime_or_none(value.get("at")))
 
 
 def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, settling: bool) -> DeviceLine:
@@ -184,7 +184,7 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
 
 def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None:
     if reading.drained_at is not None:
-        return Mark(DRAINED_FOR_ALL, exactly(reading.drained_at))
+        return Mark(DRAINED_FOR_ALL, to_datetime(reading.drained_at))
     return mark_of(facts.settings.get(drained_key(device.id)))
 
 
@@ -211,10 +211,10 @@ def _leases(device: Device, facts: QueueFacts) -> Iterator[LeaseLine]:
                 lease.process or lease.pid,
                 what,
                 claim.memory,
-                exactly(lease.since),
+                to_datetime(lease.since),
                 yours,
                 lease.job if lease.process else "",
-                moment(lease.until),
+                to_datetime_or_none(lease.until),
             )
 
 
@@ -278,7 +278,7 @@ def status_of(
         active, queued, counts = _matching(facts, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
-        at=exactly(facts.now),
+        at=to_datetime(facts.now),
         host=text_for_json(host),
         version=__version__,
         simulated=facts.simulated,
@@ -301,7 +301,7 @@ def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
     """When the queue will be empty; the engine's forecast may be older than the end of the last job."""
     if statuses.queue is None or not statuses.lives or not (counts.active or counts.waiting):
         return None
-    return moment(statuses.queue.empty)
+    return to_datetime_or_none(statuses.queue.empty)
 
 
 def _matching(
@@ -334,14 +334,14 @@ def engine_line(facts: QueueFacts) -> EngineLine:
     """The engine in the background now, or when it stopped."""
     status, lives = facts.statuses.queue, facts.statuses.lives
     paused = mark_of(facts.settings.get(paused_key(QUEUE)))
-    seen = moment(max((one.at for one in facts.statuses.current), default=None))
+    seen = to_datetime_or_none(max((one.at for one in facts.statuses.current), default=None))
     if status is None:
         return EngineLine(lives, seen=seen, paused=paused)
     return EngineLine(
         running=lives,
         pid=status.pid if lives else None,
         version=status.version,
-        since=moment(status.since) if lives else None,
+        since=to_datetime_or_none(status.since) if lives else None,
         seen=seen,
         trouble=text_for_json(status.trouble) if lives else "",
         draining=status.draining and lives,
@@ -399,7 +399,7 @@ def _runs_of(engine: str, facts: QueueFacts) -> Iterator[InterruptedRun]:
         label = text_for_json(facts.store.batch_label(batch)) or "a run"
         listed = ranges_text(ids)
         commands = f"stoker resume {listed}", f"stoker cancel {listed}"
-        yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
+        yield InterruptedRun(label, len(ids), to_datetime(submitted), *commands)
 
 
 def ranges_text(ids: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import GroupLine, UserLine
 from stoker.core.job import Active, resources_of
@@ -97,4 +97,4 @@ def _demanded(owner: str, demands: Iterable[Demand]) -> tuple[float | None, date
     if not own:
         return None, None, 0
     usage, since = max(demand.usage for demand in own), min(demand.since for demand in own)
-    return round(usage / 3600, 4), exactly(since), sum(demand.gpus for demand in own)
+    return round(usage / 3600, 4), to_datetime(since), sum(demand.gpus for demand in own)

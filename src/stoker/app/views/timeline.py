@@ -10,7 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import Counts
 from stoker.app.views.samples import Curves, Steps, curves_from, curves_of, steps_of
@@ -19,7 +19,7 @@ from stoker.core.amounts import resources_of_attempts
 from stoker.core.colours import colours_of
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import JobStateName
 from stoker.core.spec import Resources, amount_on
 from stoker.core.text import text_for_json, title_text
 from stoker.store import queries
@@ -47,7 +47,7 @@ class Bar(Struct, frozen=True):
     """The job's name or command."""
     group: str
     attempt: int
-    state: JobWord
+    state: JobStateName
     """How the attempt ended; `running`, or `queued` if it is expected."""
     start: datetime
     end: datetime | None
@@ -59,9 +59,9 @@ class Bar(Struct, frozen=True):
     used_bytes: int | None
     """The most that it held on one of its GPUs, if measured."""
     bottom: float
-    """Where it begins, as a part of the GPU's memory: bars that share a GPU are stacked..."""
+    """Where it begins, as a part of the GPU's memory: bars that share a GPU are stacked."""
     height: float
-    """... and how high it is."""
+    """Its height, as a part of the GPU's memory."""
 
 
 class Lane(Struct, frozen=True):
@@ -147,12 +147,12 @@ def timeline_of(
     lanes = list(_lanes(found, [one for one in ahead if one.start <= end], facts, steps))
     return Timeline(
         schema=SCHEMA,
-        at=exactly(now),
+        at=to_datetime(now),
         host=text_for_json(host_name()),
         simulated=facts.simulated,
         engine_running=facts.statuses.lives,
-        since=exactly(since),
-        until=exactly(end),
+        since=to_datetime(since),
+        until=to_datetime(end),
         expected_empty=expected_empty(facts.statuses, _counts(facts)),
         samples_start=steps.start,
         samples_step_seconds=steps.seconds,
@@ -276,9 +276,9 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
         group=text_for_json(ran.job.spec.group),
         attempt=ran.attempt.number,
         state=result_of_attempt(ran),
-        start=exactly(ran.started),
-        end=moment(ran.ended),
-        expected_end=moment(expected),
+        start=to_datetime(ran.started),
+        end=to_datetime_or_none(ran.ended),
+        expected_end=to_datetime_or_none(expected),
         reserved_bytes=reserved,
         used_bytes=max(live.peak if live else 0, ran.peak or 0) or None,
         bottom=0.0,
@@ -296,8 +296,8 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
         group=text_for_json(coming.job.spec.group),
         attempt=coming.job.attempts + 1,
         state="queued",
-        start=exactly(coming.start),
-        end=moment(coming.end),
+        start=to_datetime(coming.start),
+        end=to_datetime_or_none(coming.end),
         expected_end=None,
         reserved_bytes=coming.reserved,
         used_bytes=None,
@@ -307,7 +307,7 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
     return bar, Span(coming.start, coming.end or inf, height)
 
 
-def result_of_attempt(ran: Ran) -> JobWord:
+def result_of_attempt(ran: Ran) -> JobStateName:
     """How an attempt ended, in the words of job states."""
     attempt, state = ran.attempt, ran.job.state
     if ran.ended is None:

@@ -12,14 +12,14 @@ from statistics import median
 import msgspec
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly, midnight, moment
+from stoker.app.jobs.local_time import midnight, to_datetime, to_datetime_or_none
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.job import past_line
 from stoker.app.views.model import UserLine
 from stoker.app.views.summary import ledger_here, user_lines
 from stoker.core.amounts import VramMode
 from stoker.core.colours import colours_of
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import JobStateName
 from stoker.core.text import text_for_json
 from stoker.core.units import DAY
 from stoker.store import queries
@@ -63,7 +63,7 @@ class JobUsage(Struct, frozen=True):
     label: str
     title: str
     group: str
-    state: JobWord
+    state: JobStateName
     gpus: int
     ended: datetime
     wait_seconds: float | None
@@ -87,9 +87,9 @@ class Usage(Struct, frozen=True):
     user: str
     since: datetime | None
     gpu_hours: float
-    """Of all attempts; where several share a GPU, of each of them..."""
+    """Of all attempts; if several share a GPU, of each of them."""
     busy_gpu_hours: float
-    """... and here counted once."""
+    """Of all attempts; the time of several that share a GPU counts once."""
     saved_gpu_hours: float
     """The difference: what sharing saved at most against one job for each GPU."""
     outcomes: dict[str, int]
@@ -120,11 +120,11 @@ def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) 
     hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600
     return Usage(
         schema=SCHEMA,
-        at=exactly(facts.now),
+        at=to_datetime(facts.now),
         host=text_for_json(host_name()),
         simulated=facts.simulated,
         user=text_for_json(facts.user),
-        since=moment(period.since or None),
+        since=to_datetime_or_none(period.since or None),
         gpu_hours=round(hours, 4),
         busy_gpu_hours=round(busy, 4),
         saved_gpu_hours=round(max(0.0, hours - busy), 4),

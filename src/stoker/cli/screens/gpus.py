@@ -26,16 +26,16 @@ from stoker.core.units import ago_text, amount_text, count_text, short_size, siz
 if TYPE_CHECKING:
     from stoker.app.views.gpus import Gpus  # `status` does not need it
 
-LONGEST_BAR = 40
-SHORTEST_BAR = 8
-USUAL_BAR = 20
+MAX_BAR_COLUMNS = 40
+MIN_BAR_COLUMNS = 8
+USUAL_BAR_COLUMNS = 20
 """Columns of the memory bar on a terminal of 80; of the columns that a wider one has more, the bar gets a third."""
-UTILISATION_BAR = 4
+UTILISATION_BAR_COLUMNS = 4
 FIXED_COLUMNS = 60
 """Columns of a device's line besides the memory bar, with room for its users."""
-WIDE = 100
+WIDE_COLUMNS = 100
 """Columns from which on there is room for the power."""
-LEAST_JOBS = 16
+MIN_JOBS_COLUMNS = 16
 LEGENDS = (
     "MEMORY █ used ▒ reserved ▓ others ░ free",
     "█ used ▒ reserved ▓ others ░ free",
@@ -57,15 +57,15 @@ def device_table(
     columns = [
         Column("GPU", [Span(printable(device.label), "id") for device in shown], 9, most=12),
         _memory_column(shown, width),
-        Column("UTIL", _utilisation(shown, UTILISATION_BAR if width >= FIXED_COLUMNS else 0), 5, right=True),
+        Column("UTIL", _utilisation(shown, UTILISATION_BAR_COLUMNS if width >= FIXED_COLUMNS else 0), 5, right=True),
         Column("TEMP", [Span(or_dash(device.temperature_celsius, "{}°C")) for device in shown], 4, right=True),
     ]
-    if width >= WIDE and any(device.power_watts is not None for device in shown):
+    if width >= WIDE_COLUMNS and any(device.power_watts is not None for device in shown):
         columns.append(
             Column("POWER", [Span(or_dash(device.power_watts, "{:.0f}W")) for device in shown], 1, right=True)
         )
     who = [_who(device, now, speed=device.combined_speed if speeds else None) for device in shown]
-    lines = table_lines(columns, "JOBS", who, width, LEAST_JOBS)
+    lines = table_lines(columns, "JOBS", who, width, MIN_JOBS_COLUMNS)
     if hidden := devices[len(shown) :]:
         count = f" … {count_text(len(hidden), 'more GPU')}"
         long = f"{count}, {sum(bool(device.jobs) for device in hidden)} with jobs (stoker gpus)"
@@ -75,8 +75,10 @@ def device_table(
 
 def _memory_column(devices: Sequence[DeviceLine], width: int) -> Column:
     """Bars and amounts, below a title that explains the signs of the bar if there is room."""
-    bar = min(LONGEST_BAR, width - FIXED_COLUMNS, USUAL_BAR + (width - FIXED_COLUMNS - USUAL_BAR) // 3)
-    if bar < SHORTEST_BAR or not any(device.memory_bytes for device in devices):
+    bar = min(
+        MAX_BAR_COLUMNS, width - FIXED_COLUMNS, USUAL_BAR_COLUMNS + (width - FIXED_COLUMNS - USUAL_BAR_COLUMNS) // 3
+    )
+    if bar < MIN_BAR_COLUMNS or not any(device.memory_bytes for device in devices):
         bar = 0
     cells = memory_cells(devices, bar, LEAST_AMOUNT if bar else 0)
     room = max(sum(len(span.text) for span in cell) for cell in cells) if bar else 0
@@ -185,7 +187,7 @@ def marked(mark: Mark, default: str, now: float) -> str:
 
 # -- stoker gpus -----------------------------------------------------------------------------------
 
-LEAST_WHAT = 16
+MIN_WHAT_COLUMNS = 16
 NO_LIMIT = 10**9
 Other = tuple[str, str, str, str, str, str]
 """Device, owner, pid, memory, since, and what it is."""
@@ -244,5 +246,5 @@ def _others_table(others: list[Other], width: int) -> list[Line]:
         Column("SINCE", list(map(Span, moments)), 3, right=True),
     ]
     return table_lines(
-        columns, "OTHER JOBS AND PROCESSES", [(Span(printable(one)),) for one in what], width, LEAST_WHAT
+        columns, "OTHER JOBS AND PROCESSES", [(Span(printable(one)),) for one in what], width, MIN_WHAT_COLUMNS
     )

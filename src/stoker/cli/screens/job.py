@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from stoker.app.views.job import JobFacts, PastLine
     from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
-LABEL = 11
-PROGRESS = 20
+LABEL_COLUMNS = 11
+PROGRESS_COLUMNS = 20
 """Columns of the progress bar."""
-CURVE = 32
+CURVE_COLUMNS = 32
 """Columns of the curve that shows what an attempt held over time."""
 _ASKED = {"all": "whole", "auto": "learnt memory (auto)"}
-LEAST_NOTE = 10
-LEAST_NAME = 20
+MIN_NOTE_COLUMNS = 10
+MIN_NAME_COLUMNS = 20
 """Columns of the name and the note of an ended job."""
 
 
@@ -115,7 +115,7 @@ def _option(value: Value) -> str:
 def _progress(details: JobDetails) -> str:
     if details.progress is None:
         return ""
-    return progress_text(details.progress, PROGRESS)
+    return progress_text(details.progress, PROGRESS_COLUMNS)
 
 
 def _expected(details: JobDetails, now: float) -> str:
@@ -189,15 +189,19 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
     ]
     notes = [(Span(printable(one.note) or "-"),) for one in attempts]
-    return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
+    return table_lines(columns, "NOTE", notes, width, MIN_NOTE_COLUMNS)
 
 
 def _curves_and_logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Line]:
     numbers = {one.number: f" {one.number}" if len(attempts) > 1 else "" for one in attempts}
     for one in attempts:
-        if curve := sparkline(one.vram_curve, CURVE):
+        if curve := sparkline(one.vram_curve, CURVE_COLUMNS):
             most = f" up to {size_text(one.peak_vram_bytes)} in {watch_text(one.vram_curve[-1][0])}"
-            yield Span(f" {'memory' + numbers[one.number]:{LABEL}}", "faint"), Span(curve, "good"), Span(most, "faint")
+            yield (
+                Span(f" {'memory' + numbers[one.number]:{LABEL_COLUMNS}}", "faint"),
+                Span(curve, "good"),
+                Span(most, "faint"),
+            )
     for one in attempts:
         for label, path in (("log", one.log), ("errors", one.errors)):
             if path:
@@ -221,10 +225,10 @@ def _vram(attempt: AttemptLine) -> str:
 
 def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
     """A label and as many lines as the value takes."""
-    room = max(10, width - LABEL - 1)
+    room = max(10, width - LABEL_COLUMNS - 1)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     for number, part in enumerate(parts):
-        yield Span(f" {label if number == 0 else '':{LABEL}}", "faint"), Span(part)
+        yield Span(f" {label if number == 0 else '':{LABEL_COLUMNS}}", "faint"), Span(part)
 
 
 def render_jobs(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
@@ -258,7 +262,7 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
     names = [title_of(job) for job in jobs]
     last = [(Span(name), *_note(job, job.failure or job.note)) for job, name in zip(jobs, names, strict=True)]
     columns = job_columns(ENDED_TABLE, jobs, now, width)
-    return table_lines(columns, "NAME / NOTE", last, width, LEAST_NAME, fit=fit_titles(names))
+    return table_lines(columns, "NAME / NOTE", last, width, MIN_NAME_COLUMNS, fit=fit_titles(names))
 
 
 def _note(job: JobFacts, text: str) -> Line:
@@ -283,7 +287,7 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
 def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
     """By end; jobs whose ends look the same are in the order of their ids."""
     jobs = sorted(past, key=lambda job: (job.ended.timestamp() // 60, job.id))
-    least = max(LEAST_NAME, width * 2 // 5) if any(job.note for job in jobs) else LEAST_NAME
+    least = max(MIN_NAME_COLUMNS, width * 2 // 5) if any(job.note for job in jobs) else MIN_NAME_COLUMNS
     names = [title_of(job) for job in jobs]
     notes = [_past_name(job, name) for job, name in zip(jobs, names, strict=True)]
     columns = job_columns(HISTORY_TABLE, jobs, now, width)

@@ -13,10 +13,10 @@ from stoker.core.outcomes import ACTIVE
 from stoker.core.text import printable, without_common_leads
 from stoker.core.units import ago_text, count_text
 
-LONGEST_ID = 18
+MAX_ID_COLUMNS = 18
 """Columns of an id on a narrow screen."""
-LEAST_JOB = 20
-LEAST_WHY = 16
+MIN_JOB_COLUMNS = 20
+MIN_WHY_COLUMNS = 16
 MOST_FAILURES = 3
 
 
@@ -27,8 +27,8 @@ def job_table(
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
     longest = max(cells("ID"), max((cells(job.label) for job in jobs), default=0))
-    states = max((len(job.state) for job in jobs), default=0)
-    wide = {"ID": min(longest, max(LONGEST_ID, width // 5)), "STATE": states}
+    states = max(cells("STATE"), max((len(job.state) for job in jobs), default=0))
+    wide = {"ID": min(longest, max(MAX_ID_COLUMNS, width // 5)), "STATE": states}
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)
     other_lines = _queued_table(others, now, width, wide, with_header=with_header) if others else []
@@ -63,7 +63,7 @@ def _cell(column: JobColumn, job: JobFacts, terminal: Terminal) -> Line:
 
 def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: Mapping[str, int]) -> list[Line]:
     columns = job_columns(ACTIVE_TABLE, jobs, now, width, wide)
-    return table_lines(columns, "JOB", [_title_and_note(job) for job in jobs], width, LEAST_JOB, fit=_fit)
+    return table_lines(columns, "JOB", [_title_and_note(job) for job in jobs], width, MIN_JOB_COLUMNS, fit=_fit)
 
 
 def _queued_table(
@@ -73,7 +73,7 @@ def _queued_table(
     most = max(16, (width - 32) // 2)
     titles = Column("JOB", [Span(clip_middle(title_of(job), most)) for job in jobs], 10, most=most)
     columns = [*job_columns(names, jobs, now, width, wide), titles]
-    return table_lines(columns, "WHY", [(Span(_why(job)),) for job in jobs], width, LEAST_WHY)
+    return table_lines(columns, "WHY", [(Span(_why(job)),) for job in jobs], width, MIN_WHY_COLUMNS)
 
 
 def title_of(job: JobFacts) -> str:
@@ -172,4 +172,4 @@ def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> lis
         Column("", [Span(ago_text(job.ended.timestamp(), now), "faint") for job in failures], 2),
         Column("", [Span(name, "faint") for name in names], 5, most=most),
     ]
-    return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, LEAST_WHY)
+    return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, MIN_WHY_COLUMNS)

@@ -32,12 +32,10 @@ from stoker.core.units import ago_text, span_text
 NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
 OLD_SECONDS = 5.0
 """Age from which on the screen tells how old the readings of the GPUs are."""
-ROOMY = 14
+ROOMY_LINES = 14
 """Lines from which on there are empty ones between the parts."""
-WIDE = 100
+WIDE_COLUMNS = 100
 """Columns from which on names get a column of their own and speeds are shown."""
-LEAST_WHY = 24
-LONGEST_NAME = 24
 
 
 def render_status(status: Status, width: int, height: int | None, sim: str = "") -> list[Line]:
@@ -45,11 +43,11 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     now = status.at.timestamp()
     room = (height or 10**9) - 2  # the last line, and the prompt that follows
     top = [_heading(status, width), *_note_lines(status)]
-    gap = [EMPTY] if room >= ROOMY else []
+    gap = [EMPTY] if room >= ROOMY_LINES else []
     room -= len(top) + 2 * len(gap)
     listed = listed_jobs(status)
     least_jobs = min(len(listed), 3) + 1 if listed else 1
-    devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE)
+    devices = device_table(status.devices, now, width, room - least_jobs, speeds=width >= WIDE_COLUMNS)
     if status.groups or status.users:
         return _summary(status, width, room + 1)
     room -= len(devices)

@@ -9,8 +9,8 @@ from stoker.cli.screens.text import Column, Line, Span, or_dash, table_lines
 from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text, short_size
 
-LEAST_LIMIT = 5
-LEAST_SINCE = 8
+MIN_LIMIT_COLUMNS = 5
+MIN_SINCE_COLUMNS = 8
 
 
 def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
@@ -22,7 +22,7 @@ def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
         Column("HELD", [Span(str(one.held)) for one in groups], 3, right=True),
         Column("GPUS", [Span(str(one.gpus)) for one in groups], 5, right=True),
     ]
-    return table_lines(columns, "LIMIT", [(Span(or_dash(one.limit)),) for one in groups], width, LEAST_LIMIT)
+    return table_lines(columns, "LIMIT", [(Span(or_dash(one.limit)),) for one in groups], width, MIN_LIMIT_COLUMNS)
 
 
 def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
@@ -39,7 +39,7 @@ def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
         Column("COULD USE", [Span(_usable(user)) for user in users], 5, right=True),
         Column("USED LATELY", [Span(or_dash(user.recent_gpu_hours, "{:.2f} GPU-h")) for user in users], 3, right=True),
     ]
-    return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, LEAST_SINCE)
+    return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, MIN_SINCE_COLUMNS)
 
 
 def _waiting(user: UserLine) -> str:

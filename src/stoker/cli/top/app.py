@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks whether something changed."""
 READ_SECONDS = {"samples": 30.0, "timeline": 3.0, "history": 2.0}
 """Least seconds between two reads of what is not in the feed."""
-SPLIT = 110
+SPLIT_COLUMNS = 110
 """Columns from which on the details stand beside the table."""
 
 
@@ -135,14 +135,14 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # after Ctrl-Z it is empty
-        self._pane_open = self.size.width >= SPLIT
+        self._pane_open = self.size.width >= SPLIT_COLUMNS
         self._show_tab()
         self._show_status()
         self._watch()
         self._follow()
 
     def on_resize(self, event: events.Resize) -> None:
-        split = event.size.width >= SPLIT
+        split = event.size.width >= SPLIT_COLUMNS
         self._body.set_class(split, "split")
         self._pane.ruled = not split
         self._show_all()
@@ -266,7 +266,7 @@ class Top(App[None]):
 
     @on(JobTable.Chosen)
     def _chosen_job(self) -> None:
-        if self._pane_open and self.size.width >= SPLIT:
+        if self._pane_open and self.size.width >= SPLIT_COLUMNS:
             self._pane.focus()
             return
         self._pane_open = not self._pane_open
@@ -297,7 +297,7 @@ class Top(App[None]):
         """Close what was opened last: the filter, then the details, then the tags."""
         if self._chosen.text:
             self._filter("")
-        elif self._pane_open and self.size.width < SPLIT:
+        elif self._pane_open and self.size.width < SPLIT_COLUMNS:
             self._pane_open = False
             self._show_tab()
         else:

@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at the log."""
 DETAILS_SECONDS = 3.0
 """Least seconds between two reads of the job."""
-ROOMY = 18
+ROOMY_LINES = 18
 """Lines of a pane from which on there is room for all facts of a job above its log."""
 
 
@@ -164,7 +164,7 @@ def _log_title(details: JobDetails, log: str) -> str:
 
 def detail_lines(details: JobDetails, width: int, height: int) -> list[Line]:
     """The most important facts of a job, shorter than `stoker status ID`; in a low pane only three lines of them."""
-    lines = _few_facts(details, width) if height < ROOMY else _facts(details, width)
+    lines = _few_facts(details, width) if height < ROOMY_LINES else _facts(details, width)
     return [clipped(line, width) for line in lines]
 
 

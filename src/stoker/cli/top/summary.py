@@ -32,9 +32,9 @@ from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
 
 TWO_COLUMNS = 100
-"""Width from which on GPUs stand side by side; with more than four of them..."""
+"""Width from which on GPUs stand side by side."""
 TWO_SHORT_COLUMNS = 76
-"""... already this one."""
+"""The same for more than four GPUs."""
 OLD_SECONDS = 15.0
 """Age from which on readings are said to be old."""
 

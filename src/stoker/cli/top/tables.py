@@ -23,7 +23,7 @@ from stoker.cli.top.widgets import strip_of
 from stoker.core.text import printable
 from stoker.core.units import count_text
 
-LEAST_NAME = 16
+MIN_NAME_COLUMNS = 16
 Order = Literal["start", "id", "name", "state", "memory", "time"]
 ORDERS: tuple[Order, ...] = ("start", "id", "name", "state", "memory", "time")
 
@@ -38,7 +38,7 @@ class Table(NamedTuple):
 def _table(columns: Sequence[Column], title: str, last: Sequence[Line], width: int) -> Table:
     """Each line of the last column begins with the name of a job."""
     fit = fit_titles([line[0].text for line in last])
-    header, *lines = table_lines(columns, title, last, width - 1, LEAST_NAME, fit=fit)
+    header, *lines = table_lines(columns, title, last, width - 1, MIN_NAME_COLUMNS, fit=fit)
     return Table(header, lines)
 
 

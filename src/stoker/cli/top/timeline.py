@@ -6,7 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.local_time import clock_text, exactly
+from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.app.views.timeline import Timeline
 from stoker.cli.screens.text import Span
 from stoker.cli.screens.timeline import LEGEND, chart_lines
@@ -58,9 +58,9 @@ class TimelineChart(Lines):
         if self._timeline is None:
             self._fit_period(found, now)
             span = self._span
-            found = replace(found, since=exactly(end - span))
+            found = replace(found, since=to_datetime(end - span))
         until = min(found.until.timestamp(), now + span) if not self._shift else end
-        self._timeline = replace(found, until=exactly(until))
+        self._timeline = replace(found, until=to_datetime(until))
         self.draw()
 
     def _fit_period(self, found: Timeline, now: float) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job, OnHold, Waiting, needs_exclusive
 from stoker.core.learning import Learnt, estimated
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import JobStateName
 from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, OutOfResources
 from stoker.core.spec import Blocked, Dependency, NeverSatisfied, Outcome, Resources, judge
 
@@ -278,13 +278,13 @@ def why_not_eligible(
     return OutOfResources(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
 
 
-def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
+def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobStateName:
     """The word for a job that waits: queued, blocked by another job, or scheduled for later."""
     hindered = why_not_eligible(job, now, outcome) if is_gated(job) else None
     return "queued" if hindered is None else queued_word(job, hindered)
 
 
-def queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
+def queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobStateName:
     """The same, if the hindrance is known."""
     if isinstance(job.state, OnHold):
         return "held"

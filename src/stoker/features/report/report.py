@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly
+from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.failure import last_lines
 from stoker.app.views.job import PastLine, past_line
@@ -110,12 +110,12 @@ def _report(facts: QueueFacts, jobs: Sequence[Job], title: str, period: Period |
     failed = [line for line in reversed(ended) if line.state in FAILURES]
     return Report(
         schema=SCHEMA,
-        at=exactly(facts.now),
+        at=to_datetime(facts.now),
         host=text_for_json(host_name()),
         simulated=facts.simulated,
         title=title,
-        since=exactly(since),
-        until=exactly(facts.now if until is None else until),
+        since=to_datetime(since),
+        until=to_datetime(facts.now if until is None else until),
         outcomes=dict(Counter(line.state for line in ended)),
         open=len(jobs) - len(ended),
         left_out=max(0, left_out),

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.config import Config, config_here
 from stoker.app.jobs.dry_run import expected_end
-from stoker.app.jobs.local_time import clock_text, exactly
+from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.cli.console import say
 from stoker.cli.output_options import write_json
 from stoker.core.job import Job, Waiting
@@ -81,7 +81,7 @@ def estimate_sweep(paths: Paths, config: Config, prepared: SweepPlan, store: Sto
         seconds_per_trial=mean,
         from_limit=bool(durations) and not learnt,
         gpu_hours=None if mean is None else mean * gpus * sweep.trials / 3600,
-        end=None if end is None else exactly(round(end)),
+        end=None if end is None else to_datetime(round(end)),
         why_no_end=why,
     )
 

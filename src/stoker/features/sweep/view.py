@@ -12,7 +12,7 @@ from statistics import fmean, median
 
 from msgspec import Struct
 
-from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job, state_word
@@ -197,7 +197,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
     ]
     view = SweepView(
         schema=SCHEMA,
-        at=exactly(now),
+        at=to_datetime(now),
         host=host_name(),
         simulated=simulated,
         id=stored.id,
@@ -208,7 +208,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         command=text_for_json(sweep.command.text),
         objectives=[ObjectiveView(objective.name, objective.goal, objective.source_text) for objective in objectives],
         pruners=list(sweep.pruners),
-        created=exactly(stored.created),
+        created=to_datetime(stored.created),
         total=sweep.trials,
         counts=dict(Counter(trial.state for trial in trials)),
         best=best_points(trials, objectives, sweep.repeat),
@@ -300,8 +300,8 @@ def _trial(
         params=row.params,
         values=dict(current.values) if current else {},
         step=steps[-1][0] if steps else None,
-        started=moment(spent.started) if spent else None,
-        ended=moment(row.ended),
+        started=to_datetime_or_none(spent.started) if spent else None,
+        ended=to_datetime_or_none(row.ended),
         seconds=None if seconds is None else round(seconds, 3),
         gpu_hours=round(((spent.gpu_seconds if spent else 0.0) + lately) / 3600, 6),
         message=text_for_json(current.message) if current else "",
@@ -342,7 +342,7 @@ def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
         method=sweep.method,
         total=sweep.trials,
         counts=dict(counts),
-        created=exactly(stored.created),
+        created=to_datetime(stored.created),
         objective=objectives[0].name if objectives else "",
         best=best.values[objectives[0].name] if best else None,
         params=best.params if best else {},

@@ -11,7 +11,7 @@ from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.cli.screens.job import render_details, render_jobs
 from stoker.cli.screens.text import line_cells
-from stoker.core.learning import LEAST
+from stoker.core.learning import LEAST_BYTES
 from support.views import GIB, NOW, a_line, texts
 
 EVIL = "a\x1b[31mb\nc\x07\u202ed"
@@ -113,7 +113,7 @@ def test_everything_is_told() -> None:
     [
         ({"vram_mode": "auto", "reserved_bytes": None}, "not known yet: the first run is exclusive, to measure it"),
         ({"vram_mode": "auto", "reserved_bytes": 7 * GIB}, "7.0G to be reserved"),
-        ({"vram_mode": "auto", "reserved_bytes": LEAST}, "512M to be reserved: earlier runs used less"),
+        ({"vram_mode": "auto", "reserved_bytes": LEAST_BYTES}, "512M to be reserved: earlier runs used less"),
         ({"devices": ["0"], "reserved_bytes": 7 * GIB, "held_bytes": 5 * GIB}, "7.0G reserved, 5.0G in use"),
         ({"devices": ["0"], "reserved_bytes": None, "peak_vram_bytes": GIB}, "exclusive, peak 1.0G"),
         ({"devices": ["0"], "utilisation_percent": 40}, "12.0G reserved, GPU 40% busy"),

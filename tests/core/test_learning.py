@@ -9,9 +9,9 @@ from msgspec import structs
 
 from stoker.core.learning import (
     CURVE,
-    GRAIN,
+    GRAIN_BYTES,
     KEPT,
-    LEAST,
+    LEAST_BYTES,
     MIB,
     Learnt,
     MeasuredUse,
@@ -128,8 +128,8 @@ def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
         learnt = observe_use(learnt, "A100", peak=peak)
     ((model, size),) = estimated(Resources(auto=True), learnt, 15).predicted
     assert model == "A100"
-    assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN
-    assert size % GRAIN == 0
+    assert 3.45 * GIB <= size < 3.45 * GIB + GRAIN_BYTES
+    assert size % GRAIN_BYTES == 0
 
 
 def test_work_without_gpu_memory_is_known_after_two_runs() -> None:
@@ -138,7 +138,7 @@ def test_work_without_gpu_memory_is_known_after_two_runs() -> None:
     for peak in (0, 0, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)
         amounts.append(dict(estimated(Resources(auto=True), learnt, 0).predicted).get("A100"))
-    assert amounts == [None, LEAST, GIB]
+    assert amounts == [None, LEAST_BYTES, GIB]
 
 
 def test_another_gpu_model_is_unknown() -> None:

@@ -19,7 +19,7 @@ from stoker.core.errors import UsageError
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
 from stoker.ledger.demands import KIND, decoded, encoded
-from stoker.ledger.files import SIZE_LIMIT, owner_name
+from stoker.ledger.files import MOST_BYTES, owner_name
 from support import ledger_programs as programs
 from support.ledger_files import is_free, lease_name, planted, taken
 from support.users import User, made_users, next_line, reachable_directory, running_as
@@ -47,7 +47,7 @@ BAD = {
     "no process": GOOD.replace('"pid":1', '"pid":4194305'),
     "endless usage": GOOD.replace("2.5", "1e300"),
     "says who it is": GOOD.replace('"pid":1', '"pid":1,"uid":0'),
-    "too large": GOOD.replace("work", "w" * SIZE_LIMIT),
+    "too large": GOOD.replace("work", "w" * MOST_BYTES),
 }
 MINE = Demand(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
 

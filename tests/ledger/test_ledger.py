@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from stoker.core.errors import UsageError
 from stoker.core.lease import Claim
 from stoker.ledger import HeldLease, Ledger, LedgerUnusable, find_ledger, prepare_ledger
-from stoker.ledger.files import SIZE_LIMIT
+from stoker.ledger.files import MOST_BYTES
 from support import ledger_programs as programs
 from support.ledger_files import BAD, GOOD, ROOM, is_free, lease_name, planted, promises_hold, steps, taken
 from support.users import User, finish, made_users, next_line, reachable_directory, run_as, running_as
@@ -153,7 +153,7 @@ class TestClaiming:
         assert len(lease.what) == 200
         ledger.release(held)
 
-    @pytest.mark.parametrize("claims", [(Claim("\udcff"),), (Claim("A" * SIZE_LIMIT),), (Claim("A", -1),)])
+    @pytest.mark.parametrize("claims", [(Claim("\udcff"),), (Claim("A" * MOST_BYTES),), (Claim("A", -1),)])
     def test_unreadable_claims_are_refused(self, ledger: Ledger, claims: tuple[Claim, ...]) -> None:
         """What readers would refuse is never written."""
         with pytest.raises(UsageError, match="cannot be leased"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.runner.journal import (
     NOTE_LIMIT,
-    SIZE,
+    SIZE_BYTES,
     AttemptExited,
     AttemptReturned,
     AttemptStarted,
@@ -84,8 +84,8 @@ def test_space_is_set_aside(tmp_path: Path) -> None:
     """All of the journal's blocks are there before the first record, and nobody else can read them."""
     with writing(tmp_path / "journal"):
         status = (tmp_path / "journal").stat()
-    assert status.st_size == SIZE
-    assert status.st_blocks * 512 >= SIZE
+    assert status.st_size == SIZE_BYTES
+    assert status.st_blocks * 512 >= SIZE_BYTES
     assert status.st_mode & 0o777 == 0o600
 
 
@@ -148,16 +148,16 @@ def test_more_than_one_reading(tmp_path: Path) -> None:
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
         os.pwrite(journal, b"".join(map(line_of, every)), 0)
         assert reader.news() == every
-        assert reader.offset > SIZE
+        assert reader.offset > SIZE_BYTES
 
 
 def test_nearly_full(tmp_path: Path) -> None:
     """A journal says that it is nearly full while there is still room for what is under way."""
     line = line_of(STARTED) + line_of(ENDED)
     with writing(tmp_path / "journal") as journal, reading(tmp_path / "journal") as reader:
-        os.pwrite(journal, line * (SIZE // 2 // len(line)), 0)
+        os.pwrite(journal, line * (SIZE_BYTES // 2 // len(line)), 0)
         reader.news()
         assert not reader.nearly_full
-        os.pwrite(journal, line * (SIZE * 4 // 5 // len(line)), 0)
+        os.pwrite(journal, line * (SIZE_BYTES * 4 // 5 // len(line)), 0)
         reader.news()
         assert reader.nearly_full

@@ -15,7 +15,7 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.runner.interface import WorkerLost
-from stoker.runner.journal import SIZE, AttemptExited, AttemptReturned, AttemptStarted
+from stoker.runner.journal import SIZE_BYTES, AttemptExited, AttemptReturned, AttemptStarted
 from support.disk import fill, small_disk
 from support.local import Yard, end, engine_process, holders, lives, wait_pid, yard
 from support.reaper import is_alive
@@ -392,7 +392,7 @@ class TestTroubles:
         works.wait_over(f"{2 * attempts}.1")
         ends = [record.attempt for record in works.said[worker] if isinstance(record, AttemptExited)]
         assert ends == [f"{number}.1" for number in range(1, 2 * attempts + 1)]
-        assert (works.workers / worker / "journal").stat().st_size > SIZE
+        assert (works.workers / worker / "journal").stat().st_size > SIZE_BYTES
 
     def test_large_environment(self, works: Yard) -> None:
         """An environment larger than a socket takes at once arrives, although the worker has nothing to say yet."""

@@ -18,7 +18,7 @@ import pytest
 
 from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
-from stoker.runner.worker import LINGER
+from stoker.runner.worker import LINGER_SECONDS
 from support.local import Yard, lives, wait_pid, yard
 from support.wait import wait_until
 
@@ -204,7 +204,7 @@ class TestTimeLimit:
         over = works.wait_over()
         times = works.process_of(worker).cpu_times()
         assert (over.code, over.why) == (6, "exited")
-        assert times.user + times.system < LINGER / 3
+        assert times.user + times.system < LINGER_SECONDS / 3
 
 
 class TestLeftovers:

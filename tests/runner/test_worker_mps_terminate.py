@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stoker.runner.journal import AttemptExited, AttemptReturned
-from stoker.runner.worker import MPS_TERMINATE_TIMEOUT
+from stoker.runner.worker import MPS_TERMINATE_SECONDS
 from support.local import Yard, lives, wait_pid, yard
 from support.wait import wait_until
 
@@ -86,7 +86,7 @@ def test_hangs(works: Yard) -> None:
     said = [type(record) for record in works.said[worker] if isinstance(record, AttemptReturned | AttemptExited)]
     assert said == [AttemptReturned, AttemptExited], "it heard nothing while the program hung"
     assert over.signal == signal.SIGKILL
-    assert over.at - asked >= MPS_TERMINATE_TIMEOUT - 0.1
+    assert over.at - asked >= MPS_TERMINATE_SECONDS - 0.1
 
 
 def _program(works: Yard, text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.core.lease import Claim
 from stoker.ledger import HeldLease, Ledger
-from stoker.ledger.files import SIZE_LIMIT
+from stoker.ledger.files import MOST_BYTES
 
 GOOD = '{"version":1,"claims":[{"name":"A"}],"pid":1,"what":"work","since":1.0}'
 BAD = {
@@ -38,7 +38,7 @@ BAD = {
     "negative memory": GOOD.replace('{"name":"A"}', '{"name":"A","memory":-5}'),
     "no share": GOOD.replace('{"name":"A"}', '{"name":"A","share":0}'),
     "claim without fields": GOOD.replace('{"name":"A"}', '"A"'),
-    "too large": GOOD.replace("work", "w" * SIZE_LIMIT),
+    "too large": GOOD.replace("work", "w" * MOST_BYTES),
 }
 
 ROOM = {"A": 12}

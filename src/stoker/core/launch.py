@@ -21,13 +21,13 @@ _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 _FRACTION = "per_process_memory_fraction"
 _FRACTION_SETTING = rf"{_FRACTION}:[\d.]+,?"
 _PARTS = 10_000
-NOTIFICATION_LIMIT = 60.0
+NOTIFICATION_SECONDS = 60.0
 """Seconds; a server that does not answer must not keep the engine alive."""
 _LABEL = 40
 _FILE_NAME = 120
 """Bytes of a name in a path; the file system takes 255 for all of it."""
 _PLACEHOLDER = "%([jAalxu%])"
-ON_FINISH_LIMIT = 600.0
+ON_FINISH_SECONDS = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
@@ -285,7 +285,7 @@ def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob
         environment=job.spec.environment,
         extra_env=job.spec.extra_env,
         umask=job.spec.umask,
-        limit=ON_FINISH_LIMIT,
+        limit=ON_FINISH_SECONDS,
         out=out,
         role="hook",
     )
@@ -302,7 +302,7 @@ def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
         resources=Resources(gpus=0),
         environment=job.spec.environment,
         umask=job.spec.umask,
-        limit=NOTIFICATION_LIMIT,
+        limit=NOTIFICATION_SECONDS,
         grace=2.0,
         out=out,
         role="hook",

@@ -16,9 +16,9 @@ from stoker.core.spec import Command, JobSpec, Resources, Trial
 
 KEPT = 9
 """Newest runs that are kept."""
-GRAIN = 64 * 2**20
+GRAIN_BYTES = 64 * 2**20
 """Bytes to which estimates are rounded up, so that small differences do not make different kinds."""
-LEAST = 512 * 2**20
+LEAST_BYTES = 512 * 2**20
 """Bytes that an estimate has at least: about what a process takes that begins to use a GPU."""
 ZERO_RUNS = 2
 """Runs without any GPU memory after which the work is known to need none."""
@@ -100,7 +100,7 @@ def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0)
     if not resources.auto:
         return replace(resources, loads=loads, floor=floor)
     peaks = [(model, peak) for model, runs in sorted(learnt.models.items()) if (peak := _peak(runs)) is not None]
-    predicted = tuple((model, max(LEAST, rounded_up(peak * (100 + margin) // 100))) for model, peak in peaks)
+    predicted = tuple((model, max(LEAST_BYTES, rounded_up(peak * (100 + margin) // 100))) for model, peak in peaks)
     return replace(resources, predicted=predicted, loads=loads, floor=floor)
 
 
@@ -111,7 +111,7 @@ def _peak(runs: Runs) -> int | None:
 
 
 def rounded_up(size: int) -> int:
-    return -(-size // GRAIN) * GRAIN
+    return -(-size // GRAIN_BYTES) * GRAIN_BYTES
 
 
 def kind_of(command: Command, spec: JobSpec, trial: Trial | None = None) -> str:

@@ -16,10 +16,10 @@ from stoker.devices.simulated import SimulatedDevices
 
 FIRST_ANSWER_SECONDS = 20.0
 """A driver that was just loaded may take this long to answer for the first time."""
-SOONEST = 2.0
+SHORTEST_SEARCH_SECONDS = 2.0
 """Seconds between two searches for a driver right after the start. Later it is a quarter of the time since the
 start."""
-LATEST = 30.0
+LONGEST_SEARCH_SECONDS = 30.0
 """Seconds between two searches at most."""
 NO_GPU = "none"
 """Id of the slot whose word is empty: its jobs see no GPU."""
@@ -190,7 +190,7 @@ class LateDevices:
 
     variables: Mapping[str, str] = {}
 
-    def __init__(self, named: Sequence[str], reason: str, soonest: float = SOONEST) -> None:
+    def __init__(self, named: Sequence[str], reason: str, soonest: float = SHORTEST_SEARCH_SECONDS) -> None:
         """`reason` says why there are none at first."""
         self._named = tuple(named)
         self._reason = reason
@@ -203,7 +203,7 @@ class LateDevices:
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         """The devices of the driver, or no device and a note why."""
         self._since = now if self._since is None else self._since
-        self._driver.restart_after = max(self._soonest, min(LATEST, (now - self._since) / 4))
+        self._driver.restart_after = max(self._soonest, min(LONGEST_SEARCH_SECONDS, (now - self._since) / 4))
         if not self._has_library(now):
             return Snapshot(now, (), note=self._reason)
         snapshot = self._driver.snapshot(now, newer_than)

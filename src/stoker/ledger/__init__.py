@@ -17,15 +17,15 @@ from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import demands, drains, leases, notices
 from stoker.ledger.demands import HeldDemand
-from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
+from stoker.ledger.files import MOST_BYTES, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
 from stoker.ledger.notices import HeldNotice, LedgerNotice
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
 __all__ = [
+    "MOST_BYTES",
     "PLACES",
-    "SIZE_LIMIT",
     "WHAT_LIMIT",
     "HeldDemand",
     "HeldLease",

@@ -10,7 +10,7 @@ import msgspec
 
 from stoker.ledger.files import (
     FAULTS_OF_THE_FILE,
-    SIZE_LIMIT,
+    MOST_BYTES,
     InvalidFile,
     Moment,
     opened,
@@ -36,7 +36,7 @@ def read(directory: int) -> dict[str, float]:
                 raise InvalidFile(f"it belongs to {owner_name(status.st_uid)}, and only root drains devices for all")
             if not stat.S_ISREG(status.st_mode):
                 raise InvalidFile("not a file of Stoker")
-            return dict(_decoder.decode(within_limit(os.read(fd, SIZE_LIMIT + 1))))
+            return dict(_decoder.decode(within_limit(os.read(fd, MOST_BYTES + 1))))
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-SIZE_LIMIT = 64 * 1024
+MOST_BYTES = 64 * 1024
 WHAT_LIMIT = 200
 MOST_GPUS = 4096
 """More GPUs than any machine has; a larger number is a mistake or malice."""
@@ -108,6 +108,6 @@ def purpose(text: str) -> str:
 
 def within_limit(contents: bytes) -> bytes:
     """The contents, unless they exceed the limit of readers."""
-    if len(contents) > SIZE_LIMIT:
-        raise InvalidFile(f"larger than {SIZE_LIMIT} bytes")
+    if len(contents) > MOST_BYTES:
+        raise InvalidFile(f"larger than {MOST_BYTES} bytes")
     return contents

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from stoker.ledger.files import (
     FAULTS_OF_THE_FILE,
-    SIZE_LIMIT,
+    MOST_BYTES,
     InvalidFile,
     opened,
     owner_name,
@@ -208,7 +208,7 @@ def _examine(
     if sizes[uid] + status.st_size > OWNER_BYTES:
         raise InvalidFile(f"its owner has more than {OWNER_BYTES:,} bytes")
     sizes[uid] += status.st_size
-    return within_limit(os.read(fd, SIZE_LIMIT + 1)), uid
+    return within_limit(os.read(fd, MOST_BYTES + 1)), uid
 
 
 def _check_file(name: str, status: os.stat_result) -> None:
@@ -223,5 +223,5 @@ def _check_file(name: str, status: os.stat_result) -> None:
 def _check_size(status: os.stat_result) -> None:
     if status.st_size == 0:
         raise InvalidFile("it is empty")
-    if status.st_size > SIZE_LIMIT:
-        raise InvalidFile(f"larger than {SIZE_LIMIT} bytes")
+    if status.st_size > MOST_BYTES:
+        raise InvalidFile(f"larger than {MOST_BYTES} bytes")

@@ -12,17 +12,17 @@ import stat
 from collections.abc import Collection
 from typing import NamedTuple
 
-SIZE = 1 << 20
+SIZE_BYTES = 1 << 20
 """Bytes reserved; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
 REFUSED = 126
 """Exit code of a command that exists and cannot be started."""
 _NO_NOTE = '""'
 """Written for nearly all attempts."""
-_PIECE = 1 << 16
+_PIECE_BYTES = 1 << 16
 """Bytes read at once; several times the longest line."""
-_NOTHING = bytes(_PIECE)
-_LONGEST = 16 * SIZE
+_NOTHING = bytes(_PIECE_BYTES)
+_LONGEST = 16 * SIZE_BYTES
 """Bytes that are read at most of an unreadable journal."""
 _KEY = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _LATEST = 2.0**33
@@ -163,7 +163,7 @@ def create(path: str) -> int:
     """Make the journal and reserve its space; the descriptor is for the worker."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, SIZE)
+        os.posix_fallocate(descriptor, 0, SIZE_BYTES)
     except OSError:
         os.close(descriptor)
         os.unlink(path)
@@ -235,12 +235,12 @@ class JournalReader:
 
     def _whole_lines(self) -> list[bytes]:
         try:
-            span = os.pread(self._descriptor, _PIECE, self.offset)
+            span = os.pread(self._descriptor, _PIECE_BYTES, self.offset)
             written, _, beyond = span.partition(b"\0")
             text, end, _ = written.rpartition(b"\n")
             if end:
                 return text.split(b"\n")
-            if len(written) == _PIECE or beyond != _NOTHING[: len(beyond)]:
+            if len(written) == _PIECE_BYTES or beyond != _NOTHING[: len(beyond)]:
                 self._suspect(len(written))
         except OSError as error:
             self.damage = str(error.strerror)
@@ -248,10 +248,10 @@ class JournalReader:
 
     def _suspect(self, length: int) -> None:
         """A line is too long, or begins behind a NUL byte. The worker may have written between two pages read."""
-        again = os.pread(self._descriptor, _PIECE, self.offset).partition(b"\0")
+        again = os.pread(self._descriptor, _PIECE_BYTES, self.offset).partition(b"\0")
         if len(again[0]) == length and b"\n" not in again[0] and again[2].strip(b"\0"):
             self.damage = f"a NUL byte in the line at byte {self.offset}"
-        elif len(again[0]) == _PIECE and b"\n" not in again[0]:
+        elif len(again[0]) == _PIECE_BYTES and b"\n" not in again[0]:
             self.damage = f"no end of the line at byte {self.offset}"
 
     def _rest(self) -> bytes:
@@ -263,7 +263,7 @@ class JournalReader:
     @property
     def nearly_full(self) -> bool:
         """Whether the worker should be replaced."""
-        return self.offset > SIZE * 3 // 4
+        return self.offset > SIZE_BYTES * 3 // 4
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _TICK = 10**9 // os.sysconf("SC_CLK_TCK")
 """Nanoseconds."""
-_KILL_PAUSE = 0.01
+_KILL_PAUSE_SECONDS = 0.01
 """Seconds that killed processes get to disappear before the next look."""
 
 
@@ -78,7 +78,7 @@ def end(find: Callable[[], list[SeenProcess]], patience: float | None = None) ->
             if not (left := find()):
                 return True
             send(left, signal.SIGKILL)
-        time.sleep(_KILL_PAUSE)
+        time.sleep(_KILL_PAUSE_SECONDS)
     return False
 
 

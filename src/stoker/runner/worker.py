@@ -21,20 +21,20 @@ from typing import Any
 from stoker.runner import journal, processes
 from stoker.runner.spawn import Refused, StartDeferred, is_machine_wide, launch, spawn_silently
 
-LINGER = 1.0
+LINGER_SECONDS = 1.0
 """Seconds for which processes that a finished command left may go on."""
-LINGER_GRACE = 5.0
-KILL_INTERVAL = 0.05
-KILL_INTERVAL_LIMIT = 2.0
-MPS_TERMINATE_TIMEOUT = 8.0
+LINGER_GRACE_SECONDS = 5.0
+KILL_INTERVAL_SECONDS = 0.05
+KILL_INTERVAL_LIMIT_SECONDS = 2.0
+MPS_TERMINATE_SECONDS = 8.0
 """Seconds for the program that an order names to end MPS clients before they are killed."""
-LONGEST_WAIT = 3600.0
+LONGEST_WAIT_SECONDS = 3600.0
 """Seconds; longer waits are cut into parts, since poll cannot count beyond 24 days."""
-QUIET_START = 0.01
+QUIET_START_SECONDS = 0.01
 """Seconds before the engine gets a hint of a start: most very short attempts end earlier, and one hint is enough."""
-PIECE = 1 << 16
+PIECE_BYTES = 1 << 16
 """Bytes of orders read at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
-HINT_INTERVAL = 0.02
+HINT_INTERVAL_SECONDS = 0.02
 """Seconds within which several ends get one hint while more attempts are queued."""
 
 
@@ -47,7 +47,7 @@ class RunningAttempt:
     note = ""
     linger_at: float | None = None
     kill_at: float | None = None
-    kill_interval = KILL_INTERVAL
+    kill_interval = KILL_INTERVAL_SECONDS
     hinted = False
     terminator: int | None = None
     """The process of its `mps_terminate` program, while that runs."""
@@ -193,7 +193,7 @@ class Worker:
     def _receive(self, engine: socket.socket) -> bool:
         """Read and execute orders; False when there are no more for now."""
         try:
-            data, descriptors, _, _ = socket.recv_fds(engine, PIECE, 8)
+            data, descriptors, _, _ = socket.recv_fds(engine, PIECE_BYTES, 8)
         except BlockingIOError:
             return False
         except OSError:
@@ -313,7 +313,7 @@ class Worker:
             return
         if not self._childless:
             if attempt.linger_at is None and attempt.kill_at is None:
-                attempt.linger_at = _boot_clock() + LINGER
+                attempt.linger_at = _boot_clock() + LINGER_SECONDS
             return
         self._current = None
         code, signal_number = _exit_of(attempt.status)
@@ -332,12 +332,12 @@ class Worker:
                 return
             processes.send(_descendants(), signal.SIGKILL)
             attempt.kill_at = now + attempt.kill_interval
-            attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT)
+            attempt.kill_interval = min(2 * attempt.kill_interval, KILL_INTERVAL_LIMIT_SECONDS)
         elif attempt.linger_at is not None and now >= attempt.linger_at:
             attempt.linger_at = None
             left = _descendants()
             attempt.note = _leftover_note(len(left))
-            self._terminate(attempt, LINGER_GRACE)
+            self._terminate(attempt, LINGER_GRACE_SECONDS)
         elif attempt.limit_at is not None and now >= attempt.limit_at:
             attempt.why = "timeout"
             self._terminate(attempt, attempt.grace)
@@ -358,7 +358,7 @@ class Worker:
             doomed = [str(process.pid) for process in _descendants()]
             words, attempt.mps_terminate = [*attempt.mps_terminate, *doomed], None
             attempt.terminator = spawn_silently(words) if doomed else None
-            attempt.terminator_until = now + MPS_TERMINATE_TIMEOUT
+            attempt.terminator_until = now + MPS_TERMINATE_SECONDS
         if attempt.terminator is None or now >= attempt.terminator_until:
             return False
         attempt.kill_at = attempt.terminator_until
@@ -381,12 +381,12 @@ class Worker:
         self._write(end)
         now = time.monotonic()
         self._unhinted_since = self._unhinted_since or now
-        if not self._queue or now - self._unhinted_since >= HINT_INTERVAL:
+        if not self._queue or now - self._unhinted_since >= HINT_INTERVAL_SECONDS:
             self._hint()
 
     def _hint_overdue(self) -> None:
         attempt = self._current
-        if attempt is not None and not attempt.hinted and time.monotonic() - attempt.began >= QUIET_START:
+        if attempt is not None and not attempt.hinted and time.monotonic() - attempt.began >= QUIET_START_SECONDS:
             attempt.hinted = True
             self._hint()
 
@@ -408,9 +408,9 @@ class Worker:
         moments = [
             at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at, attempt.signal_at) if at is not None
         ]
-        timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT) if moments else None
+        timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT_SECONDS) if moments else None
         if not attempt.hinted:
-            return QUIET_START if timeout is None else min(timeout, QUIET_START)
+            return QUIET_START_SECONDS if timeout is None else min(timeout, QUIET_START_SECONDS)
         return timeout
 
     def _release_leases(self) -> None:

@@ -22,9 +22,9 @@ MARKER = "STOKER_WORKER"
 """Variable in every job's environment by which processes of a dead worker are found."""
 LOCK = "lock"
 """File that the worker alone keeps locked, which proves that it lives."""
-FIRST_PAUSE = 0.002
-LONGEST_PAUSE = 2.0
-PATIENCE = 1.0
+FIRST_PAUSE_SECONDS = 0.002
+LONGEST_PAUSE_SECONDS = 2.0
+PATIENCE_SECONDS = 1.0
 """Seconds after which processes that were sent SIGKILL are worth a word."""
 
 
@@ -53,7 +53,7 @@ class WorkerLink:
         """The worker's own process, once it is known."""
         self.check_at = 0.0
         """When to check again whether the worker, once its connection is closed, is dead (monotonic)."""
-        self._pause = FIRST_PAUSE
+        self._pause = FIRST_PAUSE_SECONDS
         self.waits_to_write = False
         """Whether the engine waits for room in the socket."""
 
@@ -127,7 +127,7 @@ class WorkerLink:
     @property
     def survivors(self) -> dict[int, str]:
         """Jobs that cannot be started again yet, each with the reason."""
-        if self._left_since is None or time.monotonic() - self._left_since < PATIENCE:
+        if self._left_since is None or time.monotonic() - self._left_since < PATIENCE_SECONDS:
             return {}
         running = self.born.attempt if self.born is not None and self.born.attempt in self._open else None
         return {parse_key(attempt)[0]: self._survival() for attempt in ([running] if running else self._open)}
@@ -157,7 +157,7 @@ class WorkerLink:
     def check_later(self) -> None:
         """Check again after a pause that grows: what cannot be killed may stay for long."""
         self.check_at = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def put(self, order: Mapping[str, Any], descriptor: int | None = None) -> None:
         """Queue an order, with a descriptor that is closed here once it is sent."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stoker.core.planner.fairshare import (
     GATHER_SECONDS,
-    GRAIN,
-    HALF_LIFE,
+    GRAIN_GPU_SECONDS,
+    HALF_LIFE_SECONDS,
     NO_OFFERS,
     REOFFER_SECONDS,
     YIELD_SECONDS,
@@ -46,7 +46,7 @@ class TestUsage:
 
     def test_counts_half_after_the_half_life(self) -> None:
         """Usage counts half after one half-life, a quarter after two; a clock that runs backwards does not raise it."""
-        assert decayed(8.0, HALF_LIFE) == pytest.approx(4.0)
+        assert decayed(8.0, HALF_LIFE_SECONDS) == pytest.approx(4.0)
         assert decayed(8.0, 20.0, half_life=10.0) == pytest.approx(2.0)
         assert decayed(8.0, -100.0) == 8.0
 
@@ -81,7 +81,10 @@ class TestOrder:
 
     def test_equals_go_by_age(self) -> None:
         """Users whose usage differs by less than the grain go by waiting time."""
-        first, second = demand(1, usage=0.9 * GRAIN, since=0.0), demand(2, usage=0.1 * GRAIN, since=9.0)
+        first, second = (
+            demand(1, usage=0.9 * GRAIN_GPU_SECONDS, since=0.0),
+            demand(2, usage=0.1 * GRAIN_GPU_SECONDS, since=9.0),
+        )
         assert fair_order({"b": second, "a": first}) == ["a", "b"]
 
     def test_engines_of_one_user_go_by_age(self) -> None:

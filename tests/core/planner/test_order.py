@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job
 from stoker.core.planner.order import (
-    HEAD_START,
-    LEAST_WORK,
-    MOST_WORK,
+    HEAD_START_SECONDS,
+    LEAST_GPU_SECONDS,
+    MOST_GPU_SECONDS,
     Order,
     QueuePosition,
     overtaken_by,
@@ -45,7 +45,7 @@ def first_of(*jobs: Job, now: float, policy: Policy | None = None, known: Mappin
 def test_work_is_rounded_up_between_bounds(seconds: float, rounded: float) -> None:
     """Jobs that take about the same are equal, as are all that take less or more than the bounds."""
     assert rounded_work(seconds) == rounded
-    assert rounded_work(LEAST_WORK) <= rounded_work(seconds) <= rounded_work(MOST_WORK)
+    assert rounded_work(LEAST_GPU_SECONDS) <= rounded_work(seconds) <= rounded_work(MOST_GPU_SECONDS)
 
 
 def test_a_short_job_passes_a_long_one_once_it_has_waited_longer_for_what_it_takes() -> None:
@@ -64,7 +64,7 @@ def test_equal_work_goes_by_age() -> None:
 
 def test_new_jobs_go_by_work() -> None:
     """Nothing has waited yet: the head start of all is the same, so the least work goes first."""
-    assert HEAD_START > 0
+    assert HEAD_START_SECONDS > 0
     assert first_of(a_job(1, limit=4 * HOUR), a_job(2, limit=HOUR), now=0.0) == 2
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Waiting, limit_of
-from stoker.core.planner.order import HEAD_START, Order, rounded_work
+from stoker.core.planner.order import HEAD_START_SECONDS, Order, rounded_work
 from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
 from stoker.core.settings import Policy
@@ -81,7 +81,10 @@ def all_passed(world: World) -> Iterator[Passed]:
             is_older = job.id < younger.id and job.spec.priority == younger.spec.priority
             if is_older and job.id in instead and job.id not in started:
                 work, older_work = order.work(younger), order.work(job)
-                waits = world.clock - younger.submitted + HEAD_START, world.clock - job.submitted + HEAD_START
+                waits = (
+                    world.clock - younger.submitted + HEAD_START_SECONDS,
+                    world.clock - job.submitted + HEAD_START_SECONDS,
+                )
                 yield Passed(work, waits[0] / work, older_work, waits[1] / older_work)
         order.started(younger)
 
@@ -195,7 +198,7 @@ def test_a_large_job_is_not_starved_by_small_ones(
     for _ in range(MOST_TURNS):
         waited = max(waited, *(world.clock - job.submitted for job in world.jobs if job != large))
         endless.keep_busy()
-        assert world.clock - large.submitted <= (waited + HEAD_START) * ratio + 2 * LONGEST
+        assert world.clock - large.submitted <= (waited + HEAD_START_SECONDS) * ratio + 2 * LONGEST
         if large.id in world.started_at:
             return
     pytest.fail("it never starts")
@@ -250,7 +253,9 @@ def test_a_single_job_passes_a_sweep_that_runs(gpus: int) -> None:
         sweep = world.submit(a_need(1), run_time, limited=True, kind="sweep")
         single = world.submit(a_need(1), run_time, limited=True, kind="single")
         world.clock += HOUR
-        world.waiting.add(replace(single, submitted=world.clock - (waited * (HOUR + HEAD_START) / share - HEAD_START)))
+        world.waiting.add(
+            replace(single, submitted=world.clock - (waited * (HOUR + HEAD_START_SECONDS) / share - HEAD_START_SECONDS))
+        )
         (start,) = world.plan().starts
         assert start.job.kind == first
         assert {sweep.id, single.id} > {start.job.id}

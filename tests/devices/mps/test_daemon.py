@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.daemon import (
-    LOG_LIMIT,
+    LOG_BYTES,
     DaemonPaths,
     MpsTrouble,
     client_variables,
@@ -92,7 +92,7 @@ def test_long_log(tmp_path: Path) -> None:
     log.write_bytes(b"x" * 10)
     trim_log(paths)
     assert log.exists()
-    log.write_bytes(b"x" * (LOG_LIMIT + 1))
+    log.write_bytes(b"x" * (LOG_BYTES + 1))
     trim_log(paths)
     assert not log.exists()
 

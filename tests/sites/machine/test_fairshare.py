@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.lease import Claim
-from stoker.core.planner.fairshare import HALF_LIFE, YIELD_SECONDS
+from stoker.core.planner.fairshare import HALF_LIFE_SECONDS, YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, Yields
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
@@ -53,7 +53,7 @@ def test_what_the_store_knows_counts(store: Store) -> None:
     ran(store, NOW - 10, NOW, "0", "1")
     ran(store, NOW - 10, NOW, "none", "none#2", engine="another")
     ran(store, NOW - 100, NOW, engine="another")
-    ran(store, NOW - HALF_LIFE - 10, NOW - HALF_LIFE, "0", engine="another")
+    ran(store, NOW - HALF_LIFE_SECONDS - 10, NOW - HALF_LIFE_SECONDS, "0", engine="another")
     assert OwnUsage(store, "mine").until(NOW, []) == pytest.approx(25.0, rel=0.01)
 
 

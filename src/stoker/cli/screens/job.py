@@ -25,7 +25,7 @@ from stoker.cli.screens.text import (
     sparkline,
     table_lines,
 )
-from stoker.core.learning import LEAST
+from stoker.core.learning import LEAST_BYTES
 from stoker.core.text import printable
 from stoker.core.units import ago_text, amount_text, count_text, size_text, watch_text
 from stoker.store.reports import latest_text
@@ -155,7 +155,9 @@ def _reserved(details: JobDetails) -> str:
         return "not known yet: the first run is exclusive, to measure it" if unknown else "exclusive" * placed
     size = size_text(details.reserved_bytes)
     if not placed:
-        why = ": earlier runs used less" if details.vram_mode == "auto" and details.reserved_bytes == LEAST else ""
+        why = (
+            ": earlier runs used less" if details.vram_mode == "auto" and details.reserved_bytes == LEAST_BYTES else ""
+        )
         return f"{size} to be reserved{why}" if details.ended is None else ""
     return f"{size} reserved"
 

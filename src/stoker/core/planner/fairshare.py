@@ -17,9 +17,9 @@ from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFr
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources, suits
 
-HALF_LIFE = 3600.0
+HALF_LIFE_SECONDS = 3600.0
 """Seconds after which usage counts half."""
-GRAIN = 1.0
+GRAIN_GPU_SECONDS = 1.0
 """GPU-seconds by which two users must differ to count as unequal; less would make short jobs alternate."""
 YIELD_SECONDS = 5.0
 """How long a device is left free for a demand that goes first; a live engine takes it in a fraction of that."""
@@ -62,12 +62,14 @@ class Yielded(Struct, frozen=True):
     offers: Offers
 
 
-def decayed(usage: float, seconds: float, half_life: float = HALF_LIFE) -> float:
+def decayed(usage: float, seconds: float, half_life: float = HALF_LIFE_SECONDS) -> float:
     """Weigh a usage by its age in seconds."""
     return usage * exp2(-max(0.0, seconds) / half_life)
 
 
-def usage_of(runs: Iterable[tuple[int, float, float | None]], now: float, half_life: float = HALF_LIFE) -> float:
+def usage_of(
+    runs: Iterable[tuple[int, float, float | None]], now: float, half_life: float = HALF_LIFE_SECONDS
+) -> float:
     """GPU-seconds of runs (GPUs, start, end or None while running), each second decayed by its age."""
     return sum(
         gpus * _decayed_seconds(now - began, now - (now if ended is None else ended), half_life)
@@ -81,7 +83,7 @@ def fair_order(demands: Mapping[str, Demand]) -> list[str]:
     for demand in demands.values():
         usage, since, _ = users.get(demand.uid, (0.0, demand.since, demand.uid))
         # Engines of one user may know different parts of the usage; the largest is the best estimate of all of it.
-        users[demand.uid] = max(usage, demand.usage // GRAIN), min(since, demand.since), demand.uid
+        users[demand.uid] = max(usage, demand.usage // GRAIN_GPU_SECONDS), min(since, demand.since), demand.uid
     return sorted(demands, key=lambda name: (users[demands[name].uid], demands[name].since, name))
 
 
@@ -113,7 +115,9 @@ def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offe
 def yield_reason(to: Demand, mine: Demand) -> Yields:
     if to.uid == mine.uid:
         return Yields("", "waited longer")
-    return Yields(to.owner, "used less" if to.usage // GRAIN < mine.usage // GRAIN else "waited longer")
+    return Yields(
+        to.owner, "used less" if to.usage // GRAIN_GPU_SECONDS < mine.usage // GRAIN_GPU_SECONDS else "waited longer"
+    )
 
 
 def _decayed_seconds(age_at_start: float, age_at_end: float, half_life: float) -> float:

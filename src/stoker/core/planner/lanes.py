@@ -91,14 +91,14 @@ class Lane:
 
     __slots__ = ("groups", "key", "row", "size")
 
-    def __init__(self, key: LaneKey, row: Row) -> None:
+    def __init__(self, key: LaneKey, row: LaneRow) -> None:
         self.key = key
         self.row = row
         self.groups: ByAge[WaitingGroup] = ByAge()
         self.size = 0
 
 
-class Row:
+class LaneRow:
     """Lanes of one row."""
 
     __slots__ = ("key", "lanes")
@@ -264,16 +264,16 @@ class Lanes:
         self._filed: dict[JobKind, _Filed] = {}
         self._kinds: dict[str, set[JobKind]] = {}
         self._lanes: dict[LaneKey, Lane] = {}
-        self._rows: dict[RowKey, Row] = {}
+        self._rows: dict[RowKey, LaneRow] = {}
         self._least: dict[Resources, _Least] = {}
         self._running: Mapping[str, int] = {}
         self._learnt: set[str] = set()
 
     @property
-    def rows(self) -> Iterable[Row]:
+    def rows(self) -> Iterable[LaneRow]:
         return self._rows.values()
 
-    def least(self, row: Row) -> Resources:
+    def least(self, row: LaneRow) -> Resources:
         """Resources that no job of a row needs less than."""
         rough = row.key.reason.resources
         return self._least[rough].resources(rough)
@@ -327,7 +327,7 @@ class Lanes:
         row_key = row_key_of(key)
         row = self._rows.get(row_key)
         if row is None:
-            row = self._rows[row_key] = Row(row_key)
+            row = self._rows[row_key] = LaneRow(row_key)
         self._least.setdefault(row_key.reason.resources, _Least()).add(key.resources)
         lane = self._lanes[key] = Lane(key, row)
         return lane

@@ -12,11 +12,11 @@ from stoker.core.job import Job
 from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
 
-LEAST_WORK = 60.0
+LEAST_GPU_SECONDS = 60.0
 """GPU-seconds; a job that takes less counts as this."""
-MOST_WORK = 4 * 86400.0
+MOST_GPU_SECONDS = 4 * 86400.0
 """GPU-seconds; a job that takes more counts as this, so that it is not passed for ever."""
-HEAD_START = 60.0
+HEAD_START_SECONDS = 60.0
 """Seconds added to the waiting time, so that among new jobs the short ones go first."""
 
 LEAST_RATIO = 0.1
@@ -65,7 +65,7 @@ class Order:
         if self._policy.order == "shortest":
             return job.submitted + work
         waited = self._now - job.submitted
-        return -inf if waited >= self._policy.overdue else -(waited + HEAD_START) / work
+        return -inf if waited >= self._policy.overdue else -(waited + HEAD_START_SECONDS) / work
 
     def work(self, job: Job) -> float:
         """The GPU-seconds by which the order ranks a job.
@@ -105,12 +105,12 @@ class Order:
 
 def rounded_work(seconds: float) -> float:
     """GPU-seconds within the bounds, rounded up to a power of two."""
-    return 2.0 ** ceil(log2(min(max(seconds, LEAST_WORK), MOST_WORK)))
+    return 2.0 ** ceil(log2(min(max(seconds, LEAST_GPU_SECONDS), MOST_GPU_SECONDS)))
 
 
 def times_waited(position: QueuePosition, now: float) -> float:
     """The waiting time of a job as a multiple of its work."""
-    return max(0.0, now - position.submitted) / max(position.work, LEAST_WORK)
+    return max(0.0, now - position.submitted) / max(position.work, LEAST_GPU_SECONDS)
 
 
 def overtaken_by(ours: QueuePosition, first: QueuePosition, policy: Policy, now: float) -> Outranked:
@@ -128,7 +128,10 @@ def overtaken_by(ours: QueuePosition, first: QueuePosition, policy: Policy, now:
         return Outranked(first.job, "alike")
     ratios = times_waited(first, now), times_waited(ours, now)
     if ratios[0] <= ratios[1]:  # rounding decided, or the head start of new jobs
-        ratios = (now - first.submitted + HEAD_START) / theirs, (now - ours.submitted + HEAD_START) / own
+        ratios = (
+            (now - first.submitted + HEAD_START_SECONDS) / theirs,
+            (now - ours.submitted + HEAD_START_SECONDS) / own,
+        )
     if ratios[0] < LEAST_RATIO:
         return Outranked(first.job, "smaller")
     decides = ratios[1] * (1 + ours.batch) >= ratios[0]

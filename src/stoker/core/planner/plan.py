@@ -17,7 +17,7 @@ from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
-from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, Lanes, Row, reason_key
+from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, LaneRow, Lanes, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.order import Order
 from stoker.core.planner.placement import DeviceOffer, Prefetch, Reservation, choose, leaves_room, may_pass
@@ -73,7 +73,7 @@ class WaitReasons:
         self._placement_cache = placement_cache
         self._examined: dict[ReasonKey, Reason] = {}
         self._refused: dict[ReasonKey, _Barrier | None] = {}
-        self._rows: list[Row] = []
+        self._rows: list[LaneRow] = []
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WaitReasons) and (self._examined, self._refused) == (other._examined, other._refused)
@@ -86,7 +86,7 @@ class WaitReasons:
     def add(self, key: ReasonKey, reason: Reason) -> None:
         self._examined.setdefault(key, reason)
 
-    def add_row(self, row: Row, barrier: _Barrier | None) -> None:
+    def add_row(self, row: LaneRow, barrier: _Barrier | None) -> None:
         """Add a row that was refused because of a barrier, or because it finds no open device."""
         self._refused.setdefault(row.key.reason, barrier)
         self._rows.append(row)
@@ -172,13 +172,13 @@ class _Head(NamedTuple):
     key: float
     job_id: int
     job: Job
-    source: Row | LaneCursor
+    source: LaneRow | LaneCursor
 
 
 class _Blocked(NamedTuple):
     """A row, or the rest of a lane, that cannot start: its first job, and why. None is that no device is open."""
 
-    source: Row | LaneCursor
+    source: LaneRow | LaneCursor
     job: Job
     resources: Resources
     reason: Reason | None
@@ -214,7 +214,7 @@ class _Planner:
         self._stopped_by: KeptFree | None = None
         """The first blocked job, if the policy lets no job pass it."""
 
-    def head(self, source: Row | LaneCursor) -> _Head:
+    def head(self, source: LaneRow | LaneCursor) -> _Head:
         # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
         job = source.job
         return _Head(-source.priority, self._order.key(job, source.key.work), job.id, job, source)
@@ -226,7 +226,7 @@ class _Planner:
         while heads:
             head = heads[0]
             job, source = head.job, head.source
-            if isinstance(source, Row):
+            if isinstance(source, LaneRow):
                 heappop(heads)
                 is_moved = bool(self.starts) and self._order.work(job) != source.key.work
                 barrier = self._barrier(source.key.reason.caps) or self._closed()
@@ -359,7 +359,7 @@ class _Planner:
             return None
         return reservation
 
-    def _refuses(self, row: Row, job: Job, barrier: _Barrier | None) -> bool:
+    def _refuses(self, row: LaneRow, job: Job, barrier: _Barrier | None) -> bool:
         """Whether no job of a row can start, of which this is the oldest; if not, its lanes are examined one by one."""
         resources = row.resources
         if not resources.gpus or self._placement_cache.never(resources):

@@ -19,9 +19,9 @@ PROGRAM = "nvidia-cuda-mps-control"
 VARIABLE = "STOKER_MPS_DIR"
 GIVEN = "STOKER_MPS_GIVEN"
 """The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
-LOG_LIMIT = 1 << 20
+LOG_BYTES = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
-_SOCKET_LIMIT = 107
+_SOCKET_PATH_BYTES = 107
 """Bytes that the path of a socket may have."""
 _MIB = 2**20
 _ANOTHER_DIRECTORY = f"set {VARIABLE} to your own directory with a short path"
@@ -74,7 +74,7 @@ def daemon_paths(device: str, environment: Mapping[str, str]) -> DaemonPaths:
 def prepare(paths: DaemonPaths) -> None:
     """Make the missing directories; refuse any that another user could write to."""
     longest = f"{paths.pipe}/control_privileged"
-    if len(longest.encode()) > _SOCKET_LIMIT:
+    if len(longest.encode()) > _SOCKET_PATH_BYTES:
         raise MpsTrouble(f"{longest} is too long for a socket", f"set {VARIABLE} to a directory with a shorter path")
     for directory in (os.path.dirname(paths.root), paths.root, paths.pipe, paths.log):
         _prepare_directory(directory)
@@ -83,7 +83,7 @@ def prepare(paths: DaemonPaths) -> None:
 def trim_log(paths: DaemonPaths) -> None:
     """Remove a log that has grown long; only while no daemon writes to it."""
     log = f"{paths.log}/control.log"
-    if os.path.exists(log) and os.path.getsize(log) > LOG_LIMIT:
+    if os.path.exists(log) and os.path.getsize(log) > LOG_BYTES:
         os.unlink(log)
 
 

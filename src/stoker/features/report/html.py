@@ -19,7 +19,7 @@ from stoker.features.report.report import Failure, Report
 LEAST_SECONDS = 0.1
 """Shorter times are drawn at this place of a logarithmic axis."""
 MOST_POINTS = 2000
-WIDE = 1100.0
+WIDE_PIXELS = 1100.0
 GIB = 2**30
 
 STYLE = """
@@ -135,7 +135,7 @@ def _charts(report: Report) -> str:
         axes = Axes("Peak against reserved memory", "reserved, GiB", "peak, GiB", diagonal=True)
         caption = "Peak against reserved GPU memory: far below the line, less could be reserved"
         figures.append(_figure(scatter_svg(memory, axes), caption))
-    outcomes = _figure(outcomes_svg(report.outcomes, WIDE), "How the jobs ended")
+    outcomes = _figure(outcomes_svg(report.outcomes, WIDE_PIXELS), "How the jobs ended")
     return _section("Outcomes, times and memory", f'{outcomes}<div class="charts">{"".join(figures)}</div>')
 
 

@@ -33,10 +33,10 @@ MOST_GPUS = 1024
 DEFAULT_GPUS = "8x40G"
 FEW_JOBS = 20
 """Fewer jobs than this say little about an order."""
-NO_WAIT = 1.0
+NO_WAIT_SECONDS = 1.0
 """Seconds of waiting on average that nobody notices."""
 
-SHORT = 600.0
+SHORT_SECONDS = 600.0
 """Seconds; a job that runs for less counts as this when its slowdown is computed."""
 
 
@@ -75,7 +75,9 @@ def figures(outcome: ReplayOutcome) -> ReplayFigures:
         for life in ended
         if life.start is not None and life.gpus > 1 and 2 * life.gpus >= outcome.gpus
     ]
-    slowdowns = sorted((life.end - life.arrival) / max(SHORT, life.seconds) for life in ended if life.end is not None)
+    slowdowns = sorted(
+        (life.end - life.arrival) / max(SHORT_SECONDS, life.seconds) for life in ended if life.end is not None
+    )
     makespan = max((life.end for life in ended if life.end is not None), default=0.0)
     return ReplayFigures(
         jobs=len(outcome.lives),
@@ -269,7 +271,7 @@ def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
     means = {result.policy: result.figures.completion_mean for result in results}
     if "fifo" not in means or "stoker" not in means:
         return ""
-    if all(result.figures.wait_mean < NO_WAIT for result in results if result.policy in ("fifo", "stoker")):
+    if all(result.figures.wait_mean < NO_WAIT_SECONDS for result in results if result.policy in ("fifo", "stoker")):
         return f"With {jobs}, hardly any job would have waited: the order makes no difference."
     gain = _compared(means["fifo"], means["stoker"])
     sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"

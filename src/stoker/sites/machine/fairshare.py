@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
-    GRAIN,
-    HALF_LIFE,
+    GRAIN_GPU_SECONDS,
+    HALF_LIFE_SECONDS,
     NO_OFFERS,
     NO_OTHER_ENGINES,
     Demand,
@@ -35,7 +35,7 @@ from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.ref import is_nested
 from stoker.store.writer import Store
 
-MEMORY = 6 * HALF_LIFE
+MEMORY = 6 * HALF_LIFE_SECONDS
 """Seconds after which GPU time is forgotten."""
 
 MOST_ROWS = 20_000
@@ -193,4 +193,4 @@ def _differ(demand: Demand, published: Demand) -> bool:
 
 
 def _essence(demand: Demand) -> Demand:
-    return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN)
+    return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN_GPU_SECONDS)

@@ -31,10 +31,10 @@ from stoker.features.compat.gpu_task.process import (
     SIGNALS,
     Instance,
     InstanceFailure,
+    InstanceRequest,
     InstanceResult,
     Message,
     Note,
-    RunRequest,
 )
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
@@ -75,7 +75,7 @@ def _message_writer() -> Send:
     return send
 
 
-def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> InstanceResult:
+def _run(request: InstanceRequest, forkserver: Forkserver, send: Send) -> InstanceResult:
     view = InstanceView(request.instances, send)
     shared = _shared_folders(request.instances)
     with (
@@ -96,7 +96,7 @@ def _shared_folders(instances: Sequence[Instance]) -> dict[str, int]:
     return {f"group {folder}": 1 for folder, count in counts.items() if count > 1}
 
 
-def _setup(request: RunRequest, devices: Devices, forkserver: Forkserver, limits: Mapping[str, int]) -> Setup:
+def _setup(request: InstanceRequest, devices: Devices, forkserver: Forkserver, limits: Mapping[str, int]) -> Setup:
     setup = tool_setup(devices, request.label, forkserver=forkserver)
     if request.cluster:
         settings = load_config(os.environ, None).cluster(request.cluster)
@@ -133,7 +133,7 @@ def _stop_with_script(run: Foreground) -> None:
     run.engine.watch(sys.stdin, stop)
 
 
-def _source(request: RunRequest, shared: Mapping[str, int], run: Foreground) -> ListSource:
+def _source(request: InstanceRequest, shared: Mapping[str, int], run: Foreground) -> ListSource:
     spec = replace(inherited_spec(run), extra_env=(("PYTHONUNBUFFERED", "1"),), cluster=request.cluster)
     if request.cluster:
         spec = replace(spec, resources=Resources(gpus=len(request.slots[0].split(","))))

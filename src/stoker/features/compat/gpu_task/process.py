@@ -32,7 +32,7 @@ class Instance(NamedTuple):
     log: str
 
 
-class RunRequest(NamedTuple):
+class InstanceRequest(NamedTuple):
     """All that the process has to do."""
 
     label: str
@@ -125,7 +125,7 @@ class SignalRelay:
 
 
 def run_instances(
-    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: SignalRelay
+    request: InstanceRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: SignalRelay
 ) -> InstanceResult:
     """Returns when no instance runs any more."""
     with _started(own_session=relay.possible) as process:
@@ -173,7 +173,7 @@ def _standard_error() -> int | None:
         return subprocess.DEVNULL
 
 
-def _messages(process: subprocess.Popen[bytes], request: RunRequest) -> Iterator[object]:
+def _messages(process: subprocess.Popen[bytes], request: InstanceRequest) -> Iterator[object]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -19,9 +19,9 @@ from stoker.features.compat.gpu_task.packing import Packer
 from stoker.features.compat.gpu_task.process import (
     Instance,
     InstanceFailure,
+    InstanceRequest,
     InstanceResult,
     Note,
-    RunRequest,
     SignalRelay,
     run_instances,
 )
@@ -97,7 +97,7 @@ class GPUTaskScheduler:
             if instances:
                 label = f"GPUTaskScheduler {os.path.basename(sys.argv[0])}".strip()
                 result = run_instances(
-                    RunRequest(label, slots, instances, self._config.get("cluster", "")), log.note, say, relay
+                    InstanceRequest(label, slots, instances, self._config.get("cluster", "")), log.note, say, relay
                 )
             log.end([instance.text for instance in result.elsewhere], slots)
         finally:

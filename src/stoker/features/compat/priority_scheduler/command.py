@@ -44,7 +44,7 @@ DEFAULT_SIZE = 20
 LARGEST_SIZE = 1_000_000
 ANY_LOAD = 10**9
 """Percent: only memory limits how many tasks run on a GPU."""
-PEAK_INTERVAL = 0.1
+PEAK_INTERVAL_SECONDS = 0.1
 """Seconds between two checks for the peak memory of profile runs."""
 YES, NO = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0", "")
 
@@ -252,7 +252,7 @@ class BatchView(ToolView):
         """Print once for each batch that tasks wait."""
         if self.batches is not None:
             self.batches.check_progress()
-            self.interval = PEAK_INTERVAL if self.batches.waits_for_peaks else None
+            self.interval = PEAK_INTERVAL_SECONDS if self.batches.waits_for_peaks else None
             waits = self.batches.trains and bool(run.engine.waiting and run.engine.active_jobs)
             if waits and not self._waiting_announced:
                 _print("Waiting...")

@@ -107,10 +107,10 @@ class TaskJobs(Struct, frozen=True):
         return resources if given else replace(resources, mps=self.mps)
 
 
-PEAK_PATIENCE = 4.0
+PEAK_PATIENCE_SECONDS = 4.0
 """Seconds to wait for the driver's account of a profile run."""
 
-BRIEF = 0.5
+BRIEF_SECONDS = 0.5
 """Seconds. The engine may not have measured a run that was shorter."""
 
 
@@ -205,7 +205,7 @@ class Batches:
             self._on_success(run)
             if run.stage == "profile":
                 self._profiles[run.key] = job
-                if self._reports_memory and started is not None and state.at - started > BRIEF:
+                if self._reports_memory and started is not None and state.at - started > BRIEF_SECONDS:
                     self._unmeasured.append(job)
         elif self._run.stopped_by is None:
             self._rows.failed(run.row, _why(run, state, log))
@@ -268,7 +268,7 @@ class Batches:
         if self._open or self._outgoing:
             return
         if self._unmeasured:
-            self._deadline = time.monotonic() + PEAK_PATIENCE
+            self._deadline = time.monotonic() + PEAK_PATIENCE_SECONDS
         else:
             self._wake_up()
 

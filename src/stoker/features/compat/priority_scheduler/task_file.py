@@ -28,7 +28,7 @@ from stoker.features.compat.tool import lock_within
 
 COUNTER = "counter.txt"
 
-LOCK_PATIENCE = 5.0
+LOCK_PATIENCE_SECONDS = 5.0
 """Seconds to wait for the counter, and at the end for the CSV, while another program holds its lock."""
 
 _MOST_DIGITS = 18
@@ -191,7 +191,7 @@ def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
 def reserve(counter: Path, count: int) -> int:
     """The first of so many numbers. The file is moved on before any of them is used."""
     try:
-        with lock(counter, create=True, patience=LOCK_PATIENCE) as file:
+        with lock(counter, create=True, patience=LOCK_PATIENCE_SECONDS) as file:
             text = contents(file).strip()
             if not (text or b"0").isdigit() or len(text) > _MOST_DIGITS:
                 raise UsageError(f"{counter} does not hold a number", "write the next id into it, or remove it")
@@ -365,7 +365,7 @@ class TaskRows:
 
     def close(self, *, interrupted: bool) -> None:
         """Interrupted rows keep their tickets, and go on under their numbers the next time."""
-        self._remove_succeeded(LOCK_PATIENCE)
+        self._remove_succeeded(LOCK_PATIENCE_SECONDS)
         if not interrupted:
             kept = [*self._elsewhere, *(row.ticket for row in self.unremoved)]
             self._try(lambda: self._tickets.drop_all_but(kept))

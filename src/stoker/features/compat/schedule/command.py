@@ -52,10 +52,10 @@ DEFAULT_GPUS = 4
 DEAF_SECONDS = 3.0
 """Seconds after a stop within which further presses of Ctrl-C are ignored."""
 
-UNTIL_PRESSED = 10 * 365 * 86_400.0
+UNTIL_PRESSED_SECONDS = 10 * 365 * 86_400.0
 """Seconds between TERM and KILL where only another Ctrl-C sends KILL."""
 
-GRACE = 30.0
+GRACE_SECONDS = 30.0
 """Seconds between TERM and KILL if the scheduler itself got SIGTERM."""
 
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -442,7 +442,7 @@ class TaskView(ToolView):
             run.stopped_by = signal_number
             run.engine.drain()
         elif signal_number == signal.SIGTERM:
-            grace = GRACE if run.stopped_by is None else 0.0
+            grace = GRACE_SECONDS if run.stopped_by is None else 0.0
             run.stopped_by = signal_number
             run.engine.stop(grace, "stopped by SIGTERM")
         elif time.monotonic() >= self._deaf_until:
@@ -457,7 +457,7 @@ class TaskView(ToolView):
         run.stopped_by = signal.SIGINT
         self._deaf_until = time.monotonic() + DEAF_SECONDS
         if self._presses == 2:
-            run.engine.stop(UNTIL_PRESSED, "stopped by Ctrl-C")
+            run.engine.stop(UNTIL_PRESSED_SECONDS, "stopped by Ctrl-C")
             announce(f"\nThe task{group} was terminated.\n")
         elif self._presses == 3:
             run.engine.stop(0.0, "killed by Ctrl-C")

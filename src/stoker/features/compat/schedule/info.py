@@ -37,12 +37,12 @@ FIRST_PORT, PORTS_EACH = 3600, 100
 
 CLOCK = "%Y-%m-%d %H:%M:%S"
 
-SIZE_LIMIT = 1 << 20
+MOST_BYTES = 1 << 20
 
-LOCK_PATIENCE = 2.0
+LOCK_PATIENCE_SECONDS = 2.0
 """Seconds to wait for a lock that another process holds."""
 
-SLACK = 60.0
+SLACK_SECONDS = 60.0
 """Seconds by which a task's process may begin after its entry says so. A process that began later reuses the pid."""
 
 # Never O_CREAT on a file that may be another's: fs.protected_regular forbids it. O_NONBLOCK is for a FIFO.
@@ -158,7 +158,7 @@ def _lives(pid: int, start: str | None) -> bool:
     try:
         local = datetime.strptime(start or "", CLOCK)
         # An hour comes twice when daylight saving time ends.
-        latest = max(local.replace(fold=fold).timestamp() for fold in (0, 1)) + SLACK
+        latest = max(local.replace(fold=fold).timestamp() for fold in (0, 1)) + SLACK_SECONDS
     except (ValueError, OverflowError):
         latest = math.inf
     return state not in (b"Z", b"X") and time.time() - running <= latest
@@ -209,7 +209,7 @@ class InfoFile:
         try:
             with self._opened(os.O_RDONLY) as descriptor:
                 with contextlib.suppress(BlockingIOError):  # a lock held for long must not keep others from reading
-                    lock_within(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE / 10)
+                    lock_within(descriptor, fcntl.LOCK_SH, LOCK_PATIENCE_SECONDS / 10)
                 return self._parsed(descriptor)
         except FileNotFoundError:
             return None
@@ -277,7 +277,7 @@ class InfoFile:
         """Rewrite the file, or create it; a file that cannot be parsed counts as missing."""
         try:
             with self._opened(os.O_RDWR, create=True) as descriptor:
-                lock_within(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE)
+                lock_within(descriptor, fcntl.LOCK_EX, LOCK_PATIENCE_SECONDS)
                 before = None
                 with contextlib.suppress(InfoUnusable):
                     before = self._parsed(descriptor)
@@ -294,12 +294,12 @@ class InfoFile:
         return None
 
     def _parsed(self, descriptor: int) -> Entries | None:
-        text = os.pread(descriptor, SIZE_LIMIT + 1, 0)
+        text = os.pread(descriptor, MOST_BYTES + 1, 0)
         if not text:  # another process has just created it
             return None
         try:
-            if len(text) > SIZE_LIMIT:
-                raise ValueError(f"larger than {SIZE_LIMIT} bytes")
+            if len(text) > MOST_BYTES:
+                raise ValueError(f"larger than {MOST_BYTES} bytes")
             return entries_of(text)
         except ValueError as error:
             reason = str(error) or "not JSON"
@@ -345,9 +345,9 @@ def _initialised(count: int, unavailable: Collection[int], entries: Entries, lea
 
 def _rewrite(descriptor: int, text: bytes) -> None:
     """Write so that a reader without the lock finds JSON, and restore the old text if the disk is full."""
-    if os.fstat(descriptor).st_size > SIZE_LIMIT:
+    if os.fstat(descriptor).st_size > MOST_BYTES:
         os.ftruncate(descriptor, 0)
-    before = os.pread(descriptor, SIZE_LIMIT, 0)
+    before = os.pread(descriptor, MOST_BYTES, 0)
     if os.pwrite(descriptor, text.ljust(len(before)), 0) < len(text):
         os.pwrite(descriptor, before, 0)
         os.ftruncate(descriptor, len(before))

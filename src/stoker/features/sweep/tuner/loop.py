@@ -51,15 +51,15 @@ from stoker.store.writer import Store
 if TYPE_CHECKING:
     from stoker.features.sweep.tuner.study import Study, StudyRecord
 
-SHORTEST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
+SHORTEST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 0.5
 """Seconds between two looks at the queue and the logs."""
 KEPT_CURVES = 1000
 """Ended trials that rules compare with; of more, the newest."""
 SAVE_SECONDS = 2.0
 """How often the values of running trials are written to the store, for screens."""
 AHEAD_SHARE = 8
-"""One trial more waits for each so many that run. A waiting trial was chosen without the results of those that run."""
+"""The tuner queues one extra trial per so many running ones. It is chosen without the results of these."""
 NO_ENGINE_SECONDS = 3.0
 """How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
@@ -106,7 +106,7 @@ class Tuner:
 
     def run(self) -> int:
         """Work until the sweep is over; returns the exit code."""
-        pause = SHORTEST_PAUSE
+        pause = SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 busy = self.turn()
@@ -117,7 +117,7 @@ class Tuner:
                 self._study, busy = None, True
             if self._engine_was_killed():
                 return TRY_AGAIN
-            pause = SHORTEST_PAUSE if busy else min(1.5 * pause, LONGEST_PAUSE)
+            pause = SHORTEST_PAUSE_SECONDS if busy else min(1.5 * pause, LONGEST_PAUSE_SECONDS)
             time.sleep(pause)
 
     def turn(self) -> bool:

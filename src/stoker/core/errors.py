@@ -28,8 +28,10 @@ class StokerError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
-        if hint:
-            self.add_note(hint)  # so that the traceback of a Python program ends with it
+
+    def __str__(self) -> str:
+        """Both in one line, as logs and tracebacks show them."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
 
 
 class UsageError(StokerError):

@@ -204,7 +204,7 @@ def run(arguments: Sequence[str] | None, parser: argparse.ArgumentParser, option
         print(death, file=sys.stderr)
         return 1
     except StokerError as error:
-        print(f"demo_job: {error.message}; {error.hint}", file=sys.stderr)
+        print(f"demo_job: {error}", file=sys.stderr)
         return error.exit_code
     return options.exit_code
 

@@ -233,7 +233,7 @@ class LateDevices:
         try:
             ids = [resolve(snapshot, word) for word in self._named]
         except Impossible as error:
-            return Snapshot(snapshot.at, (), note=f"{error.message}; {error.hint}")
+            return Snapshot(snapshot.at, (), note=str(error))
         return _only(snapshot, ids)
 
 

@@ -301,7 +301,7 @@ class Service:
         try:
             pruned = self._pruner.step(self._engine.now)
         except StokerError as error:
-            self._say(f"cannot remove old jobs from the history: {error.message}; {error.hint}")
+            self._say(f"cannot remove old jobs from the history: {error}")
             return
         if pruned:
             self._say(f"{count_text(pruned, 'job')} removed from the history (setting keep)")

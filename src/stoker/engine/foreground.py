@@ -206,7 +206,7 @@ class Foreground:
             arrays = dict(self._arrays)
             self.store.add_jobs(self.batch, self.engine.name, self._taken, self.engine.now, arrays=arrays)
         except StokerError as error:
-            self.engine.trouble = f"{error.message}; {error.hint}"
+            self.engine.trouble = str(error)
             self._feed_after = time.monotonic() + RETRY_INTERVAL
             return
         if self._feed_after:

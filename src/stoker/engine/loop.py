@@ -295,7 +295,7 @@ class Engine:
         try:
             self._write()
         except StokerError as error:
-            self.trouble = f"{error.message}; {error.hint}"
+            self.trouble = str(error)
             self._retry_at = self.now + RETRY_INTERVAL
             return
         if self._retry_at is not None:

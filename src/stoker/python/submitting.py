@@ -150,5 +150,5 @@ def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
 
 def _warn(ids: range, failure: StokerError) -> None:
     what = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {ids[0]}-{ids[-1]} are"
-    text = f"{what} in the queue, but the engine could not be started or reached: {failure.message}; {failure.hint}"
+    text = f"{what} in the queue, but the engine could not be started or reached: {failure}"
     warnings.warn(text, RuntimeWarning, stacklevel=5)

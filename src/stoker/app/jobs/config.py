@@ -444,7 +444,7 @@ class Rereading:
         try:
             config = self._load()
         except StokerError as error:
-            self._say(f"{error.message}; {error.hint}; the settings were not changed")
+            self._say(f"{error}; the settings were not changed")
             return None
         for warning in config.warnings:
             self._say(warning)

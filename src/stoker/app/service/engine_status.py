@@ -126,7 +126,7 @@ def revive(paths: Paths, sim: str | None = None) -> str:
         if not restart_killed(paths):
             return ""
     except StokerError as error:
-        return f"{error.message}; {error.hint}"
+        return str(error)
     except OSError as error:
         return f"the engine was killed and cannot be restarted: {error.strerror} ({error.filename})"
     engine_answers(paths)

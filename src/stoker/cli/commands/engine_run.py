@@ -67,7 +67,7 @@ def serve_queue(
             news = partial(_news, changes, service, stay=stay)
             serve(service, say, working, news, lambda: remove_restart(paths, os.getpid()))
     except StokerError as error:
-        say(f"{error.message}; {error.hint}")
+        say(str(error))
         if starters:  # after that the descriptor may belong to another file
             with contextlib.suppress(OSError):
                 tell_failure(starters.pop(), error)

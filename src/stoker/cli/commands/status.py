@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
-from stoker.app.jobs.select import OPEN_STATES, refuse_states
+from stoker.app.jobs.select import refuse_states
 from stoker.app.service.engine_status import revive
 from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
 from stoker.app.views.model import Status
@@ -21,6 +21,7 @@ from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
+from stoker.core.outcomes import OPEN
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
@@ -72,7 +73,7 @@ def command(
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
-    refuse_states(chosen, OPEN_STATES, "stoker history")
+    refuse_states(chosen, OPEN, "stoker history")
     with known(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as knowledge:
         limit = None if everything else MOST_LINES
         status = status_of(

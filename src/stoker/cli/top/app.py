@@ -173,7 +173,7 @@ class Top(App[None]):
         await self._look()
 
     def _fail(self, error: StokerError) -> None:
-        self._summary.error = f"{error.message}; {error.hint}"
+        self._summary.error = str(error)
         self._summary.draw_notices()
 
     def _take(self, changes: Changes) -> None:
@@ -387,7 +387,7 @@ class Top(App[None]):
         try:
             said = await self._source.call(self._source.act, lambda control: actions.act(control, verb, targets))
         except StokerError as error:
-            said = f"{error.message}; {error.hint}"
+            said = str(error)
         self._jobs.tagged.clear()
         self._past.tagged.clear()
         self._footer.say(said)

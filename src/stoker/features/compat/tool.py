@@ -56,7 +56,7 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except StokerError as error:
-        say(program, f"error: {error.message}; {error.hint}")
+        say(program, f"error: {error}")
         return error.exit_code
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""

@@ -305,7 +305,7 @@ def serve_pilot(path: Path) -> None:
             with contextlib.closing(pilot):
                 pilot.run()
     except StokerError as error:
-        folder.fail(0, f"a pilot on {node}: {error.message}; {error.hint}")
+        folder.fail(0, f"a pilot on {node}: {error}")
         sys.exit(1)
     finally:
         shutil.rmtree(state, ignore_errors=True)

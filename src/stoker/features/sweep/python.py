@@ -223,10 +223,8 @@ def _submitted(
     for note in done.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if done.failure:
-        text = (
-            f"sweep {done.id} is in the queue, but the engine could not be started or reached: {done.failure.message}"
-        )
-        warnings.warn(f"{text}; {done.failure.hint}", RuntimeWarning, stacklevel=5)
+        text = f"sweep {done.id} is in the queue, but the engine could not be started or reached: {done.failure}"
+        warnings.warn(text, RuntimeWarning, stacklevel=5)
     return Sweep(link, done.id)
 
 

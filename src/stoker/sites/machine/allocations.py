@@ -388,7 +388,7 @@ class LeaseCheck:
                 allocation.claims, self._label, now, allocation.capacities, allocation.lease.rpartition("/")[2]
             )
         except StokerError as error:
-            return f" and cannot be reclaimed: {error.message}; {error.hint}"
+            return f" and cannot be reclaimed: {error}"
         if held is None:
             if rival := self._rival(allocation):
                 return f", and {rival} has it now"

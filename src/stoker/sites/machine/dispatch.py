@@ -172,7 +172,7 @@ class Dispatch:
         if job.spec.mps_optional:
             self.trouble = f"MPS is not used: {error.message}"
             return PLAIN
-        self._worker_events.refuse(assignment.allocation.worker, job, f"{error.message}; {error.hint}")
+        self._worker_events.refuse(assignment.allocation.worker, job, str(error))
         return None
 
 

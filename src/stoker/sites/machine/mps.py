@@ -44,7 +44,7 @@ class MpsClients:
     def trouble(self) -> str:
         """Why an attempt still waits for its daemon; empty where none failed to start."""
         troubles = (pending.trouble for pending in self._pending.values())
-        return next((f"{trouble.message}; {trouble.hint}" for trouble in troubles if trouble), "")
+        return next((str(trouble) for trouble in troubles if trouble), "")
 
     def news(self) -> str:
         """A note on a daemon that was made ready, returned once."""

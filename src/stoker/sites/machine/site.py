@@ -231,14 +231,14 @@ class MachineSite:
             return
         if now >= self._claim_after:
             self._refusal = None
-        self._trouble = _told(self._refusal) if self._refusal else self._lease_check.trouble
+        self._trouble = str(self._refusal) if self._refusal else self._lease_check.trouble
         try:
             self._carry_out_plan(now)
         except ShortOfResources as error:
-            self._shortages.no_worker(_told(error))
+            self._shortages.no_worker(str(error))
             self._last_plan = self._plan(now)  # which says why nothing starts
         except StokerError as error:  # the disk, not the job: it waits until that works again
-            self._trouble = _told(error)
+            self._trouble = str(error)
             self._plan_after = now + RETRY_INTERVAL
 
     def _carry_out_plan(self, now: float) -> None:
@@ -247,13 +247,13 @@ class MachineSite:
             for start in self._last_plan.starts:
                 self._assign(start)
         except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
-            self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, _told(error)
+            self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, str(error)
             self._carry_out_plan(now)
             return
         try:
             self._sharing.publish(self._last_plan.own_demand, self._allocations, now)
         except LedgerUnusable as error:
-            self._trouble = _told(error)
+            self._trouble = str(error)
 
     def _plan(self, now: float) -> Plan:
         jobs, observation = self._jobs, self._observation
@@ -440,7 +440,3 @@ class MachineSite:
                 if leaving:
                     cleanup = self._runner.next_cleanup
                     selector.select(SOON if cleanup is None else min(SOON, cleanup))
-
-
-def _told(error: StokerError) -> str:
-    return f"{error.message}; {error.hint}"

@@ -238,7 +238,7 @@ class InfoFile:
         try:
             self.entries, self.trouble = self._update(settled), ""
         except InfoUnusable as unusable:
-            self.entries, self.trouble = settled(self._readable()), f"{unusable.message}; {unusable.hint}"
+            self.entries, self.trouble = settled(self._readable()), str(unusable)
 
     def repair(self) -> None:
         """Sync again if another process changed the file, even while we wrote it."""

@@ -30,7 +30,7 @@ def main() -> int:
             with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
                 return adviser.run()
     except StokerError as error:
-        say(f"{error.message}; {error.hint}" if error.hint else error.message)
+        say(str(error))
         if error.exit_code != StokerError.exit_code:  # of the user
             return error.exit_code
     except OSError as error:  # such as a full disk

@@ -113,7 +113,7 @@ class Adviser:
                 if self.is_over:
                     return 0
             except StudyLost as error:
-                say(f"{error.message}; {error.hint}")
+                say(str(error))
                 self._study, busy = None, True
             if self._engine_was_killed():
                 return TRY_AGAIN

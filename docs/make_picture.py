@@ -79,8 +79,8 @@ def worth(status: RunStatus) -> int:
 
 def photograph(state: str) -> list[Line]:
     """The lines of the best frame of a demonstration with its state in this directory."""
-    request = Request(options=JobOptions(), demo=True)
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
+    request = Request(options=JobOptions(), paths=paths, demo=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
         devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
@@ -120,7 +120,7 @@ def queue_screen(state: str) -> list[Line]:
     try:
         deadline = time.monotonic() + 60
         while True:
-            with known(paths, simulated=True) as knowledge:
+            with known(paths) as knowledge:
                 status = status_of(knowledge, "lab7", None)
             running = [job for job in status.jobs if job.state == "running"]
             if len(running) >= 4 and all((job.progress or 0) > 0.1 for job in running):

@@ -68,7 +68,6 @@ class Subject(Struct, frozen=True):
 
     paths: Paths
     environment: Mapping[str, str]
-    simulated: bool
     answers: bool = False
     """Whether the engine, where one lives, reacted when it was asked."""
     known_variables: frozenset[str] = frozenset()
@@ -263,7 +262,7 @@ def _store(subject: Subject) -> Iterator[Store | None]:
 
 def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all users have."""
-    if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
+    if subject.paths.is_simulated and not subject.environment.get("STOKER_LEDGER"):
         yield ok("not used: simulated GPUs are not shared with other users")
         return
     try:
@@ -367,7 +366,7 @@ _LINGER = "loginctl enable-linger"
 
 def check_gpus(subject: Subject) -> Iterator[Verdict]:
     """Every GPU that the driver shows; where it shows none, why."""
-    if subject.simulated:
+    if subject.paths.is_simulated:
         yield ok("simulated; no driver needed")
         return
     with contextlib.closing(NvidiaDevices()) as devices:

@@ -64,7 +64,7 @@ from stoker.engine.status_writer import engine_status
 from stoker.ledger import prepare_ledger
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths
 from stoker.store.queries import Owned
 from stoker.store.writer import Store, open_store
 
@@ -84,10 +84,10 @@ class Request(Struct, frozen=True):
     """The options of `stoker run`."""
 
     options: JobOptions
+    paths: Paths
     settings: EngineSettings = EngineSettings()
     """Configured for all engines of this user."""
     devices: str | None = None
-    sim: str | None = None
     jobs: int | None = None
     max_use: int | None = None
     min_free: int | None = None
@@ -117,7 +117,7 @@ class Request(Struct, frozen=True):
     @property
     def simulation(self) -> str:
         """The simulated GPUs; empty for real ones."""
-        return self.sim or ("4x24G" if self.demo else "")
+        return simulated_gpus(self.paths)
 
 
 class Batch:
@@ -319,9 +319,8 @@ class JobLog:
 
 def run(request: Request, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
-    paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
-    request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
-    parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
+    paths = request.paths
+    parent = find_parent(os.environ, paths) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
     devices = _find_devices(request, items, paths, parent)

@@ -15,15 +15,14 @@ from stoker.core.job import Job
 from stoker.store import queries
 from stoker.store.decoders import prepare_decoders
 from stoker.store.engine_lock import cluster_of, engine_lives, is_background
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, paths_for
 from stoker.store.writer import Store, open_store
 
 
 class Link(NamedTuple):
-    """A queue, and the simulated GPUs that its engine is to have, if any."""
+    """A queue."""
 
     paths: Paths
-    sim: str | None
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
@@ -40,8 +39,7 @@ def find_link() -> Link:
     """The queue that the environment names. From here on, several threads may read it."""
     with _no_fork:
         prepare_decoders()
-    sim = os.environ.get("STOKER_SIM") or None
-    return Link(find_paths(os.environ, os.uname().nodename, simulated=sim is not None), sim)
+    return Link(paths_for())
 
 
 def known(job: Job | None, job_id: int) -> Job:
@@ -183,7 +181,7 @@ class Watcher:
 
         for engine in dead:
             with contextlib.suppress(StokerError, OSError):
-                start_engine(self._link.paths, self._link.sim, cluster=cluster_of(engine))
+                start_engine(self._link.paths, cluster_of(engine))
         return time.monotonic() + 10 * ENGINE_INTERVAL
 
 

@@ -58,7 +58,7 @@ class Rows(list[dict[str, Any]]):
 def status() -> Rows:
     """The open jobs: running ones, then waiting ones, each with the reason why it waits."""
     link = find_link()
-    with known(link.paths, simulated=link.sim is not None) as knowledge:
+    with known(link.paths) as knowledge:
         jobs = status_of(knowledge, host_name(), None, each_task=True).jobs
     return Rows(jobs, ("label", "state", "devices", "seconds", "name", "command", "why"))
 
@@ -74,7 +74,7 @@ def history(since: str | None = None, states: Sequence[str] = (), limit: int | N
 def gpus() -> Rows:
     """The GPUs of this machine, their memory and the jobs on them."""
     link = find_link()
-    with known_devices(link.paths, simulated=link.sim is not None) as knowledge:
+    with known_devices(link.paths) as knowledge:
         devices = gpus_of(knowledge).devices
     return Rows(devices, ("label", "model", "used_bytes", "memory_bytes", "utilisation_percent", "jobs"))
 

@@ -35,9 +35,8 @@ class Broadcast:
     queue cannot be read.
     """
 
-    def __init__(self, paths: Paths, *, simulated: bool) -> None:
+    def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._simulated = simulated
         self._browsers: set[asyncio.Queue[ServerSentEvent | None]] = set()
         self._stop: threading.Event | None = None
         self._greeting: ServerSentEvent | None = None
@@ -91,7 +90,7 @@ class Broadcast:
                 queue.put_nowait(event)
 
     def _watch(self, stop: threading.Event, publish: Callable[[ServerSentEvent], None]) -> None:
-        with contextlib.closing(changes.Feed(self._paths, simulated=self._simulated)) as feed:
+        with contextlib.closing(changes.Feed(self._paths)) as feed:
             watch = _Watch(feed)
             pause = 0.0
             while not stop.wait(pause):

@@ -80,22 +80,16 @@ class Unanswered(StokerError):
 
 
 class Control(NamedTuple):
-    """The queue, and how to start its engine."""
+    """The queue, and where it is."""
 
     paths: Paths
     store: Store
-    sim: str | None
 
 
 @contextlib.contextmanager
-def opened(sim: str | None) -> Iterator[Control]:
-    """Open the queue of this user, or that of the simulated GPUs."""
-    from stoker.app.control.engine_process import simulated_gpus
-    from stoker.store.paths import paths_here
-
-    paths = paths_here(bool(sim))
+def opened(paths: Paths) -> Iterator[Control]:
     with contextlib.closing(open_store(paths)) as store:
-        yield Control(paths, store, simulated_gpus(sim, paths))
+        yield Control(paths, store)
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -127,7 +121,7 @@ def start_for(control: Control, otherwise: str, cluster: str = "") -> None:
     from stoker.app.control.engine_process import start_engine
 
     try:
-        start_engine(control.paths, control.sim, cluster=cluster)
+        start_engine(control.paths, cluster)
     except StokerError as error:
         raise Unanswered(f"{error.message}; {otherwise}", error.hint) from error
 

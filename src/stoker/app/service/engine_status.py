@@ -115,14 +115,14 @@ def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
     return not_in_force(settings, view if view and view.pid == pid else None)
 
 
-def revive(paths: Paths, sim: str | None = None) -> str:
+def revive(paths: Paths) -> str:
     """Start engines that were killed, and let them record what ended meanwhile; a notice of that, or of a failure.
 
     The engine of a cluster needs no record of its start: it is started wherever its cluster has jobs.
     """
     try:
         for cluster in clusters_without_engine(paths):
-            start_engine(paths, sim, cluster=cluster)
+            start_engine(paths, cluster)
         if not restart_killed(paths):
             return ""
     except StokerError as error:

@@ -109,7 +109,7 @@ class Watch:
 
 def why_waits(control: Control, job: Job) -> str:
     """The reason why a job waits, as screens show it."""
-    with known(control.paths, simulated=control.sim is not None) as knowledge:
+    with known(control.paths) as knowledge:
         _, why = knowledge.situation(job, control.store.owner(job.id))
     return f"{id_text(job)} waits: {why}"
 

@@ -496,9 +496,9 @@ def _active_word(job: Job) -> JobWord:
 
 
 @contextlib.contextmanager
-def known(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = None) -> Iterator[Knowledge]:
+def known(paths: Paths, statuses: EngineStatuses | None = None) -> Iterator[Knowledge]:
     """What is known now; status files are read before the store, which is then read in one transaction."""
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield Knowledge(store, seen, now, simulated=simulated, report_of=paths.report, workers=paths.workers)
+        yield Knowledge(store, seen, now, simulated=paths.is_simulated, report_of=paths.report, workers=paths.workers)

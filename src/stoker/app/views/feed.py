@@ -79,7 +79,6 @@ class Feed:
         self,
         paths: Paths,
         *,
-        simulated: bool,
         lines: int = LINES,
         chosen: Filter = NO_FILTER,
         each_task: bool = False,
@@ -95,7 +94,6 @@ class Feed:
         self.status: Status | None = None
         """The queue as of the last change."""
         self._paths = paths
-        self._simulated = simulated
         self._store: Store | None = None
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
@@ -106,7 +104,7 @@ class Feed:
         self._read_at = 0.0
         self._patience = patience
         self._engine_lives = False
-        self._probe = DeviceProbe(paths, simulated=simulated)
+        self._probe = DeviceProbe(paths)
         self._probe_after = 0.0
         self._loads: tuple[int, Mapping[str, Load]] | None = None
         """Counts of open jobs, and the version of the data that they belong to."""
@@ -131,7 +129,7 @@ class Feed:
                 store,
                 statuses,
                 now,
-                simulated=self._simulated,
+                simulated=self._paths.is_simulated,
                 report_of=self._paths.report,
                 workers=self._paths.workers,
             )

@@ -93,9 +93,7 @@ class History(Struct, frozen=True):
     gpu_hours: float
 
 
-def read_history(
-    paths: Paths, period: Period, limit: int, now: float, *, simulated: bool, each_task: bool = True
-) -> History:
+def read_history(paths: Paths, period: Period, limit: int, now: float, *, each_task: bool = True) -> History:
     """The jobs that ended last, and the totals of all; the tasks of an array share a line unless `each_task`."""
     with _opened(paths) as (store, devices):
         found: Sequence[Past | PastTasks] = (
@@ -108,7 +106,7 @@ def read_history(
         schema=SCHEMA,
         at=exactly(now),
         host=host_name(),
-        simulated=simulated,
+        simulated=paths.is_simulated,
         since=moment(period.since or None),
         jobs=jobs,
         counts=counts,

@@ -81,9 +81,9 @@ def steps_of(since: float, until: float, most: int = MOST_POINTS) -> Steps:
     return Steps(first, minutes, max(1, (last - first) // minutes + 1))
 
 
-def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
+def read_samples(paths: Paths, since: float) -> GpuSamples:
     """The curves from a moment until now."""
-    with known(paths, simulated=simulated) as knowledge:
+    with known(paths) as knowledge:
         steps = steps_of(since, knowledge.now)
         curves = curves_of(knowledge, steps)
         devices = [
@@ -96,7 +96,7 @@ def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
             )
             for device in knowledge.devices.values()
         ]
-        return GpuSamples(SCHEMA, exactly(knowledge.now), simulated, steps.start, steps.seconds, devices)
+        return GpuSamples(SCHEMA, exactly(knowledge.now), paths.is_simulated, steps.start, steps.seconds, devices)
 
 
 def curves_of(knowledge: Knowledge, steps: Steps) -> dict[str, Curves]:

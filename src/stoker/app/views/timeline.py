@@ -115,12 +115,11 @@ def read_timeline(
     period: Period,
     until: float | None = None,
     *,
-    simulated: bool,
     limit: int = MOST_JOBS,
     trim: bool = False,
 ) -> Timeline:
     """The timeline from the start of a period; without `until`, to the end of what is expected."""
-    with known(paths, simulated=simulated) as knowledge:
+    with known(paths) as knowledge:
         return timeline_of(knowledge, period, until, limit=limit, only=period.only, trim=trim)
 
 

@@ -104,10 +104,10 @@ class Usage(Struct, frozen=True):
     """Numbers of the colours of groups."""
 
 
-def read_usage(paths: Paths, period: Period, *, simulated: bool) -> Usage:
+def read_usage(paths: Paths, period: Period) -> Usage:
     """The totals of the jobs that ended in a period, and of those that run."""
-    with known(paths, simulated=simulated) as knowledge:
-        return usage_of(knowledge, period, user_lines(knowledge, ledger_here(paths, simulated=simulated).live()))
+    with known(paths) as knowledge:
+        return usage_of(knowledge, period, user_lines(knowledge, ledger_here(paths).live()))
 
 
 def usage_of(knowledge: Knowledge, period: Period, users: Sequence[UserLine] = ()) -> Usage:

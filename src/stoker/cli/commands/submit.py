@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from stoker.app.control.engine_process import Background, simulated_gpus
+from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
 from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
 from stoker.app.jobs.options import JobOptions, current_user
@@ -30,7 +30,7 @@ from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened, text_for_json
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths
 from stoker.store.queries import paused_key
 from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import open_store
@@ -121,7 +121,7 @@ class Request(Struct, frozen=True):
 
     options: JobOptions
     label: str
-    sim: str | None = None
+    paths: Paths
     hold: bool = False
     parsable: bool = False
     dry_run: bool = False
@@ -134,14 +134,15 @@ class Request(Struct, frozen=True):
 
 def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
     """Submit the jobs and return the exit code."""
-    paths = _paths(request)
-    sim = simulated_gpus(request.sim, paths)
+    paths = request.paths
+    if paths.note:
+        say(paths.note)
     submission = QueueSubmission(
         paths, config_here(say), request.options, time.time(), os.environ, script=request.script
     )
     submission.read(items)
-    engine = Background(paths, sim, submission.devices)
-    clusters = [Background(paths, sim, cluster=name) for name in submission.clusters if name]
+    engine = Background(paths, submission.devices)
+    clusters = [Background(paths, cluster=name) for name in submission.clusters if name]
     engines = [*([engine] if "" in submission.clusters else []), *clusters]
     key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
@@ -166,7 +167,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         say(note)
     code = _report(request, entered, failure)
     if paused and "" in submission.clusters:
-        say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * bool(request.sim)}")
+        say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * paths.is_simulated}")
     return code
 
 
@@ -175,13 +176,6 @@ def _wake(engines: Sequence[Background]) -> StokerError | None:
     for engine in engines:
         engine.wake()
     return next((engine.failure for engine in engines if engine.failure), None)
-
-
-def _paths(request: Request) -> Paths:
-    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
-    if paths.note:
-        say(paths.note)
-    return paths
 
 
 def _key(request: Request, items: Sequence[Listed]) -> Key | None:

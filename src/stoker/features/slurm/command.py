@@ -253,7 +253,7 @@ def status(name: str | None, as_json: bool) -> int:
     from stoker.features.slurm.status import Clusters, cluster_status
     from stoker.store.paths import paths_for
 
-    config, paths = load_config(os.environ, None), paths_for(simulated=False)
+    config, paths = load_config(os.environ, None), paths_for()
     chosen = {name: config.cluster(name)} if name else config.clusters
     found = [cluster_status(each, settings, paths) for each, settings in chosen.items()]
     if wants_json(as_json):
@@ -295,7 +295,7 @@ def remove(name: str, force: bool) -> int:
         raise UsageError(
             f"{name} is not in {path}, but in the file of this machine", "its administrators can remove it"
         )
-    left = cluster_load(paths_for(simulated=False), name).open
+    left = cluster_load(paths_for(), name).open
     if left and not force:
         what = f"{name} has {count_text(left, 'job')} that {'is' if left == 1 else 'are'} not over"
         raise StokerError(what, f"wait for them, or cancel them; --force keeps them until {name} is added again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,12 +13,11 @@ from stoker.cli.output_options import write_json
 from stoker.core.units import duration_text
 from stoker.features.sweep.estimate import Estimate, estimate_sweep
 from stoker.features.sweep.submit import PreparedSweep
-from stoker.store.paths import find_paths
+from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 
 
-def show_estimate(prepared: PreparedSweep, sim: str | None, *, as_json: bool) -> int:
-    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(sim))
+def show_estimate(prepared: PreparedSweep, paths: Paths, *, as_json: bool) -> int:
     with closing(open_store(paths)) as store:
         estimate = estimate_sweep(paths, config_here(say), prepared, store)
     if as_json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import DeviceLine, ForeignProcess, Notice, RunCounts, RunStatus
 from stoker.cli.screens.counts import counts_line, rough_text
 from stoker.cli.screens.run import (
     SPARE_ROWS,
@@ -187,12 +188,12 @@ def test_what_remains_is_only_guessed_roughly() -> None:
 def test_notices() -> None:
     """Each kind has a sign, never only a colour; a narrow terminal prefers the job's words to the hint."""
     again, note = Notice("again", 12, "b", "lost", "runs again"), Notice("note", 7, "c", "done", "left 1 process")
-    assert [text.rstrip() for text in texts(notice_lines([FAILURE, again, note], 100, simulated=True))] == [
+    assert [text.rstrip() for text in texts(notice_lines([FAILURE, again, note], 100, " --sim"))] == [
         " ✗ #5  lr=1.0  exit 1 after 00:09  RuntimeError: loss is nan                     stoker logs --sim 5",
         " ↻ #12 b       lost                runs again",
         " ! #7  c       done                left 1 process",
     ]
-    assert texts(notice_lines([FAILURE], 50, simulated=False)) == [" ✗ #5 lr=1.0  exit 1 after 00:09  RuntimeError: l…"]
+    assert texts(notice_lines([FAILURE], 50, "")) == [" ✗ #5 lr=1.0  exit 1 after 00:09  RuntimeError: l…"]
 
 
 def test_only_the_newest_successes_are_listed() -> None:

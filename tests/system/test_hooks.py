@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.optional import require
+from support.wait import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,17 +19,17 @@ def repository(tmp_path: Path) -> Path:
     git = require("git")
     (tmp_path / ".venv").symlink_to(ROOT / ".venv")
     (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
-    subprocess.run([git, "init", "-q", tmp_path], check=True)
+    subprocess.run([git, "init", "-q", tmp_path], check=True, timeout=PATIENCE_SECONDS)
     for setting in (f"core.hooksPath={ROOT}/.githooks", "user.name=test", "user.email=test@example.org"):
-        subprocess.run([git, "-C", tmp_path, "config", *setting.split("=", 1)], check=True)
+        subprocess.run([git, "-C", tmp_path, "config", *setting.split("=", 1)], check=True, timeout=PATIENCE_SECONDS)
     return tmp_path
 
 
 def commit(repository: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
     (repository / name).write_text(text)
-    subprocess.run(["git", "-C", repository, "add", name], check=True)
-    command = ["git", "-C", repository, "commit", "-qm", f"Add {name}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    subprocess.run(["git", "-C", repository, "add", name], check=True, timeout=PATIENCE_SECONDS)
+    command = ["git", "-C", str(repository), "commit", "-qm", f"Add {name}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("text", ["x = {  }\n", "import os\n"], ids=["layout", "lint"])

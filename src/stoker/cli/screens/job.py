@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text, stamp, start_text
+from stoker.app.jobs.options import BY_NAME, Value
 from stoker.app.views.model import FEW
 from stoker.app.views.words import vram_text
 from stoker.cli.screens.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
@@ -32,7 +33,8 @@ from stoker.core.units import ago_text, count_text, size_text, span_text, watch_
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
-    from stoker.app.views.history import History, PastLine
+    from stoker.app.views.history import History
+    from stoker.app.views.job import PastLine
     from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
 LABEL = 11
@@ -96,18 +98,20 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("limits", _limits(details)),
         ("after", ", ".join(details.after)),
         ("begins", "" if details.begin is None else stamp(details.begin.timestamp())),
-        ("priority", str(details.priority) if details.priority else ""),
-        ("group", details.group),
-        ("tags", ", ".join(f"{name}={value}" for name, value in details.tags.items())),
+        *((BY_NAME[name].label, _option(value)) for name, value in details.options.items() if BY_NAME[name].label),
         ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
         ("commit", details.commit),
-        ("variables", ", ".join(f"{name}={value}" for name, value in details.variables.items())),
+        ("variables", _option(details.variables)),
         ("submitted", f"{stamp(details.submitted.timestamp())} ({ago_text(details.submitted.timestamp(), now)})"),
     )
     yield from ((label, text) for label, text in facts if text)
     for name, value in (details.environment or {}).items():
         yield "", f"{name}={value}"
+
+
+def _option(value: Value) -> str:
+    return ", ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _progress(details: JobDetails) -> str:

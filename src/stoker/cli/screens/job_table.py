@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.app.jobs.local_time import clock_text, start_text
-from stoker.app.views.model import FailedJob, InterruptedRun, JobLine, Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import FailedJob, InterruptedRun, Status
 from stoker.cli.screens.text import (
     GIB,
     Column,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.views.model import JobLine, Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import Status
 from stoker.cli.screens.gpus import device_table, machine_text, marked
 from stoker.cli.screens.job_table import (
     attention_lines,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from stoker.app.jobs.local_time import stamp
-from stoker.app.views.history import PastLine
+from stoker.app.views.job import PastLine
 from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg

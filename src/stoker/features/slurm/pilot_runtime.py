@@ -321,8 +321,8 @@ def _too_few(plan: PilotPlan, node: str, found: int) -> str:
 
 def _devices(plan: PilotPlan, state: Path) -> Devices:
     named, now = [] if plan.whole_node else gpus_of(os.environ), time.time()
-    if plan.sim:
-        return simulate(plan.sim, str(state / "simulator"), named, now)
+    if plan.simulated_gpus:
+        return simulate(plan.simulated_gpus, str(state / "simulator"), named, now)
     try:
         return detect(named, now) if named or plan.whole_node else NoDevices()
     except Impossible:

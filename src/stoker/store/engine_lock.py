@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker import __version__
 from stoker.core.errors import StokerError
 from stoker.store.paths import Paths, try_lock
+from stoker.store.waiting import wait_until
 
 if TYPE_CHECKING:
     from stoker.core.job import Job
@@ -175,12 +176,7 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
 
 def wait_gone(paths: Paths, engine: str, pid: int, patience: float) -> bool:
     """Wait until this process is not the engine any more; False if it still is after so many seconds."""
-    deadline = time.monotonic() + patience
-    while process_of(paths, engine) == pid:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return wait_until(lambda: process_of(paths, engine) != pid, patience)
 
 
 def living_engines(paths: Paths) -> Iterator[str]:
@@ -234,15 +230,19 @@ def _take_named(path: Path) -> int:
     Processes that probe the lock hold it for a moment, so one refusal proves nothing. The previous engine may remove
     the file between our open and our lock; then a new one is made.
     """
-    deadline = time.monotonic() + PROBE_SECONDS
-    while True:
+    taken: list[int] = []
+
+    def is_taken() -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if try_lock(descriptor) and _is_at(path, descriptor):
-            return descriptor
+            taken.append(descriptor)
+            return True
         os.close(descriptor)
-        if time.monotonic() > deadline:
-            raise EngineRuns("an engine is already running here", "see stoker engine status")
-        time.sleep(0.002)
+        return False
+
+    if not wait_until(is_taken, PROBE_SECONDS):
+        raise EngineRuns("an engine is already running here", "see stoker engine status")
+    return taken[0]
 
 
 def _make_locked(path: Path) -> int:

@@ -20,6 +20,7 @@ from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
 from stoker.store.schema import TakeOver
+from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import Store, open_store
 
 
@@ -131,16 +132,12 @@ def warn(text: str) -> None:
 
 
 def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
-    deadline = time.monotonic() + ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
-    pause = 0.002
-    while queries.unanswered(store, numbers):
-        if time.monotonic() > deadline:
-            raise Unanswered(
-                "the engine has not answered yet; your request is recorded and will be carried out",
-                "see stoker engine status",
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+    seconds = ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
+    if not wait_until(lambda: not queries.unanswered(store, numbers), seconds, Backoff(0.002, 0.05)):
+        raise Unanswered(
+            "the engine has not answered yet; your request is recorded and will be carried out",
+            "see stoker engine status",
+        )
 
 
 def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,6 +19,7 @@ from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of
 from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus as PublishedStatus
 from stoker.store.status_file import read_status
+from stoker.store.waiting import wait_until
 from stoker.store.writer import open_store
 
 ANSWER_SECONDS = 3.0
@@ -148,12 +148,7 @@ def engine_answers(paths: Paths) -> bool:
     before = _written(path)
     if not wake(paths, QUEUE):
         return False
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while _written(path) == before:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return wait_until(lambda: _written(path) != before, ANSWER_SECONDS)
 
 
 def _written(path: Path) -> int:

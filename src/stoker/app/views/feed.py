@@ -20,11 +20,11 @@ from stoker.app.views.job import JobLine
 from stoker.app.views.model import Counts, DeviceLine, EngineLine, FailedJob, Status
 from stoker.app.views.status import status_of
 from stoker.core.errors import StokerError
+from stoker.store.changes import Cursor, cursor_now, jobs_changed_since
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Load
-from stoker.store.recent import Cursor, cursor_now, jobs_changed_since
 from stoker.store.writer import Store, open_existing, open_store
 
 SCHEMA = "stoker.changes/1"

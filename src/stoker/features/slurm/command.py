@@ -230,16 +230,12 @@ def down(name: str, jobs: bool, force: bool) -> int:
 
 
 def _end_jobs(settings: ClusterSettings) -> None:
-    import time
-
     from stoker.features.slurm.status import ask
+    from stoker.store.waiting import Backoff, wait_until
 
     ask(settings, "scancel", "--me", "--full")
-    deadline = time.monotonic() + 60.0
-    while ask(settings, "squeue", "-h", "-o", "%i").out.strip():
-        if time.monotonic() > deadline:
-            raise StokerError("jobs do not end within 60 s", "see squeue; --force leaves them running")
-        time.sleep(0.2)
+    if not wait_until(lambda: not ask(settings, "squeue", "-h", "-o", "%i").out.strip(), 60.0, Backoff(0.2, 0.2)):
+        raise StokerError("jobs do not end within 60 s", "see squeue; --force leaves them running")
 
 
 @command.command(name="status")

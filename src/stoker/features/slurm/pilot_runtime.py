@@ -49,6 +49,7 @@ from stoker.ledger import ledger_path, prepare_ledger
 from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
+from stoker.store.waiting import wait_until
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.1
@@ -250,11 +251,12 @@ class Pilot:
 
     def _is_terminated(self) -> bool:
         """Whether Slurm's TERM came; it reaches a job and this process one after the other."""
-        deadline = time.monotonic() + TERM_SECONDS
-        while time.monotonic() < deadline and not self._ended_by_slurm:
+
+        def has_come() -> bool:
             self._signalled()
-            time.sleep(0.01)
-        return self._ended_by_slurm
+            return self._ended_by_slurm
+
+        return wait_until(has_come, TERM_SECONDS)
 
     def _signalled(self) -> None:
         """USR1 comes before the end: start nothing more. TERM is the end; what Slurm says of the pilot counts then."""

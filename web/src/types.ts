@@ -325,6 +325,7 @@ export interface JobDetails {
   sweep: number | null;
   trial: number | null;
   params: Record<string, Scalar> | null;
+  options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
 }
 

@@ -20,7 +20,7 @@ from msgspec import Struct
 from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.jobs.config import cluster_site
 from stoker.app.jobs.context import check_directory, context_here, current_user
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ListSource, ParsedJob, RejectedLine, StreamSource
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
@@ -66,12 +66,12 @@ from stoker.store.writer import Store, open_store
 if TYPE_CHECKING:
     from stoker.cli.screens.run import LiveView
 
-Items = Sequence[Listed | Unusable] | Lines
+Items = Sequence[ParsedJob | RejectedLine] | Lines
 ONE_COMMAND = "--"
 LONGEST_LABEL = 200
 TIMED_OUT = 124
 """As timeout(1) has it."""
-_ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
+_ANY_LINE = ParsedJob(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
 
@@ -165,9 +165,9 @@ class Batch:
         return shortened(text_for_json(" ".join(["stoker run", self.label, *words])), LONGEST_LABEL)
 
     @property
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ParsedJob]:
         """The jobs that are known from the start; those of a stream are not."""
-        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, Listed)]
+        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, ParsedJob)]
 
     def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
@@ -228,12 +228,12 @@ class Batch:
         """All jobs at once, for a dry run; a stream is read to its end."""
         lines = self.items
         read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, Lines) else self.listed
-        return [self.builder.make(item) for item in read if isinstance(item, Listed)]
+        return [self.builder.make(item) for item in read if isinstance(item, ParsedJob)]
 
     def source(self, foreground: Foreground, view: View) -> Source:
         """The jobs as the run takes them."""
 
-        def refuse(item: Unusable) -> None:
+        def refuse(item: RejectedLine) -> None:
             foreground.tally.unusable += 1
             view.say(f"{item.where} is left out: {item.sentence}")
 
@@ -405,7 +405,7 @@ def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent |
         raise UsageError(f"--devices {request.devices!r} contains an unprintable name", "use plainer names")
     if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
-    own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
+    own = [item.options.gpus for item in items if isinstance(item, ParsedJob)] if not isinstance(items, Lines) else []
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
         return NoDevices()

@@ -216,11 +216,11 @@ def check_leftovers(subject: Subject) -> Iterator[Verdict]:
 
 def _jobs_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     paths = subject.paths
-    held = [orphan for orphan in engine_lock.held_orphans(paths, store) if orphan.engine != QUEUE]
+    held = [job for job, engine in engine_lock.interrupted_active_jobs(paths, store) if engine != QUEUE]
     if held:
         text = f"{count_text(len(held), 'job')} of an interrupted run, still running"
         yield note(text, "start the engine to record their results: stoker engine start")
-    left = [one.job for one in engine_lock.orphans(paths, store) if one.engine != QUEUE]
+    left = [job for job, engine in engine_lock.interrupted_jobs(paths, store) if engine != QUEUE]
     waiting = sum(not isinstance(job.state, Active) for job in left)
     if waiting:
         text = f"{count_text(waiting, 'job')} of an interrupted run, not started"

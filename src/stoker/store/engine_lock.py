@@ -29,7 +29,7 @@ PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
-"""Age at which an unfinished file counts as abandoned."""
+"""Age at which an unfinished file counts as left by a dead process."""
 
 
 def engine_of(cluster: str) -> str:
@@ -277,32 +277,32 @@ def background_processes(paths: Paths) -> set[int]:
     return {pid for name in names if (pid := process_of(paths, name)) is not None}
 
 
-class Orphan(NamedTuple):
-    """An open job and the dead engine that owns it."""
+class InterruptedJob(NamedTuple):
+    """An open job whose foreground run is dead, and that engine."""
 
     job: Job
     engine: str
 
 
-def orphans(paths: Paths, store: Reader) -> Iterator[Orphan]:
+def interrupted_jobs(paths: Paths, store: Reader) -> Iterator[InterruptedJob]:
     """Open jobs of dead foreground runs. Submitted jobs are none: they wait for the next background engine."""
     for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(paths, engine)]:
         last = 0
         while jobs := store.open_jobs(engine, last, _PAGE):
-            yield from (Orphan(job, engine) for job in jobs)
+            yield from (InterruptedJob(job, engine) for job in jobs)
             last = jobs[-1].id
 
 
-def held_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+def interrupted_active_jobs(paths: Paths, store: Reader) -> list[InterruptedJob]:
     """Jobs of dead foreground runs that workers still hold; waiting jobs are not read."""
     engines = store.engines_with_active_jobs()
     dead = [engine for engine in engines if not is_background(engine) and not engine_lives(paths, engine)]
-    return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
+    return [InterruptedJob(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
-def nested_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+def interrupted_nested_jobs(paths: Paths, store: Reader) -> list[InterruptedJob]:
     """Waiting jobs of dead runs inside jobs."""
-    return [Orphan(job, engine) for engine, job in store.nested_jobs() if not is_served(paths, engine)]
+    return [InterruptedJob(job, engine) for engine, job in store.nested_jobs() if not is_served(paths, engine)]
 
 
 def sweep_locks(paths: Paths, store: Reader) -> None:

@@ -19,7 +19,7 @@ from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcom
 from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
-from stoker.store.schema import TakeOver
+from stoker.store.schema import Adoption
 from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import Store, open_store
 
@@ -64,7 +64,7 @@ def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, 
         return [(owner, request)]
     left, job = store.jobs_in_slot_of(request.job), store.job(request.job)
     engine = engine_of(job.spec.cluster if job else "")
-    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], engine)
+    store.adopt([Adoption(job_id, owner) for job_id in (*left, request.job)], engine)
     return [*((engine, Release(job_id)) for job_id in left), (engine, request)]
 
 
@@ -140,7 +140,7 @@ def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
         )
 
 
-def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
+def interrupted(control: Control, jobs: Sequence[Job]) -> set[int]:
     """Ids of the jobs whose foreground run is dead."""
     owners = queries.owners_of(control.store, [job.id for job in jobs])
     gone = [owner for owner in owners if not is_served(control.paths, owner)]

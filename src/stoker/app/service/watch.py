@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from stoker.app.control.requests import Control, abandoned, start_for, warn
+from stoker.app.control.requests import Control, interrupted, start_for, warn
 from stoker.app.views.facts import read_facts
 from stoker.app.views.job import situation
 from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text
@@ -89,9 +89,9 @@ class Watch:
             start_for(self._control, "the jobs are safe in the queue", cluster)
 
     def _jobs(self, most: int | None = None) -> tuple[list[Job], set[int]]:
-        """Jobs that are not over, and which of them were left by dead runs."""
+        """Jobs that are not over, and which of them were interrupted."""
         jobs = list(queries.jobs_of(self._control.store, self.left[:most]))
-        return jobs, abandoned(self._control, jobs)
+        return jobs, interrupted(self._control, jobs)
 
     def _needed_engines(self) -> set[str]:
         """The clusters, or this machine, whose engine must run some of them, or record their ends, and is dead."""

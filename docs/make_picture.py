@@ -16,14 +16,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stoker.app.control.engine_process import DEFAULT_SIM
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.run import Batch, RunRequest
 from stoker.app.views.facts import read_facts
 from stoker.app.views.model import RunStatus
 from stoker.app.views.run import Recent
 from stoker.app.views.status import status_of
 from stoker.cli.commands.demo import Demonstration, demo_jobs
-from stoker.cli.foreground import Batch, Request, RunReader
+from stoker.cli.foreground import RunReader
 from stoker.cli.screens.run import drawing, render_run
 from stoker.cli.screens.status import render_status
 from stoker.cli.screens.text import Line
@@ -80,12 +82,12 @@ def worth(status: RunStatus) -> int:
 
 def photograph(state: str) -> list[Line]:
     """The lines of the best frame of a demonstration with its state in this directory."""
+    request = RunRequest(options=JobOptions(), demo=True)
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
-    request = Request(options=JobOptions(), paths=paths, demo=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
-        devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", jobs, devices, paths)
+        devices = stack.enter_context(closing(simulate(DEFAULT_SIM, str(paths.simulator), [], 0.0)))
+        batch = Batch(request, "--demo", jobs, devices, paths, say=print)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
         site = MachineConfig(ledger=ledger, devices=devices, user=current_user())
@@ -93,7 +95,7 @@ def photograph(state: str) -> list[Line]:
         photographer = Photographer(len(jobs))
         view = Demonstration(photographer)
         run = stack.enter_context(closing(Foreground(setup, view)))
-        batch.keep(run.store, paths)
+        batch.keep(run.store)
         run.run(batch.source(run, view))
     return photographer.lines
 

@@ -83,7 +83,7 @@ export interface BestView {
   values: Record<string, number>;
 }
 
-/** What became of one job. */
+/** The effect of a command on one job. */
 export interface ChangeResult {
   id: number;
   shown: string;

@@ -1,19 +1,25 @@
-"""Text of `stoker engine status` and `config`."""
+"""Text of `stoker engine status`, `config` and `check`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.app.jobs.config import SYSTEM_FILE, Config, Row, user_file
 from stoker.app.service.engine_status import EngineDevice, EngineStatus
+from stoker.cli.output_options import write_json
 from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, duration_text, size_text
+
+if TYPE_CHECKING:
+    from stoker.app.service.doctor import Verdict
 
 
 class ConfigShown(Struct, frozen=True):
@@ -77,3 +83,23 @@ def _engine(found: EngineStatus) -> str:
 def _device(device: EngineDevice) -> str:
     memory = size_text(device.memory_bytes) if device.memory_bytes is not None else ""
     return " ".join(filter(None, (device.model, memory, device.problem and f"({device.problem})"))) or device.id
+
+
+def report_check(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> int:
+    """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
+    from stoker.app.service.doctor import Check
+
+    found = []
+    for verdict in findings:
+        text, advice = text_for_json(verdict.text), text_for_json(verdict.advice)
+        found.append(replace(verdict, text=text, advice=advice))
+        if not as_json:
+            print(f"{verdict.level:8} {verdict.topic:10} {printable(verdict.text)}", flush=True)
+        if not as_json and verdict.advice:
+            print(f"{'':19} → {printable(verdict.advice)}", flush=True)
+    problems = sum(verdict.level == "problem" for verdict in found)
+    if as_json:
+        write_json(Check(schema, problems, found))
+    elif problems:
+        print(f"{count_text(problems, 'problem')} found", file=sys.stderr)
+    return problems

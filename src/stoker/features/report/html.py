@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 from stoker.app.jobs.local_time import stamp
+from stoker.app.views.columns import peak_text
 from stoker.app.views.job import PastLine
 from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
-from stoker.cli.screens.job import peak_text
 from stoker.core.outcomes import FAILURES
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text

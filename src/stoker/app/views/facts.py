@@ -15,7 +15,7 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.processes import JobElsewhere, jobs_elsewhere, jobs_of_processes
 from stoker.core.amounts import amount_now, amount_to_come
-from stoker.core.device import Device
+from stoker.core.device import Device, node_gpu
 from stoker.core.job import Active, Job, Running, resources_of
 from stoker.core.learning import Learnt, usual_pace
 from stoker.core.planner.order import Standing, outranked
@@ -202,12 +202,13 @@ def read_facts(paths: Paths, statuses: EngineStatuses | None = None) -> Iterator
 
 def device_labels(device_ids: Sequence[str], devices: Mapping[str, Device]) -> list[str]:
     """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-    labels = [devices[device_id].label if device_id in devices else device_id for device_id in device_ids]
-    nodes = [label.rpartition(" ")[0] for label in labels]
-    return [
-        label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
-        for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
-    ]
+    labels, last_node = [], None
+    for device_id in device_ids:
+        gpu = node_gpu(device_id)
+        label = devices[device_id].label if device_id in devices else device_id
+        labels.append(gpu.gpu if gpu is not None and gpu[:2] == last_node else label)
+        last_node = gpu[:2] if gpu is not None else None
+    return labels
 
 
 def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:

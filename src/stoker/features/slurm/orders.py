@@ -1,4 +1,4 @@
-"""What nodes are told: the order for an attempt, and the batch scripts that Slurm starts."""
+"""Orders for nodes: one for each attempt, and the batch scripts that Slurm starts."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from stoker.ledger import Ledger
 from stoker.runner.interface import WorkerRunner
 from stoker.sites.interface import EngineJobs, SiteContext
 from stoker.sites.machine.allocations import Allocations
-from stoker.sites.machine.fairshare import Usage
+from stoker.sites.machine.fairshare import OwnUsage
 from stoker.sites.machine.mps import MpsClients
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.shortages import Shortages
@@ -37,7 +37,7 @@ class MachineContext(Struct, frozen=True):
     observation: Observation
     history: RunHistory
     allocations: Allocations
-    usage: Usage
+    usage: OwnUsage
     telemetry: Telemetry
     shortages: Shortages
     mps_clients: MpsClients
@@ -62,7 +62,7 @@ def machine_context(
         observation=Observation(devices, ledger, jobs.clock()),
         history=history,
         allocations=allocations,
-        usage=Usage(store, context.engine),
+        usage=OwnUsage(store, context.engine),
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
         shortages=Shortages(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),

@@ -61,7 +61,7 @@ STOP_WORKERS_SECONDS = 1.0
 
 
 class MachineConfig(Struct, frozen=True):
-    """What the site is made of."""
+    """The configuration of the site of this machine."""
 
     ledger: Path
     devices: Devices
@@ -70,7 +70,7 @@ class MachineConfig(Struct, frozen=True):
     """Whether jobs may write to the engine's own standard output."""
     share_input: bool = False
     within: str = ""
-    """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
+    """The worker of the parent job, if the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
     tied_to: str = ""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from stoker.app.control.engine_process import DEFAULT_SIM
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.run import ForegroundRequest, RunBatch
@@ -85,7 +86,7 @@ def photograph(state: str) -> list[Line]:
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
-        devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
+        devices = stack.enter_context(closing(simulate(DEFAULT_SIM, str(paths.simulator), [], 0.0)))
         batch = RunBatch(request, "--demo", jobs, devices, paths, say=print)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
@@ -122,7 +123,7 @@ def queue_screen(state: str) -> list[Line]:
     try:
         deadline = time.monotonic() + 60
         while True:
-            with read_facts(paths, simulated=True) as facts:
+            with read_facts(paths) as facts:
                 status = status_of(facts, "lab7", None)
             running = [job for job in status.jobs if job.state == "running"]
             if len(running) >= 4 and all((job.progress or 0) > 0.1 for job in running):

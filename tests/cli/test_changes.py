@@ -39,7 +39,7 @@ DONE, GONE = Ended("done", 2.0), Ended("cancelled", 2.0)
         ("pause", WAITS, DONE, "sweep", "just ended: 1 (done)", False),
         ("resume", DONE, DONE, "sweep", "already finished: 1 (done)", False),
         ("resume", HELD, WAITS, "", "released 1", False),
-        ("resume", WAITS, WAITS, "abandoned", "moved 1 into the queue (its 'stoker run' was interrupted)", False),
+        ("resume", WAITS, WAITS, "interrupted", "moved 1 into the queue (its 'stoker run' was interrupted)", False),
         ("resume", RUNS, RUNS, "", "not held: 1 (running)", False),
     ],
 )

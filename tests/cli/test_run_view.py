@@ -190,12 +190,12 @@ def test_what_remains_is_only_guessed_roughly() -> None:
 def test_notices() -> None:
     """Each kind has a sign, never only a colour; a narrow terminal prefers the job's words to the hint."""
     again, note = Notice("again", 12, "b", "lost", "runs again"), Notice("note", 7, "c", "done", "left 1 process")
-    assert [text.rstrip() for text in texts(notice_lines([FAILURE, again, note], 100, simulated=True))] == [
+    assert [text.rstrip() for text in texts(notice_lines([FAILURE, again, note], 100, " --sim"))] == [
         " ✗ #5  lr=1.0  exit 1 after 00:09  RuntimeError: loss is nan                     stoker logs --sim 5",
         " ↻ #12 b       lost                runs again",
         " ! #7  c       done                left 1 process",
     ]
-    assert texts(notice_lines([FAILURE], 50, simulated=False)) == [" ✗ #5 lr=1.0  exit 1 after 00:09  RuntimeError: l…"]
+    assert texts(notice_lines([FAILURE], 50, "")) == [" ✗ #5 lr=1.0  exit 1 after 00:09  RuntimeError: l…"]
 
 
 def test_only_the_newest_successes_are_listed() -> None:

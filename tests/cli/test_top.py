@@ -24,7 +24,7 @@ from stoker.core.errors import StokerError
 from stoker.core.requests import Cancel
 from stoker.core.spec import NewJob
 from stoker.store.engine_lock import QUEUE, EngineLock
-from stoker.store.paths import paths_here
+from stoker.store.paths import LAST_GPUS, paths_for
 from support.past import PastQueue
 from support.textual_screen import wait_for_screen, wait_for_text, without_times
 
@@ -40,7 +40,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PastQueue
     for name, value in (("STATE", str(tmp_path / "state")), ("SIM", "2x24G")):
         monkeypatch.setenv(f"STOKER_{name}", value)
     (tmp_path / "log").write_text("epoch 1\nloss \x1b[31m0.5\x1b[0m\r loss 0.4\n<script>\n")
-    made = PastQueue(paths_here(True).state, time.time())
+    made = PastQueue(paths_for(LAST_GPUS).state, time.time())
     made.ran("vit-b lr=3e-4", "0", -100, None, gib=8, log=str(tmp_path / "log"))
     made.ran("probe", "0", -60, None, gib=6, group="nlp")
     made.ran("broken", "1", -500, -400, code=1, log=str(tmp_path / "log"))
@@ -62,7 +62,7 @@ def follow(queue: PastQueue, steps: Steps, *, size: tuple[int, int] = (80, 24), 
     """Open the view, and let a test press keys in it."""
 
     async def run() -> None:
-        with closing(Source(queue.paths, "2x24G")) as source:
+        with closing(Source(queue.paths)) as source:
             source.start()
             app = Top(source, readonly=readonly)
             async with app.run_test(size=size) as pilot:
@@ -155,7 +155,7 @@ def test_no_key_acts_on_a_list_that_did_not_follow_the_filter(queue: PastQueue) 
     """Until the new list is read, the cursor is on a job of the old one."""
 
     async def run() -> None:
-        with closing(Source(queue.paths, "2x24G")) as source:
+        with closing(Source(queue.paths)) as source:
             source.start()
             async with Top(source, readonly=False).run_test(size=(80, 24)) as pilot:
                 await wait_for_text(pilot, "resnet")
@@ -179,7 +179,7 @@ def test_a_look_may_end_after_the_screen_is_gone(queue: PastQueue) -> None:
     """A thread reads the queue while the view is left; what it brings is then drawn nowhere."""
 
     async def run() -> None:
-        with closing(Source(queue.paths, "2x24G")) as source:
+        with closing(Source(queue.paths)) as source:
             source.start()
             view = Top(source, readonly=False)
             async with view.run_test(size=(80, 24)) as pilot:
@@ -278,7 +278,7 @@ def test_a_queue_of_a_newer_version_is_refused(queue: PastQueue) -> None:
     queue.close()
     with closing(sqlite3.connect(queue.paths.database)) as database:
         database.execute("PRAGMA user_version = 99")
-    with closing(Source(queue.paths, "2x24G")) as source, pytest.raises(StokerError, match="newer Stoker"):
+    with closing(Source(queue.paths)) as source, pytest.raises(StokerError, match="newer Stoker"):
         source.start()
 
 

@@ -11,7 +11,7 @@ from stoker.core.job import Assigned, Event, Exited, Started, Waiting, advance
 from stoker.core.run_result import Tally
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.adoption import Resumer, Supply, adopt_all, adopt_gone
-from stoker.store.engine_lock import held_orphans
+from stoker.store.engine_lock import interrupted_active_jobs
 from stoker.store.schema import Change
 from support.fakes import START, EngineAtFakeSite
 
@@ -56,9 +56,9 @@ class TestAdoptGone:
         assert world.engine.at_rest, "only the end of an adopted job matters"
 
     def test_a_job_is_adopted_by_one_engine(self, world: EngineAtFakeSite) -> None:
-        """Another engine that saw the same orphan comes too late."""
+        """Another engine that saw the same interrupted job comes too late."""
         left(world, "a", ASSIGNED)
-        found = held_orphans(world.paths, world.store)
+        found = interrupted_active_jobs(world.paths, world.store)
         assert len(adopt_all(found, world.store, world.engine)) == 1
         assert adopt_all(found, world.store, world.engine) == []
 
@@ -67,7 +67,7 @@ class TestAdoptGone:
         last = left(world, "c", Assigned("w1 - 0", ("0",), "/log", START + 2))
         second = left(world, "b", Assigned("w1 - 0", ("0",), "/log", START + 1))
         runs = left(world, "a", ASSIGNED, Started(1, START + 5))
-        adopt_all(held_orphans(world.paths, world.store), world.store, world.engine)
+        adopt_all(interrupted_active_jobs(world.paths, world.store), world.store, world.engine)
         assert world.site.called("adopt") == [[runs], [second], [last]]
 
 

@@ -153,7 +153,7 @@ def test_a_new_configuration_is_used(tmp_path: Path) -> None:
 
 
 def test_ends_of_dead_runs_are_recorded(tmp_path: Path) -> None:
-    """Under the name of this process, so that they are orphans again once it dies."""
+    """Under the name of this process, so that they are interrupted again once it dies."""
     job_id = submit(tmp_path, "dead-7")
     store = Store(Paths(tmp_path).database)
     job = store.job(job_id)

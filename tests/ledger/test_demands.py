@@ -78,12 +78,12 @@ def test_format(written: bytes, demand: Demand) -> None:
     """A demand is written byte for byte as before, and an older one is read: versions share a machine."""
     assert encoded(demand) == written
     assert decoded(written, os.geteuid()) == demand
-    assert KIND == "want"
+    assert KIND == "demand"
 
 
 def demand_name() -> str:
     """A name in the form of the ledger."""
-    return lease_name().replace(".lease", ".want")
+    return lease_name().replace(".lease", ".demand")
 
 
 @pytest.fixture(scope="module")

@@ -148,7 +148,7 @@ def test_mutated_leases(ground: Ground, contents: bytes) -> None:
 def test_mutated_demands(ground: Ground, contents: bytes) -> None:
     """A mutated demand counts or gets a warning, and an engine can decide whether to yield to it."""
     ledger = ground.ledger
-    with dropped(ledger, lease_name().replace(".lease", ".want"), contents):
+    with dropped(ledger, lease_name().replace(".lease", ".demand"), contents):
         view = ledger.live()
         assert len(view.demands) + len(view.warnings) == 1
         assert list(view.leases) == [ground.held.name]

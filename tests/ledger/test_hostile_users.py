@@ -17,10 +17,8 @@ from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES
 from support import ledger_programs as programs
 from support.ledger_files import GOOD, is_free, lease_name, planted, taken
 from support.users import User, finish, made_users, next_line, reachable_directory, run_as, running_as
-from support.wait import wait_until
 
 Users = tuple[User, User, User]
-PATIENCE = 0.2
 
 
 @pytest.fixture(scope="module")
@@ -34,52 +32,22 @@ def users() -> Iterator[Users]:
 def ledger() -> Iterator[Ledger]:
     """A ledger that root made and all users can reach."""
     with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"), PATIENCE)
+        yield Ledger(prepare_ledger(directory / "ledger"))
 
 
-class TestMutex:
-    """The mutex gives no power to its owner or holder."""
-
-    def test_a_held_mutex_delays_a_claim_for_a_moment(self, ledger: Ledger, users: Users) -> None:
-        """While a user holds it, claims of others are put off for the patience and then granted."""
-        assert is_free(ledger)
-        with running_as(users[2], programs.lock, str(ledger.path / "mutex")) as squatter:
-            next_line(squatter)
-            assert not is_free(ledger)
-            wait_until(lambda: is_free(ledger))
-            with taken(ledger, "A"):  # from then on at once
-                assert not is_free(ledger)
-
-    @pytest.mark.parametrize("plant", ["secret", "link", "pipe", "folder"])
-    def test_a_planted_mutex_is_ignored(self, ledger: Ledger, users: Users, plant: str) -> None:
-        """One that other users cannot open or lock keeps nobody from claiming, nor lets two claim the same device."""
-        run_as(users[2], programs.plant_mutex, ledger.path, plant)
-        with running_as(users[0], programs.hold, ledger.path, "A") as holder:
-            assert next_line(holder).startswith(f"{users[0].uid}.")
-            assert run_as(users[1], programs.try_to_hold, ledger.path, "A") == "\n"
-            assert run_as(users[1], programs.try_to_hold, ledger.path, "B").startswith(f"{users[1].uid}.")
-        assert not (ledger.path.parent / "target").exists()
-
-    def test_no_double_grant_while_the_mutex_is_swapped(self, ledger: Ledger, users: Users) -> None:
-        """Its owner swaps it with another file all the time; two honest users never hold a device at once."""
-        run_as(users[2], programs.plant_mutex, ledger.path, "plain")
-        proofs = prepare_ledger(ledger.path.parent / "proofs")
-        for device in "AB":
-            (proofs / device).touch()
-            (proofs / device).chmod(0o666)
-        with (
-            running_as(users[2], programs.swap_mutex, ledger.path) as swapper,
-            running_as(users[0], programs.claim_with_proof, ledger.path, proofs, "300") as alice,
-            running_as(users[1], programs.claim_with_proof, ledger.path, proofs, "300") as bob,
-        ):
-            next_line(swapper)
-            counts = [json.loads(finish(each)) for each in (alice, bob)]
-            assert swapper.stdin
-            swapper.stdin.close()
-            swaps = int(next_line(swapper))
-        assert [doubled for _, doubled in counts] == [0, 0]
-        assert all(granted > 0 for granted, _ in counts)
-        assert swaps > 0
+def test_no_double_grant(ledger: Ledger, users: Users) -> None:
+    """Two users claim the same devices all the time, and never hold one at once."""
+    proofs = prepare_ledger(ledger.path.parent / "proofs")
+    for device in "AB":
+        (proofs / device).touch()
+        (proofs / device).chmod(0o666)
+    with (
+        running_as(users[0], programs.claim_with_proof, ledger.path, proofs, "300") as alice,
+        running_as(users[1], programs.claim_with_proof, ledger.path, proofs, "300") as bob,
+    ):
+        counts = [json.loads(finish(each)) for each in (alice, bob)]
+    assert [doubled for _, doubled in counts] == [0, 0]
+    assert all(granted > 0 for granted, _ in counts)
 
 
 class Meanwhile:
@@ -100,12 +68,11 @@ class Meanwhile:
 
 
 class TestMeeting:
-    """Claims that are published at the same time, without a mutex."""
+    """Claims that are published at the same time."""
 
     @pytest.fixture
     def meanwhile(self, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Meanwhile]:
-        """Another lease that is published between our first look and our publication, where no mutex can be opened."""
-        (ledger.path / "mutex").symlink_to("nowhere")
+        """Another lease that is published between our first look and our publication."""
         with ExitStack() as stack:
             made = Meanwhile(ledger, stack)
             publish = stoker.ledger.publish  # type: ignore[attr-defined]

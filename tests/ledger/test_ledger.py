@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -139,10 +138,9 @@ class TestClaiming:
         assert ledger.live().leases == {}
 
     def test_nothing_is_left_behind(self, ledger: Ledger) -> None:
-        """After a release only the mutex remains, empty and read-only."""
+        """After a release no file remains."""
         assert is_free(ledger)
-        (mutex,) = ledger.path.iterdir()
-        assert (mutex.stat().st_mode, mutex.stat().st_size) == (stat.S_IFREG | 0o444, 0)
+        assert list(ledger.path.iterdir()) == []
 
     def test_purpose_is_made_harmless(self, ledger: Ledger) -> None:
         """Control characters and broken text in the purpose are escaped, and long ones cut."""
@@ -261,7 +259,7 @@ class TestLifetime:
                 process.stdin.flush()
             counts = [json.loads(finish(process)) for process in storm]
         assert all(granted > 0 and doubled == 0 for granted, doubled in counts)
-        assert [path.name for path in ledger.path.iterdir()] == ["mutex"]
+        assert list(ledger.path.iterdir()) == []
 
 
 class TestHostility:
@@ -345,14 +343,6 @@ class TestHostility:
             name = next_line(holder)
             assert ledger.live().leases[name].owner == "uid 1987654321"
 
-    def test_replaced_mutex_is_noticed(self, ledger: Ledger) -> None:
-        """A lock on a removed mutex blocks no claim."""
-        assert is_free(ledger)
-        with (ledger.path / "mutex").open() as old:
-            fcntl.flock(old, fcntl.LOCK_EX)
-            (ledger.path / "mutex").unlink()
-            assert is_free(ledger)
-
 
 class TestTrouble:
     """Errors of the machine."""
@@ -361,7 +351,7 @@ class TestTrouble:
         """A lease that cannot be written in full is an error and leaves no file."""
         complaint = run_as(users[0], programs.complain_without_space, ledger.path)
         assert complaint.startswith("LedgerUnusable: the ledger cannot be used")
-        assert [path.name for path in ledger.path.iterdir()] == ["mutex"]
+        assert list(ledger.path.iterdir()) == []
         assert is_free(ledger)
 
     def test_directory_closed_to_writing(self, ledger: Ledger, users: tuple[User, ...]) -> None:

@@ -13,7 +13,15 @@ import pytest
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Job, advance
 from stoker.core.spec import Command, JobSpec, NewJob
-from stoker.store.engine_lock import QUEUE, EngineLock, Orphan, engine_lives, held_orphans, orphans, sweep_locks
+from stoker.store.engine_lock import (
+    QUEUE,
+    EngineLock,
+    InterruptedJob,
+    engine_lives,
+    interrupted_active_jobs,
+    interrupted_jobs,
+    sweep_locks,
+)
 from stoker.store.paths import Paths
 from stoker.store.schema import Change
 from stoker.store.writer import Store, open_store
@@ -96,31 +104,34 @@ class TestPresence:
             EngineLock(paths)
 
 
-class TestOrphans:
+class TestInterruptedJobs:
     """Jobs of dead engines."""
 
     def test_living_engines_have_none(self, paths: Paths, store: Store) -> None:
-        """Jobs of a living engine are not orphans."""
+        """Jobs of a living engine are not interrupted."""
         with closing(EngineLock(paths)) as engine_lock:
             ids = store.add_jobs(1, engine_lock.name, [TRUE, TRUE], 1.0)
             assigned(store, ids[0])
-            assert list(orphans(paths, store)) == []
-            assert held_orphans(paths, store) == []
-        assert [orphan.job.id for orphan in orphans(paths, store)] == list(ids)
+            assert list(interrupted_jobs(paths, store)) == []
+            assert interrupted_active_jobs(paths, store) == []
+        assert [job.id for job, _ in interrupted_jobs(paths, store)] == list(ids)
 
-    def test_held_orphans(self, paths: Paths, store: Store) -> None:
-        """Held orphans are active; waiting jobs are left out."""
+    def test_interrupted_active_jobs(self, paths: Paths, store: Store) -> None:
+        """Active ones are listed; waiting jobs are left out."""
         ids = [store.add_jobs(1, engine, [TRUE, TRUE], 1.0)[0] for engine in ("dead", "gone")]
         store.add_jobs(1, "never began", [TRUE], 1.0)
         held = [assigned(store, job_id) for job_id in ids]
-        assert held_orphans(paths, store) == [Orphan(held[0], "dead"), Orphan(held[1], "gone")]
+        assert interrupted_active_jobs(paths, store) == [
+            InterruptedJob(held[0], "dead"),
+            InterruptedJob(held[1], "gone"),
+        ]
 
-    def test_submitted_jobs_are_never_orphans(self, paths: Paths, store: Store) -> None:
-        """Submitted jobs are not orphans, also while the queue has no engine."""
+    def test_submitted_jobs_are_never_interrupted(self, paths: Paths, store: Store) -> None:
+        """Submitted jobs are not interrupted, also while the queue has no engine."""
         ids = store.add_jobs(1, QUEUE, [TRUE, TRUE], 1.0)
         assigned(store, ids[0])
-        assert list(orphans(paths, store)) == []
-        assert held_orphans(paths, store) == []
+        assert list(interrupted_jobs(paths, store)) == []
+        assert interrupted_active_jobs(paths, store) == []
 
 
 def test_all_files_of_a_dead_engine_are_removed(paths: Paths, store: Store) -> None:

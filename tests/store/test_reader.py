@@ -14,7 +14,7 @@ from stoker.core.job import (
     Started,
 )
 from stoker.core.spec import Command, JobSpec, Resources, content_of
-from stoker.store.schema import TakeOver
+from stoker.store.schema import Adoption
 from stoker.store.writer import Store
 from support.store import EVENTS, TRUE, added, after
 
@@ -35,22 +35,22 @@ class TestOpenJobs:
         (one,), (other,) = added(store, engine="e1"), added(store, engine="e2")
         store.record([after(other, [Cancelled(11.0)])])
         assert store.engines_with_open_jobs() == ["e1"]
-        assert store.take_over([TakeOver(one.id, "e1")], "e3") == {one.id}
+        assert store.adopt([Adoption(one.id, "e1")], "e3") == {one.id}
         assert store.engines_with_open_jobs() == ["e3"]
         assert [job.id for job in store.open_jobs("e3", 0, 9)] == [one.id]
 
     def test_only_one_takes_over(self, store: Store) -> None:
         """Of two engines that take over the same job, the second gets nothing."""
         (one,) = added(store, engine="dead")
-        assert store.take_over([TakeOver(one.id, "dead")], "first") == {one.id}
-        assert store.take_over([TakeOver(one.id, "dead")], "second") == set()
+        assert store.adopt([Adoption(one.id, "dead")], "first") == {one.id}
+        assert store.adopt([Adoption(one.id, "dead")], "second") == set()
         assert [job.id for job in store.open_jobs("first", 0, 9)] == [one.id]
 
     def test_a_job_taken_over_gets_a_new_spec(self, store: Store) -> None:
         """Batch and spec are replaced where the new owner gives them."""
         (one,) = added(store, engine="dead")
         spec = structs.replace(one.spec, out="-")
-        store.take_over([TakeOver(one.id, "dead", 7, spec)], "heir")
+        store.adopt([Adoption(one.id, "dead", 7, spec)], "heir")
         taken = store.job(one.id)
         assert taken is not None
         assert (taken.batch, taken.spec) == (7, spec)

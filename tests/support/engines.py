@@ -70,7 +70,7 @@ class Workshop(AbstractContextManager["Workshop"]):
         self.engine.close()
         self.store.close()
 
-    def abandon(self) -> None:
+    def interrupt(self) -> None:
         """Let go of everything as a dying engine would: whatever runs goes on."""
         self.runner.close()
         self.store.close()

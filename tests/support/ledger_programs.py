@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import json
 import os
 import random
 import resource
-import select
 import socket
 import sys
 import time
@@ -69,7 +67,7 @@ def hand_over(path: str, device: str, receiver: str) -> None:
 def complain(path: str, device: str) -> None:
     """Try to claim a device and print the error."""
     try:
-        Ledger(Path(path), patience=0.05).claim((Claim(device),), "in vain", 1.0)
+        Ledger(Path(path)).claim((Claim(device),), "in vain", 1.0)
     except Exception as error:
         print(f"{type(error).__name__}: {error}")
 
@@ -81,10 +79,10 @@ def complain_without_space(path: str) -> None:
 
 
 def complain_without_descriptors(path: str) -> None:
-    """Try to claim when only the directory and the mutex can still be opened, and print the error."""
+    """Try to claim when only the directory can still be opened, and print the error."""
     lowest_free = os.dup(0)
     os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 2, lowest_free + 2))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + 1, lowest_free + 1))
     complain(path, "A")
 
 
@@ -147,35 +145,6 @@ def litter(path: str, uid: str, count: str, contents: str = "") -> None:
     """Leave many files that are named like leases of a user."""
     for number in range(int(count)):
         (Path(path) / f"{uid}.{number:016x}.lease").write_text(contents)
-
-
-def plant_mutex(path: str, kind: str) -> None:
-    """Be the first to make the mutex, as a file or as something else."""
-    mutex = Path(path) / "mutex"
-    if kind == "link":
-        mutex.symlink_to(Path(path).parent / "target")
-    elif kind == "pipe":
-        os.mkfifo(mutex, 0o600)
-    elif kind == "folder":
-        mutex.mkdir(0o700)
-    else:
-        mutex.touch()
-        mutex.chmod(0o600 if kind == "secret" else 0o444)
-
-
-def swap_mutex(path: str) -> None:
-    """Exchange the mutex with another file until the end of standard input, and tell how often."""
-    spare = Path(path) / f"{os.geteuid()}.spare"
-    spare.touch()
-    spare.chmod(0o444)
-    exchange, libc = 2, ctypes.CDLL(None, use_errno=True)
-    mutex, other = str(Path(path) / "mutex").encode(), str(spare).encode()
-    print("swaps", flush=True)
-    swaps = 0
-    while not select.select([sys.stdin], [], [], random.random() * 0.0006)[0]:
-        assert libc.renameat2(-100, mutex, -100, other, exchange) == 0
-        swaps += 1
-    print(swaps, flush=True)
 
 
 def claim_with_proof(path: str, proofs: str, rounds: str) -> None:

@@ -28,7 +28,7 @@ class Waiter:
     @property
     def name(self) -> str:
         """The name of its want."""
-        return f"{self.uid}.want"
+        return f"{self.uid}.demand"
 
     def demand(self, now: float, devices: int) -> Demand:
         """What it tells the others."""

@@ -190,7 +190,6 @@ def test_broken_promises_are_found(harm: Callable[[Evidence], None], words: str)
 @contextlib.contextmanager
 def leased(ledger: Path, *parts: int | None) -> Iterator[None]:
     """Leases on the first simulated device; the last one is of nobody who lives."""
-    (ledger / "mutex").touch()
     with contextlib.ExitStack() as held:
         for number, part in enumerate(parts):
             lease = held.enter_context((ledger / f"0.{number}.lease").open("w"))

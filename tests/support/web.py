@@ -21,7 +21,7 @@ class Browser:
     def __init__(self, service: Service, **headers: str) -> None:
         self.headers = headers
         self.cookies = httpx.Cookies()
-        self._app: Any = application(service, TOKEN, Broadcast(service.paths, simulated=service.simulated))
+        self._app: Any = application(service, TOKEN, Broadcast(service.paths))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)

@@ -35,7 +35,7 @@ def left_running(directory: Path, line: str, resources: Resources) -> Job:
     (job_id,) = first.submit(line, resources=resources)
     first.work_until(lambda: isinstance(first.job(job_id).state, Running))
     job = first.job(job_id)
-    first.abandon()
+    first.interrupt()
     return job
 
 

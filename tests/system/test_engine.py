@@ -199,7 +199,7 @@ def test_a_new_engine_goes_on_where_a_dead_one_stopped(tmp_path: Path, when: str
     first.work_until((tmp_path / "up").exists)
     if when == "running":
         first.work_until(lambda: isinstance(first.job(job_id).state, Running))
-    first.abandon()
+    first.interrupt()
     if when == "ended":
         (tmp_path / "go").touch()
     with Workshop(tmp_path, name="second") as second:
@@ -352,7 +352,7 @@ def test_the_lease_of_an_adopted_job_counts_once(tmp_path: Path) -> None:
     wait = "touch up$STOKER_JOB_ID; while [ ! -e go ]; do sleep 0.02; done"
     (adopted,) = first.submit(wait, resources=Resources(memory=10 << 30))
     first.work_until((tmp_path / f"up{adopted}").exists)
-    first.abandon()
+    first.interrupt()
     with Workshop(tmp_path, name="second", devices=devices) as second:
         second.engine.adopt(second.job(adopted), adopted=False)
         (beside,) = second.submit(wait, resources=Resources(memory=10 << 30))

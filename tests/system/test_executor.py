@@ -20,7 +20,6 @@ import pytest
 
 import stoker
 from stoker.core.errors import UsageError
-from stoker.python.connection import LONGEST_PAUSE, SHORTEST_PAUSE, pause_after
 from support.disk import fill, small_disk
 from support.python_program import Programs, programs_in
 from support.wait import line_from, wait_until
@@ -682,10 +681,3 @@ def test_full_disk(tmp_path: Path) -> None:
         ballast.unlink()
         with pytest.raises(stoker.JobFailed, match="could not write its result; is the disk full"):
             waits.result(60)
-
-
-def test_slow_results_are_seen_soon() -> None:
-    """The watcher looks again after a twentieth of the time since something happened, or half a second."""
-    pauses = [pause_after(idle, took=0.0) for idle in (0.0, 1.0, 4.0, 3600.0)]
-    assert pauses == pytest.approx([SHORTEST_PAUSE, 0.05, 0.2, LONGEST_PAUSE])
-    assert pause_after(0.0, took=1.0) == pytest.approx(10.0)

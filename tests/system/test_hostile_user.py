@@ -34,16 +34,11 @@ def ledger(background: Background) -> Iterator[Path]:
 
 
 def test_work_goes_on_beside_a_hostile_user(background: Background, ledger: Path, evil: User) -> None:
-    """It holds the mutex, leaves many files and a lease with a far date; jobs, cancels and screens work."""
-    run_as(evil, programs.plant_mutex, ledger, "plain")
+    """It leaves many files and a lease with a far date; jobs, cancels and screens work."""
     run_as(evil, programs.litter, ledger, evil.uid, "1500")
     claims = '[{"name":"sim:0"},{"name":"A"}]'
     far = GOOD.replace('[{"name":"A"}]', claims).replace('"since":1.0', '"since":1e300')
-    with (
-        running_as(evil, programs.lock, ledger / "mutex") as squatter,
-        running_as(evil, programs.plant, ledger, lease_name(evil.uid), far) as planter,
-    ):
-        next_line(squatter)
+    with running_as(evil, programs.plant, ledger, lease_name(evil.uid), far) as planter:
         next_line(planter)
         with_gpu, stays = background.submit("exit 3", "sleep 60")
         (without,) = background.submit("exit 4", resources=Resources(0))

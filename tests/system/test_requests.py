@@ -85,7 +85,7 @@ def test_a_job_that_is_being_stopped_started_once(tmp_path: Path) -> None:
     first.work_until(lambda: isinstance(first.job(job_id).state, Running))
     first.engine.cancel(job_id, 1000.0, "not wanted")
     first.work_until(lambda: isinstance(first.job(job_id).state, Stopping))
-    first.abandon()
+    first.interrupt()
     with Workshop(tmp_path, name="second") as second:
         second.engine.adopt(second.job(job_id), adopted=False)
         (tmp_path / "go").touch()

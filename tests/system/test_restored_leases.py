@@ -104,7 +104,7 @@ class TestRemovedLease:
         first = Workshop(tmp_path, DeclaredDevices(["0"]))
         at_work(first)
         path = lease_file(first)
-        first.abandon()
+        first.interrupt()
         path.unlink()
         with Workshop(tmp_path, DeclaredDevices(["0"])) as second:
             (job,) = second.store.active_jobs("test")

@@ -170,7 +170,7 @@ def test_an_assignment_that_was_never_sent_is_found(tmp_path: Path) -> None:
     (unsent,) = first.submit("echo once >> ran")
     assigned = Assigned(first.store.attempts(running)[0].ref, ("0",), str(tmp_path / "log"), 1.0)
     first.store.record([Change(advance(first.job(unsent), assigned), [(1, assigned)])])
-    first.abandon()
+    first.interrupt()
     with Workshop(tmp_path, name="second", devices=DeclaredDevices(["0"])) as second:
         for job_id in (running, unsent):
             second.engine.adopt(second.job(job_id), adopted=False)

@@ -15,8 +15,8 @@ from support.web import TOKEN, Browser
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[PastQueue]:
-    (tmp_path / "state").mkdir()
-    made = PastQueue(tmp_path / "state", time.time())
+    (tmp_path / "host-simulated").mkdir()
+    made = PastQueue(tmp_path / "host-simulated", time.time())
     made.write_status()
     yield made
     made.close()
@@ -25,7 +25,7 @@ def queue(tmp_path: Path) -> Iterator[PastQueue]:
 @pytest.fixture
 def stranger(queue: PastQueue) -> Browser:
     """A browser that has not opened the link."""
-    return Browser(Service(queue.paths, "tester", "2x24G"))
+    return Browser(Service(queue.paths, "tester"))
 
 
 @pytest.fixture

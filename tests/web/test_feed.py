@@ -21,7 +21,7 @@ Events = AsyncIterator[ServerSentEvent]
 
 def look(queue: PastQueue, scenario: Callable[[Broadcast], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        broadcast = Broadcast(queue.paths, simulated=True)
+        broadcast = Broadcast(queue.paths)
         try:
             await asyncio.wait_for(scenario(broadcast), PATIENCE_SECONDS)
         finally:

@@ -172,20 +172,20 @@ def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:
     if words[0] == "edit" and equals and name in BY_NAME:
         return NoSuchJob(error.message, f"options begin with dashes: {BY_NAME[name].flag} {shlex.quote(value)}")
     from stoker.app.jobs.select import is_there
-    from stoker.store.paths import paths_here
+    from stoker.store.paths import LAST_GPUS, paths_for
     from stoker.store.writer import open_store
 
     place = next((place for place, word in enumerate(words) if sim_words([word])), None)
-    simulated = place is not None or bool(os.environ.get("STOKER_SIM"))
-    found = False
+    here, found = None, False
     with contextlib.suppress(StokerError, OSError):
-        other = paths_here(simulated).other
+        here = paths_for(None if place is None else LAST_GPUS)
+        other = here.other
         if error.word and other.database.exists():
             with contextlib.closing(open_store(other)) as store:
                 found = is_there(store, error.word)
-    if not found:
+    if not here or not found:
         return error
-    where = "of this machine's own GPUs" if simulated else "of the simulated GPUs"
+    where = "of this machine's own GPUs" if here.is_simulated else "of the simulated GPUs"
     what = f"the queue {where} has jobs" if error.word == "last" else f"{error.word} is in the queue {where}"
     return NoSuchJob(error.message, f"{what}; type: {_typed_for_other(words, place)}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
-from stoker.store.paths import Paths, find_paths, user_home
+from stoker.store.paths import LAST_GPUS, Paths, paths_for, user_home
 
 if TYPE_CHECKING:
     import click
@@ -41,16 +41,14 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
     """Completions of an argument of ids, for click."""
     from click.shell_completion import CompletionItem
 
-    offered = offers(
-        incomplete, simulated=context.params.get("sim") is not None, ended=context.info_name not in OPEN_ONLY
-    )
+    offered = offers(incomplete, context.params.get("paths"), ended=context.info_name not in OPEN_ONLY)
     return [CompletionItem(offer.word, help=offer.meaning) for offer in offered]
 
 
-def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
-    """Ids, names and words that begin so; of a list with commas, for its last part."""
+def offers(incomplete: str, typed: str | None, *, ended: bool) -> list[Offer]:
+    """Ids, names and words that begin so; of a list with commas, for its last part. `typed` is the value of `--sim`."""
     try:
-        paths = find_paths(os.environ, os.uname().nodename, simulated=simulated or bool(os.environ.get("STOKER_SIM")))
+        paths = paths_for(typed)
     except (StokerError, OSError):
         return []
     before, comma, part = incomplete.rpartition(",")
@@ -83,8 +81,8 @@ def complete_at_once() -> bool:
     line = _typed()
     if line is None or not _wants_ids(line):
         return False
-    simulated = any(word.partition("=")[0] == SIM for word in line.words)
-    for offer in offers(line.incomplete, simulated=simulated, ended=line.words[1] in ALL):
+    typed = LAST_GPUS if any(word.partition("=")[0] == SIM for word in line.words) else None
+    for offer in offers(line.incomplete, typed, ended=line.words[1] in ALL):
         print(_answer(line.shell, offer))
     return True
 

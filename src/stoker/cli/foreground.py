@@ -39,16 +39,17 @@ from stoker.core.units import parse_duration
 from stoker.engine.foreground import Complaints, Foreground
 from stoker.engine.status_writer import engine_status
 from stoker.runner.forkserver_client import Forkserver
-from stoker.store.paths import find_paths
+from stoker.store.paths import Paths
 from stoker.store.queries import Owned
 
 if TYPE_CHECKING:
     from stoker.cli.screens.run import LiveView
 
 
-class RunOptions(ForegroundRequest, frozen=True):
+class RunOptions(ForegroundRequest, frozen=True, kw_only=True):
     """The options of `stoker run`."""
 
+    paths: Paths
     joblog: str | None = None
     dry_run: bool = False
     as_json: bool = False
@@ -63,8 +64,7 @@ class RunOptions(ForegroundRequest, frozen=True):
 
 def run(request: RunOptions, label: str, items: Items, forkserver: Forkserver | None = None) -> int:
     """Run the jobs and return the exit code."""
-    paths = find_paths(os.environ, socket.gethostname(), simulated=bool(request.simulation))
-    request = msgspec.structs.replace(request, sim=simulated_gpus(request.sim, paths))
+    paths = msgspec.structs.replace(request.paths, gpus=simulated_gpus(request.paths))
     with prepared_run(request, label, items, paths, say) as prepared:
         if request.dry_run:
             from stoker.cli.screens.dry_run import show_run_plan
@@ -222,7 +222,7 @@ def _sum_up(request: RunOptions, foreground: Foreground, batch: RunBatch, ids: d
     elif batch.one_command and run.tally.skipped:
         say("already done; leave out --resume to run it again")
     elif not batch.one_command:
-        logs = "stoker logs --sim" if request.simulation else "stoker logs"
+        logs = "stoker logs --sim" if request.paths.is_simulated else "stoker logs"
         logs = "" if request.demo else logs  # its queue is removed
         typed = [word for word in request.typed if word != "--resume"]
         # A stream cannot be read twice.

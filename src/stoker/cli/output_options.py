@@ -17,6 +17,7 @@ from stoker.cli.console import json_is_default, watch_reads
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
 from stoker.core.text import printable
+from stoker.store.paths import Paths
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -42,7 +43,7 @@ class Screen(Struct, frozen=True):
 
     form: Form
     color: str
-    sim: bool
+    queue: Paths | None = None
     watched: bool = False
     """Whether watch(1) shows the output, below its title."""
 
@@ -57,7 +58,12 @@ class Screen(Struct, frozen=True):
     @property
     def typed(self) -> str:
         """The option that other commands need for the same queue."""
-        return " --sim" if self.sim and not os.environ.get("STOKER_SIM") else ""
+        return " --sim" if self.paths.is_simulated and not os.environ.get("STOKER_SIM") else ""
+
+    @property
+    def paths(self) -> Paths:
+        assert self.queue is not None, "a command with screen_options has a queue"
+        return self.queue
 
 
 def screen_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -69,11 +75,11 @@ def output_options(function: Callable[..., int], *more: Decorator) -> Callable[.
     """The same for a command that has no queue."""
 
     @wraps(function)
-    def wrapped(*arguments: Any, color: str, sim: str | None = None, **values: Any) -> int:
+    def wrapped(*arguments: Any, color: str, paths: Paths | None = None, **values: Any) -> int:
         watched = not sys.stdout.isatty() and watch_reads()
         chosen = {form: values.pop(form) for form in ("json", "plain", "table")}
         form = _form(chosen, terminal=color == "always" or watched or sys.stdout.isatty())
-        return function(*arguments, screen=Screen(form, color, bool(sim), watched), **values)
+        return function(*arguments, screen=Screen(form, color, paths, watched), **values)
 
     options: list[Decorator] = [
         click.option("--json", is_flag=True, help="Print JSON."),

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from stoker.cli.console import to_stderr
 from stoker.core.errors import UsageError
+from stoker.store.waiting import wait_until
 
 PIECE = 1 << 16
 KEYS_INTERVAL = 1.0
@@ -85,11 +86,10 @@ class Relay:
         if self._process is None:
             return
         told = self._send(_END + os.fsencode("".join(lines)))
-        deadline = time.monotonic() + END_SECONDS
-        while os.waitpid(self._process, os.WNOHANG)[0] == 0:
-            if time.monotonic() > deadline:
-                os.kill(self._process, signal.SIGKILL)
-            time.sleep(0.002)
+        process = self._process
+        if not wait_until(lambda: os.waitpid(process, os.WNOHANG)[0] != 0, END_SECONDS):
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
         self._process = None
         if self.begun:
             restore(self._before)

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
+from stoker.store.paths import LAST_GPUS, Paths, paths_for
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 SIM = "--sim"
-LAST = "last"
-"""The value of a plain `--sim`: the GPUs of the last engine."""
 SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
 """How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
-ALONE: Mapping[str, str] = {SIM: LAST, "--mps": "true"}
+ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true"}
 """Options whose value may be left out, and the value that they have then; `--mps` takes one only after `=`."""
 
 
@@ -26,11 +26,13 @@ class StokerCommand(click.Command):
 
 
 def sim_option(function: Function) -> Function:
+    """Give the command the paths of the queue: that of the simulated GPUs after `--sim`."""
     return click.option(
         SIM,
+        "paths",
         metavar="[SPEC]",
         envvar="STOKER_SIM",
-        callback=_check,
+        callback=_paths,
         help="Use simulated GPUs and their separate queue; SPEC, for example 4x24G, applies when an engine starts.",
     )(function)
 
@@ -42,12 +44,12 @@ def sim_words(words: Sequence[str]) -> int:
     return 2 if words[0] == SIM and len(words) > 1 and SPEC.match(words[1]) else 1
 
 
-def _check(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    if value not in (None, LAST):
+def _paths(context: click.Context, _parameter: click.Parameter, value: str | None) -> Paths | str | None:
+    if value not in (None, LAST_GPUS):
         from stoker.core.units import parse_sim
 
         parse_sim(value)  # refuses what no engine can simulate
-    return value
+    return value if context.resilient_parsing else paths_for(value)  # a shell that completes a line needs no queue
 
 
 def _completed(command: click.Command, context: click.Context, args: Sequence[str]) -> Iterator[str]:

@@ -29,7 +29,7 @@ class Hold(Struct, frozen=True, tag="hold"):
 
 
 class Release(Struct, frozen=True, tag="release"):
-    """The job may start; also one that was taken over from another engine."""
+    """The job may start; also one that was adopted from another engine."""
 
     job: int
 

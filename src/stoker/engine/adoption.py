@@ -12,30 +12,30 @@ from stoker.core.run_result import Tally
 from stoker.core.spec import NewJob, content_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
-from stoker.store.engine_lock import Orphan, held_orphans, nested_orphans, orphans
+from stoker.store.engine_lock import InterruptedJob, interrupted_active_jobs, interrupted_jobs, interrupted_nested_jobs
 from stoker.store.paths import Paths
-from stoker.store.schema import TakeOver
+from stoker.store.schema import Adoption
 from stoker.store.writer import Store
 
 
 def adopt_gone(paths: Paths, store: Store, engine: Engine, owner: str = "") -> None:
     """Record how jobs of dead runs ended that nothing runs any more; leave those that still run."""
-    here = [one for one in held_orphans(paths, store) if one.job.spec.cluster == engine.site.cluster]
-    adopt_all([orphan for orphan in here if engine.is_gone(orphan.job)], store, engine, owner)
+    here = [left for left in interrupted_active_jobs(paths, store) if left.job.spec.cluster == engine.site.cluster]
+    adopt_all([left for left in here if engine.is_gone(left.job)], store, engine, owner)
 
 
-def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
+def adopt_all(interrupted: Sequence[InterruptedJob], store: Store, engine: Engine, owner: str = "") -> list[Job]:
     """Adopt active jobs of dead engines at the same site, and return those that no other engine has taken before.
 
-    `owner` is the name of their engine from now on, where that is not the engine's own: once it dies, they are orphans
+    `owner` is the name of their engine from now on, if that is not the engine's own: once it dies, they are interrupted
     again.
 
     All jobs of a worker belong together, since one journal reports on them: the running one first, then those behind
     it in the order in which they were assigned.
     """
-    left = [orphan for orphan in left if orphan.job.spec.cluster == engine.site.cluster]
-    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], owner or engine.name)
-    jobs = sorted((orphan.job for orphan in left if orphan.job.id in won), key=order_of_running)
+    here = [left for left in interrupted if left.job.spec.cluster == engine.site.cluster]
+    won = store.adopt([Adoption(job.id, dead) for job, dead in here], owner or engine.name)
+    jobs = sorted((job for job, _ in here if job.id in won), key=order_of_running)
     for job in jobs:
         engine.adopt(job, adopted=True)
     return jobs
@@ -46,9 +46,9 @@ def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
 
     The next attempt of that job starts such a run again; continued by hand, it would have no GPUs of its own.
     """
-    left = [orphan for orphan in nested_orphans(paths, store) if engine.is_gone(orphan.job)]
-    won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
-    for job in (orphan.job for orphan in left if orphan.job.id in won):
+    interrupted = [left for left in interrupted_nested_jobs(paths, store) if engine.is_gone(left.job)]
+    won = store.adopt([Adoption(job.id, dead) for job, dead in interrupted], engine.name)
+    for job in (job for job, _ in interrupted if job.id in won):
         engine.adopt(job, adopted=False)
         engine.cancel(job.id, None, "the job in which it was to run has ended")
 
@@ -87,20 +87,20 @@ class Resumer:
     def _look(self) -> None:
         """Adopt what workers of dead runs hold, and find what these left waiting."""
         self._running: dict[bytes, list[Job]] = {}
-        for job in adopt_all(held_orphans(self._paths, self._store), self._store, self._engine):
+        for job in adopt_all(interrupted_active_jobs(self._paths, self._store), self._store, self._engine):
             self._running.setdefault(_content(job), []).append(job)
-        self._left: dict[bytes, list[Orphan]] = {}
-        for orphan in orphans(self._paths, self._store):
-            if isinstance(orphan.job.state, Waiting):
-                self._left.setdefault(_content(orphan.job), []).append(orphan)
+        self._left: dict[bytes, list[InterruptedJob]] = {}
+        for interrupted in interrupted_jobs(self._paths, self._store):
+            if isinstance(interrupted.job.state, Waiting):
+                self._left.setdefault(_content(interrupted.job), []).append(interrupted)
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
-        """Those that did not succeed before, do not run, and cannot be taken over."""
+        """Those that did not succeed before, do not run, and were not interrupted."""
         with (
             self._store.writing()
         ):  # a job that another run ends between two queries would be in neither, and run twice
             missing = [job for job in jobs if not self._successes.spend(job)]
-            unknown = self._take_over(missing, tally)
+            unknown = self._adopt(missing, tally)
             known = [self._elsewhere.spend(job) for job in unknown]
             self._in_hand += [job for job, elsewhere in zip(unknown, known, strict=True) if elsewhere]
             tally.elsewhere += sum(known)
@@ -108,38 +108,38 @@ class Resumer:
         return [job for job, elsewhere in zip(unknown, known, strict=True) if not elsewhere]
 
     def reclaim(self, tally: Tally) -> bool:
-        """Take over what other runs had in hand when we looked, and have left since; whether there was any."""
+        """Adopt jobs of other runs that were interrupted since we looked; whether there was any."""
         before = len(self._in_hand)
         if before:
             with self._store.writing():
                 self._look()
-                self._in_hand = self._take_over(self._in_hand, tally)
+                self._in_hand = self._adopt(self._in_hand, tally)
             tally.elsewhere -= before - len(self._in_hand)
         return len(self._in_hand) < before
 
-    def _take_over(self, jobs: Sequence[NewJob], tally: Tally) -> list[NewJob]:
+    def _adopt(self, jobs: Sequence[NewJob], tally: Tally) -> list[NewJob]:
         """Make jobs of dead runs ours; returns those that no dead run has."""
         idle = [job for job in jobs if not self._runs(job)]
-        pairs = [(job, self._orphan_of(job)) for job in idle]
-        wanted = {orphan.job.id: (job, orphan) for job, orphan in pairs if orphan is not None}
-        claims = [TakeOver(id_, orphan.engine, self._batch, job.spec) for id_, (job, orphan) in wanted.items()]
-        won = self._store.take_over(claims, self._engine.name)
+        pairs = [(job, self._interrupted(job)) for job in idle]
+        wanted = {left.job.id: (job, left) for job, left in pairs if left is not None}
+        claims = [Adoption(job_id, left.engine, self._batch, job.spec) for job_id, (job, left) in wanted.items()]
+        won = self._store.adopt(claims, self._engine.name)
         for job_id in sorted(won):
-            job, orphan = wanted[job_id]
-            taken = msgspec.structs.replace(orphan.job, batch=self._batch, spec=job.spec)
+            job, left = wanted[job_id]
+            taken = msgspec.structs.replace(left.job, batch=self._batch, spec=job.spec)
             self._engine.adopt(taken, adopted=False)
         tally.given += len(jobs) - len(idle) + len(won)
-        return [job for job, orphan in pairs if orphan is None or orphan.job.id not in won]
+        return [job for job, left in pairs if left is None or left.job.id not in won]
 
     def _runs(self, job: NewJob) -> bool:
         """Whether a dead run's job with the same content is active, which is then ours."""
         for candidate in _popped(self._running, job):
             if self._engine.own(candidate.id, self._batch):
-                self._store.take_over([TakeOver(candidate.id, self._engine.name, self._batch)], self._engine.name)
+                self._store.adopt([Adoption(candidate.id, self._engine.name, self._batch)], self._engine.name)
                 return True
         return False
 
-    def _orphan_of(self, job: NewJob) -> Orphan | None:
+    def _interrupted(self, job: NewJob) -> InterruptedJob | None:
         return next(_popped(self._left, job), None)
 
 

@@ -12,6 +12,7 @@ from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
+from stoker.store.changes import StoreChanges
 from stoker.store.queries import with_user_settings
 from stoker.store.writer import Store
 
@@ -28,7 +29,7 @@ class RequestReader:
         """Whether requests were ever read."""
         self._store = store
         self._engine = engine
-        self._version = -1
+        self._changes = StoreChanges(store)
         self._checked_at = 0.0
         self._read_up_to = 0
 
@@ -37,9 +38,9 @@ class RequestReader:
         if now - self._checked_at < INTERVAL:
             return False
         self._checked_at = now
-        version, self._version = self._version, self._store.version_of_data()
-        self.due = self.due or version != self._version
-        return version != self._version
+        changed = self._changes.look()
+        self.due = self.due or changed
+        return changed
 
     def requests(self) -> list[tuple[int, Request]]:
         """The requests not read before; each stays in the store until its result is recorded."""

@@ -18,7 +18,6 @@ from stoker.core.planner.fairshare import Demand
 from stoker.ledger import demands, drains, leases, notices
 from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import MOST_BYTES, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
-from stoker.ledger.mutex import Mutex
 from stoker.ledger.notices import HeldNotice, LedgerNotice
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
@@ -49,8 +48,6 @@ _HINTS = {
     errno.EDQUOT: "free some of your quota on its file system; jobs then start automatically",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
-_TRIES = 3
-"""Attempts to write a file that another process of this user swept away before it was complete."""
 _LOOKS = 5
 """How often the older of two claims that met looks whether the younger has withdrawn."""
 
@@ -119,10 +116,8 @@ class Ledger:
     other. That needs no lock and no honest third user. Nothing here waits.
     """
 
-    def __init__(self, path: Path, patience: float = 1.0) -> None:
-        """A claim goes on without the mutex when it was refused for `patience` seconds."""
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._mutex = Mutex(patience)
         self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
 
@@ -136,16 +131,14 @@ class Ledger:
     ) -> HeldLease | None:
         """A lease on all the claims at once; None if one of them is not compatible with existing leases.
 
-        None also while another process claims, or has to restore a lease whose file was removed: the caller tries
-        again. `name` restores such a lease of this user.
+        None also if another process claims one of them at the same moment, or has to restore a lease whose file was
+        removed: the caller tries again. `name` restores such a lease of this user.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
         contents = leases.encoded(lease)
         # Cleaners of temporary files remove directories that were idle for long.
         prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory, self._mutex.tried(directory) as mutex:
-            if mutex.must_wait:
-                return None
+        with _explained(self.path), _entered(self.path) as directory:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
             before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
@@ -156,10 +149,10 @@ class Ledger:
                 return None
             _check_own(before, contents)
             name = name or new_name(leases.KIND)
-            held = HeldLease(_persist(directory, name, contents), self.path / name, lease)
+            held = HeldLease(publish(directory, name, contents), self.path / name, lease)
             self._removed.mark(held.fd, name, lease)
             try:
-                granted = self._prevails(directory, held, before, listing, capacities) and mutex.in_place()
+                granted = self._prevails(directory, held, before, listing, capacities)
             except BaseException:
                 self.release(held)
                 raise
@@ -264,7 +257,7 @@ class Ledger:
     def _replace(self, before: HeldDemand | HeldNotice | None, path: Path, contents: bytes) -> int:
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory:
-            fd = _persist(directory, path.name, contents)
+            fd = publish(directory, path.name, contents)
         if before:
             os.close(before.fd)
         return fd
@@ -332,11 +325,3 @@ def _check_own(seen: CachedEntry[Lease], contents: bytes) -> None:
     count = sum(name.startswith(mine) for name in seen.contents)
     if count >= OWNER_FILES or seen.sizes.get(os.geteuid(), 0) + len(contents) > OWNER_BYTES:
         raise LedgerUnusable(f"you hold {count:,} leases, the limit per user", "wait until some of your jobs end")
-
-
-def _persist(directory: int, name: str, contents: bytes) -> int:
-    """Publish; repeat where an older version, in a process of this user, swept the new file away."""
-    for _ in range(_TRIES):
-        with suppress(FileNotFoundError):
-            return publish(directory, name, contents)
-    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), name)

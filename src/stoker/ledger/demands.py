@@ -21,7 +21,7 @@ from stoker.ledger.files import (
     within_limit,
 )
 
-KIND = "want"  # the old word, which engines of older versions read
+KIND = "demand"
 
 
 class HeldDemand(Struct, frozen=True):

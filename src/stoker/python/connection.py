@@ -13,17 +13,18 @@ from typing import NamedTuple, Protocol
 from stoker.core.errors import NoSuchJob, StokerError
 from stoker.core.job import Job
 from stoker.store import queries
+from stoker.store.changes import StoreChanges
 from stoker.store.decoders import prepare_decoders
 from stoker.store.engine_lock import cluster_of, engine_lives, is_background
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, paths_for
+from stoker.store.waiting import Backoff
 from stoker.store.writer import Store, open_store
 
 
 class Link(NamedTuple):
-    """A queue, and the simulated GPUs that its engine is to have, if any."""
+    """A queue."""
 
     paths: Paths
-    sim: str | None
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Store]:
@@ -40,8 +41,7 @@ def find_link() -> Link:
     """The queue that the environment names. From here on, several threads may read it."""
     with _no_fork:
         prepare_decoders()
-    sim = os.environ.get("STOKER_SIM") or None
-    return Link(find_paths(os.environ, os.uname().nodename, simulated=sim is not None), sim)
+    return Link(paths_for())
 
 
 def known(job: Job | None, job_id: int) -> Job:
@@ -51,8 +51,8 @@ def known(job: Job | None, job_id: int) -> Job:
     return job
 
 
-SHORTEST_PAUSE = 0.004
-LONGEST_PAUSE = 0.5
+TROUBLE_PAUSE = 0.5
+"""Seconds between two tries to read an unreadable queue."""
 LATENESS = 0.05
 """Most delay of an end, as a fraction of the time since the last end."""
 SHARE = 0.1
@@ -119,7 +119,7 @@ class Watcher:
             except Exception as error:  # a bug, which must not let handles wait for ever
                 self._give_up(StokerError(f"the watcher of the jobs has failed: {error!r}", "report this"))
                 raise
-            time.sleep(LONGEST_PAUSE)
+            time.sleep(TROUBLE_PAUSE)
 
     def _give_up(self, error: StokerError) -> None:
         with self._lock:
@@ -131,26 +131,26 @@ class Watcher:
 
     def _watch(self, store: Store) -> None:
         """Query only when the data version has changed, and rarely while no job ends; return when no handle waits."""
-        version, took, ended_at = -1, 0.0, time.monotonic()
-        engine_at = ended_at + ENGINE_INTERVAL
+        changes, pauses, took = StoreChanges(store), Backoff(shortest=0.004, growth=1 + LATENESS), 0.0
+        engine_at = time.monotonic() + ENGINE_INTERVAL
         while True:
             ids, news = self._awaited()
             if not ids:
                 return
             began = time.monotonic()
             with _no_fork:
-                before, version = -1 if news else version, store.version_of_data()
-                unfinished = set(queries.open_among(store, ids)) if version != before else set(ids)
+                changed = changes.look() or news
+                unfinished = set(queries.open_among(store, ids)) if changed else set(ids)
             ended = [job_id for job_id in ids if job_id not in unfinished]
             self._notify(ended, store)
             now = time.monotonic()
-            if version != before:
+            if changed:
                 took = now - began
             if ended or news:
-                ended_at = now
+                pauses.reset()
             if now >= engine_at:
                 engine_at = self._keep_engines_alive(store)
-            self._news.wait(pause_after(time.monotonic() - ended_at, took))
+            self._news.wait(max(pauses.next(), took / SHARE))
 
     def _awaited(self) -> tuple[list[int], bool]:
         """The awaited jobs, and whether some are new. Without any, the thread must end."""
@@ -183,13 +183,8 @@ class Watcher:
 
         for engine in dead:
             with contextlib.suppress(StokerError, OSError):
-                start_engine(self._link.paths, self._link.sim, cluster=cluster_of(engine))
+                start_engine(self._link.paths, cluster_of(engine))
         return time.monotonic() + 10 * ENGINE_INTERVAL
-
-
-def pause_after(idle: float, took: float) -> float:
-    """Seconds until the next query, after so many seconds without an end and a query that took so long."""
-    return max(min(max(LATENESS * idle, SHORTEST_PAUSE), LONGEST_PAUSE), took / SHARE)
 
 
 _no_fork = threading.Lock()

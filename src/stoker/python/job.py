@@ -296,7 +296,7 @@ def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -
         states = Queued if only_waiting else Active | Queued
         requests = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, states)]
         with contextlib.suppress(Unanswered):  # it is recorded, and the next engine handles it
-            carry_out(Control(link.paths, store, link.sim), requests)
+            carry_out(Control(link.paths, store), requests)
 
 
 def _print_new(tail: Tail) -> None:

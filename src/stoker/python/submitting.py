@@ -113,7 +113,7 @@ def _submit(
     submission = _submission(link, options)
     items = [ParsedJob(command, COMMAND_LINE)]
     submission.read(items)
-    engine = Background(link.paths, link.sim, submission.devices, submission.clusters[0])
+    engine = Background(link.paths, submission.devices, submission.clusters[0])
     with link.opened() as store:
         with engine.stop_engine_if_impossible():
             groups = submission.resolve(items, store, engine.machine() if submission.needs_devices else None)

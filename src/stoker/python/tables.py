@@ -59,7 +59,7 @@ class Rows(list[dict[str, Any]]):
 def status() -> Rows:
     """The open jobs: running ones, then waiting ones, each with the reason why it waits."""
     link = find_link()
-    with read_facts(link.paths, simulated=link.sim is not None) as facts:
+    with read_facts(link.paths) as facts:
         jobs = status_of(facts, host_name(), None, each_task=True).jobs
     return Rows(jobs, [COLUMNS[name].field for name in STATUS_NOTEBOOK])
 
@@ -75,7 +75,7 @@ def history(since: str | None = None, states: Sequence[str] = (), limit: int | N
 def gpus() -> Rows:
     """The GPUs of this machine, their memory and the jobs on them."""
     link = find_link()
-    with known_devices(link.paths, simulated=link.sim is not None) as facts:
+    with known_devices(link.paths) as facts:
         devices = gpus_of(facts).devices
     return Rows(devices, ("label", "model", "used_bytes", "memory_bytes", "utilisation_percent", "jobs"))
 

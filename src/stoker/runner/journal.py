@@ -130,8 +130,8 @@ def _not_started(attempt: str, at: str, errno: str, *note: str) -> AttemptReturn
     return AttemptReturned(attempt, _moment(at), _number(errno, 4096, least=1), _note(" ".join(note)))
 
 
-def _ended(attempt: str, at: str, *rest: str) -> AttemptExited:
-    code, signal, why, peak, note = rest
+def _ended(attempt: str, at: str, *fields: str) -> AttemptExited:
+    code, signal, why, peak, note = fields
     if why not in _WHYS:
         raise JournalUnreadable
     ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)

@@ -20,6 +20,7 @@ from stoker.core.errors import StokerError
 from stoker.core.spec import JobSpec
 from stoker.store.paths import try_lock
 from stoker.store.schema import MIGRATIONS, VERSION
+from stoker.store.waiting import Backoff, wait_until
 
 DAMAGED_HINT = (
     "stop the engine, then move queue.db and its companion files (queue.db-wal, queue.db-shm) away together;"
@@ -293,12 +294,8 @@ class WriteLock:
                 self._reopen()
 
     def _take(self, descriptor: int, deadline: float) -> None:
-        pause = 0.001
-        while not try_lock(descriptor):
-            if time.monotonic() >= deadline:
-                raise self._timed_out()
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.01)
+        if not wait_until(lambda: try_lock(descriptor), deadline - time.monotonic(), Backoff(0.001, 0.01)):
+            raise self._timed_out()
 
     def _timed_out(self) -> StokerError:
         message = f"{self._path} has been locked for {self._patience:g} s"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker import __version__
 from stoker.core.errors import StokerError
 from stoker.store.paths import Paths, try_lock
+from stoker.store.waiting import wait_until
 
 if TYPE_CHECKING:
     from stoker.core.job import Job
@@ -28,7 +29,7 @@ PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
-"""Age at which an unfinished file counts as abandoned."""
+"""Age at which an unfinished file counts as left by a dead process."""
 
 
 def engine_of(cluster: str) -> str:
@@ -175,12 +176,7 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
 
 def wait_gone(paths: Paths, engine: str, pid: int, patience: float) -> bool:
     """Wait until this process is not the engine any more; False if it still is after so many seconds."""
-    deadline = time.monotonic() + patience
-    while process_of(paths, engine) == pid:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return wait_until(lambda: process_of(paths, engine) != pid, patience)
 
 
 def living_engines(paths: Paths) -> Iterator[str]:
@@ -234,15 +230,19 @@ def _take_named(path: Path) -> int:
     Processes that probe the lock hold it for a moment, so one refusal proves nothing. The previous engine may remove
     the file between our open and our lock; then a new one is made.
     """
-    deadline = time.monotonic() + PROBE_SECONDS
-    while True:
+    taken: list[int] = []
+
+    def is_taken() -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if try_lock(descriptor) and _is_at(path, descriptor):
-            return descriptor
+            taken.append(descriptor)
+            return True
         os.close(descriptor)
-        if time.monotonic() > deadline:
-            raise EngineRuns("an engine is already running here", "see stoker engine status")
-        time.sleep(0.002)
+        return False
+
+    if not wait_until(is_taken, PROBE_SECONDS):
+        raise EngineRuns("an engine is already running here", "see stoker engine status")
+    return taken[0]
 
 
 def _make_locked(path: Path) -> int:
@@ -277,32 +277,32 @@ def background_processes(paths: Paths) -> set[int]:
     return {pid for name in names if (pid := process_of(paths, name)) is not None}
 
 
-class Orphan(NamedTuple):
-    """An open job and the dead engine that owns it."""
+class InterruptedJob(NamedTuple):
+    """An open job whose foreground run is dead, and that engine."""
 
     job: Job
     engine: str
 
 
-def orphans(paths: Paths, store: Reader) -> Iterator[Orphan]:
+def interrupted_jobs(paths: Paths, store: Reader) -> Iterator[InterruptedJob]:
     """Open jobs of dead foreground runs. Submitted jobs are none: they wait for the next background engine."""
     for engine in [engine for engine in store.engines_with_open_jobs() if not is_served(paths, engine)]:
         last = 0
         while jobs := store.open_jobs(engine, last, _PAGE):
-            yield from (Orphan(job, engine) for job in jobs)
+            yield from (InterruptedJob(job, engine) for job in jobs)
             last = jobs[-1].id
 
 
-def held_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+def interrupted_active_jobs(paths: Paths, store: Reader) -> list[InterruptedJob]:
     """Jobs of dead foreground runs that workers still hold; waiting jobs are not read."""
     engines = store.engines_with_active_jobs()
     dead = [engine for engine in engines if not is_background(engine) and not engine_lives(paths, engine)]
-    return [Orphan(job, engine) for engine in dead for job in store.active_jobs(engine)]
+    return [InterruptedJob(job, engine) for engine in dead for job in store.active_jobs(engine)]
 
 
-def nested_orphans(paths: Paths, store: Reader) -> list[Orphan]:
+def interrupted_nested_jobs(paths: Paths, store: Reader) -> list[InterruptedJob]:
     """Waiting jobs of dead runs inside jobs."""
-    return [Orphan(job, engine) for engine, job in store.nested_jobs() if not is_served(paths, engine)]
+    return [InterruptedJob(job, engine) for engine, job in store.nested_jobs() if not is_served(paths, engine)]
 
 
 def sweep_locks(paths: Paths, store: Reader) -> None:

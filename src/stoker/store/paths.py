@@ -22,6 +22,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
+LAST_GPUS = "last"
+"""The value of a plain `--sim`: the simulated GPUs of the last engine."""
 SIMULATED = "-simulated"
 """How the name of the state directory of simulated GPUs ends."""
 
@@ -38,6 +40,8 @@ class Paths(Struct, frozen=True):
     state: Path
     note: str = ""
     """A notice about the choice of the directory."""
+    gpus: str = ""
+    """The simulated GPUs that the user typed (`--sim`, STOKER_SIM), for a new engine; empty leaves it those it had."""
 
     @property
     def is_simulated(self) -> bool:
@@ -345,16 +349,16 @@ def _make_private(state: Path) -> None:
         state.chmod(0o700)
 
 
-def paths_here(sim: bool) -> Paths:
-    """The state directory for real or simulated GPUs."""
-    return find_paths(os.environ, host_name(), simulated=sim)
-
-
 def host_name() -> str:
     """The result of socket.gethostname(), without the import of socket."""
     return os.uname().nodename
 
 
-def paths_for(simulated: object) -> Paths:
-    """The state directory; simulated also if STOKER_SIM is set."""
-    return paths_here(bool(simulated) or bool(os.environ.get("STOKER_SIM")))
+def paths_for(typed: str | None = None) -> Paths:
+    """The state directory of this user on this host; that of simulated GPUs after `--sim`, or if STOKER_SIM is set.
+
+    `typed` is the value of `--sim`, and `LAST_GPUS` if it has none.
+    """
+    gpus = (typed if typed != LAST_GPUS else None) or os.environ.get("STOKER_SIM", "")
+    found = find_paths(os.environ, host_name(), simulated=bool(typed or gpus))
+    return msgspec.structs.replace(found, gpus=gpus)

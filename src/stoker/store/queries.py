@@ -453,12 +453,6 @@ def unanswered(reader: Reader, numbers: Sequence[int]) -> int:
     return int(reader.rows(query, min(numbers), max(numbers))[0][0])
 
 
-def is_expected(reader: Reader, engine: str) -> bool:
-    """Whether an engine has open jobs or unhandled requests."""
-    query = f"SELECT 1 FROM jobs WHERE engine = ? AND {OPEN} UNION ALL SELECT 1 FROM requests WHERE engine = ? LIMIT 1"
-    return bool(reader.rows(query, engine, engine))
-
-
 def expected_engines(reader: Reader) -> list[str]:
     """The engines that have open jobs or unhandled requests."""
     rows = reader.rows(f"SELECT DISTINCT engine FROM {_OPEN_JOBS} WHERE {OPEN} UNION SELECT engine FROM requests")

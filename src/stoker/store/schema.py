@@ -176,7 +176,7 @@ class FollowUps(Struct, frozen=True):
     after_batches: Sequence[AfterBatch] = ()
 
 
-class TakeOver(Struct, frozen=True):
+class Adoption(Struct, frozen=True):
     """A job of a dead engine that another engine takes, with its new batch and spec."""
 
     job: int

@@ -31,11 +31,11 @@ from stoker.store.schema import (
     NO_ENGINE,
     OPEN,
     UPDATE_JOB,
+    Adoption,
     Change,
     FollowUps,
     Measured,
     SubmitKey,
-    TakeOver,
     attempt_row,
     edits,
     encode,
@@ -232,14 +232,14 @@ class Store(Reader):
         with self.writing():
             self._follow(new)
 
-    def take_over(self, wanted: Sequence[TakeOver], engine: str) -> set[int]:
+    def adopt(self, wanted: Sequence[Adoption], engine: str) -> set[int]:
         """Give jobs of dead engines to another one, and return those that no other engine took first."""
         if not wanted:
             return set()
         with self.writing() as connection:
             return {one.job for one in wanted if self._take_one(connection, one, engine)}
 
-    def _take_one(self, connection: sqlite3.Connection, wanted: TakeOver, engine: str) -> bool:
+    def _take_one(self, connection: sqlite3.Connection, wanted: Adoption, engine: str) -> bool:
         spec = None if wanted.spec is None else self._database.spec_id(wanted.spec)
         cursor = connection.execute(
             "UPDATE jobs SET engine = ?, batch = coalesce(?, batch), spec = coalesce(?, spec)"

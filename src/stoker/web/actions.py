@@ -12,7 +12,6 @@ from msgspec import Meta, Struct
 
 from stoker.app.control.actions import cancel, hold, release
 from stoker.app.control.edit import Rewriter, edit_jobs
-from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
 from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
@@ -81,13 +80,13 @@ def parse_action(body: bytes) -> Action:
         raise UsageError(f"this is not an action: {error}", "see docs/schema/stoker.action-1.json") from error
 
 
-def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
+def carry_out(paths: Paths, action: Action) -> Report:
     """Do it, and tell what became of each job."""
     with contextlib.closing(open_store(paths)) as store:
-        control = Control(paths, store, simulated_gpus(sim, paths))
+        control = Control(paths, store)
         jobs = [job for given in action.jobs for job in _jobs(control, given)]
         if action.matching is not None:
-            with read_facts(paths, simulated=bool(sim)) as facts:
+            with read_facts(paths) as facts:
                 ids = _matching(facts, action.matching)
             jobs += jobs_in_order(store, ids)
         unique = list({job.id: job for job in jobs}.values())

@@ -70,18 +70,12 @@ class Service(Struct, frozen=True):
 
     paths: Paths
     user: str
-    sim: str | None = None
-    """As typed with --sim; None for real GPUs."""
     readonly: bool = False
     started: float = 0.0
     """Unix time; links from before are not valid."""
 
-    @property
-    def simulated(self) -> bool:
-        return bool(self.sim)
-
     def read_facts(self) -> contextlib.AbstractContextManager[QueueFacts]:
-        return read_facts(self.paths, simulated=self.simulated)
+        return read_facts(self.paths)
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -129,12 +123,11 @@ class Api:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._paths = service.paths
-        self._simulated = service.simulated
 
     def session(self, _request: Request) -> Response:
         one = self._service
         host, user = text_for_json(host_name()), text_for_json(one.user)
-        return answer(Session(SESSION, host, user, __version__, one.simulated, one.readonly))
+        return answer(Session(SESSION, host, user, __version__, one.paths.is_simulated, one.readonly))
 
     def status(self, _request: Request) -> Response:
         with self._service.read_facts() as facts:
@@ -148,7 +141,7 @@ class Api:
             return answer(jobs_page(facts, chosen, scope, sort=sort, page=page, each_task=each_task))
 
     def job(self, request: Request) -> Response:
-        found = read_jobs(self._paths, [_label(request)], simulated=self._simulated, environment=True)
+        found = read_jobs(self._paths, [_label(request)], environment=True)
         return answer(_one_job(found))
 
     def log(self, request: Request) -> Response:
@@ -181,33 +174,33 @@ class Api:
             return answer(series_of(job, facts, self._paths))
 
     def gpus(self, _request: Request) -> Response:
-        with known_devices(self._paths, simulated=self._simulated) as facts:
+        with known_devices(self._paths) as facts:
             return answer(gpus_of(facts))
 
     def samples(self, request: Request) -> Response:
         since = time.time() - 3600 * _hours(request)
-        return answer(read_samples(self._paths, since, simulated=self._simulated))
+        return answer(read_samples(self._paths, since))
 
     def timeline(self, request: Request) -> Response:
         since = _moment(request, "since") or time.time() - 3600 * HOURS
         until = _moment(request, "until")
         if until is not None and until <= since:
             raise UsageError("the period ends before it begins", "give an earlier since or a later until")
-        return answer(read_timeline(self._paths, Period(since), until, simulated=self._simulated))
+        return answer(read_timeline(self._paths, Period(since), until))
 
     def history(self, request: Request) -> Response:
         period = Period(_moment(request, "since") or 0.0, filter_of(request.query_params, RESULTS))
         return answer(history_page(self._paths, period, page_of(request.query_params)))
 
     def usage(self, request: Request) -> Response:
-        return answer(read_usage(self._paths, Period(_moment(request, "since") or 0.0), simulated=self._simulated))
+        return answer(read_usage(self._paths, Period(_moment(request, "since") or 0.0)))
 
     async def act(self, request: Request) -> Response:
         """Carry out an action; the guard has refused requests of other sites, and all if the server is read-only."""
         try:
             action = parse_action(await _body(request))
             check_existing(self._paths)
-            return answer(await anyio.to_thread.run_sync(carry_out, self._paths, self._service.sim, action))
+            return answer(await anyio.to_thread.run_sync(carry_out, self._paths, action))
         except StokerError as error:
             return failure(error)
 

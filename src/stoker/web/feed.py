@@ -33,9 +33,8 @@ class Broadcast:
     queue cannot be read.
     """
 
-    def __init__(self, paths: Paths, *, simulated: bool) -> None:
+    def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._simulated = simulated
         self._browsers: set[asyncio.Queue[ServerSentEvent | None]] = set()
         self._stop: threading.Event | None = None
         self._greeting: ServerSentEvent | None = None
@@ -89,7 +88,7 @@ class Broadcast:
                 queue.put_nowait(event)
 
     def _watch(self, stop: threading.Event, publish: Callable[[ServerSentEvent], None]) -> None:
-        with contextlib.closing(Feed(self._paths, simulated=self._simulated)) as feed:
+        with contextlib.closing(Feed(self._paths)) as feed:
             watch = _Watch(feed)
             pause = 0.0
             while not stop.wait(pause):

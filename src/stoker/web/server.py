@@ -45,7 +45,7 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
 
 def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
-    broadcast = Broadcast(service.paths, simulated=service.simulated)
+    broadcast = Broadcast(service.paths)
     prepare_decoders()  # requests are answered in threads
     BoundedConnection.most = most_connections()
     config = uvicorn.Config(

@@ -141,7 +141,7 @@ print("alas", file=sys.stderr, flush=True)
 os.write(int(sys.argv[-1]), {READY!r})
 """
     monkeypatch.setenv("PYTHONPATH", in_place_of_stoker(tmp_path, program)["PYTHONPATH"])
-    engine = Background(paths, None)
+    engine = Background(paths)
     engine.wake()
     wait_until(lambda: not engine_lives(paths, QUEUE))
     engine.wake()

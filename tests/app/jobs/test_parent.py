@@ -11,6 +11,7 @@ import pytest
 from stoker.app.jobs.parent import Parent, find_parent
 from stoker.core.errors import Impossible
 from stoker.core.parent import VARIABLE, ParentAllocation, ParentGpu
+from stoker.store.paths import Paths
 
 NAMED = (ParentGpu("2", "2", "name:2"), ParentGpu("5", "5", "name:5"))
 SIMULATED = (ParentGpu("1", "1", "sim:1", 10, 24),)
@@ -50,8 +51,8 @@ class TestFinding:
     def test_simulated_gpus_inside_a_real_job(self, folder: Path) -> None:
         """Are a machine of their own; those of a simulated job are that job's."""
         with (folder / "lock").open():
-            assert find_parent(environment(folder), simulated=True) is None
-            assert find_parent(environment(folder, SIMULATED), simulated=True) is not None
+            assert find_parent(environment(folder), Paths(folder / "host-simulated")) is None
+            assert find_parent(environment(folder, SIMULATED), Paths(folder / "host-simulated")) is not None
 
 
 class TestDevices:

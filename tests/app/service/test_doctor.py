@@ -53,7 +53,7 @@ import pathlib
 import msgspec
 from stoker.app.service.doctor import Subject, check_gpus
 from stoker.store.paths import Paths
-subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False)
+subject = Subject(Paths(pathlib.Path("/")), {})
 print(msgspec.json.encode(list(check_gpus(subject))).decode())
 """
 
@@ -65,7 +65,7 @@ def subject(tmp_path: Path) -> Subject:
     state.mkdir()
     (state / "engines").mkdir()
     environment = {"STOKER_LEDGER": str(tmp_path / "ledger"), "XDG_CONFIG_HOME": str(tmp_path / "config")}
-    return Subject(Paths(state), environment, simulated=False, known_variables=frozenset({"STOKER_GPUS"}))
+    return Subject(Paths(state), environment, known_variables=frozenset({"STOKER_GPUS"}))
 
 
 @contextlib.contextmanager
@@ -88,10 +88,16 @@ def levels(verdicts: Iterable[Verdict]) -> list[str]:
     return [verdict.level for verdict in verdicts]
 
 
+def simulated(subject: Subject) -> Subject:
+    """The same for simulated GPUs."""
+    paths = Paths(subject.paths.state / "host-simulated")
+    paths.state.mkdir(mode=0o700)
+    return msgspec.structs.replace(subject, paths=paths)
+
+
 def test_a_well_machine_has_no_problem(subject: Subject) -> None:
     """Every check runs, and a machine without problems has none."""
-    simulated = msgspec.structs.replace(subject, simulated=True)
-    found = list(diagnose(simulated))
+    found = list(diagnose(simulated(subject)))
     topics = {verdict.topic for verdict in found}
     assert {"state", "disk", "queue", "engine", "ledger", "gpus", "config", "variables", "logout", "limits"} <= topics
     assert [verdict for verdict in found if verdict.level == "problem"] == []
@@ -99,7 +105,7 @@ def test_a_well_machine_has_no_problem(subject: Subject) -> None:
 
 def test_one_matter_that_cannot_be_seen_hides_no_other(subject: Subject) -> None:
     """Without its state directory the other checks still run."""
-    gone = msgspec.structs.replace(subject, simulated=True, paths=Paths(subject.paths.state / "gone"))
+    gone = msgspec.structs.replace(subject, paths=Paths(subject.paths.state / "gone-simulated"))
     found = list(diagnose(gone))
     assert "cannot check this" in next(each.text for each in found if each.topic == "disk")
     assert "limits" in {verdict.topic for verdict in found}
@@ -223,7 +229,7 @@ class TestLedger:
 
     def test_one_of_its_own_for_simulated_gpus(self, subject: Subject) -> None:
         """Other users cannot have them."""
-        exclusive = msgspec.structs.replace(subject, environment={}, simulated=True)
+        exclusive = msgspec.structs.replace(simulated(subject), environment={})
         assert only(check_ledger(exclusive, [])).level == "ok"
 
     def test_one_that_is_open_to_all(self, subject: Subject) -> None:
@@ -413,7 +419,7 @@ class TestInstallation:
         (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
 
     def found(self, site: Path) -> list[Verdict]:
-        return list(check_install(Subject(Paths(site), {}, simulated=False), [str(site)]))
+        return list(check_install(Subject(Paths(site), {}), [str(site)]))
 
     def test_before_and_after(self, tmp_path: Path) -> None:
         """Alone all is well; a package with our import name is reported, and so is what its removal took along."""

@@ -18,21 +18,21 @@ from support.past import PastQueue
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Iterator[PastQueue]:
-    made = PastQueue(tmp_path / "state", time.time())
+    made = PastQueue(tmp_path / "host-simulated", time.time())
     yield made
     made.close()
 
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Path:
-    (tmp_path / "state").mkdir()
+    (tmp_path / "host-simulated").mkdir()
     return tmp_path
 
 
 @pytest.fixture
 def feed(queue: PastQueue) -> Iterator[Feed]:
     """One that has reported everything there is."""
-    with closing(Feed(queue.paths, simulated=True, lines=3)) as made:
+    with closing(Feed(queue.paths, lines=3)) as made:
         made.changes()
         yield made
 

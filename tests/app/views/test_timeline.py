@@ -160,11 +160,11 @@ def test_colours_stay(tmp_path: Path) -> None:
         queue.write_status()
         queue.ran("alone", "0", -500, -400)
         period = Period(queue.now - 1000)
-        assert read_timeline(queue.paths, period, simulated=True).colours.keys() == {"alone"}
+        assert read_timeline(queue.paths, period).colours.keys() == {"alone"}
         queue.ran("a", "0", -300, -200, group="vision")
-        before = read_timeline(queue.paths, period, simulated=True).colours
+        before = read_timeline(queue.paths, period).colours
         queue.ran("b", "0", -600, -550, group="language")
-        after = read_timeline(queue.paths, period, simulated=True).colours
+        after = read_timeline(queue.paths, period).colours
         assert (set(before), set(after)) == ({"vision"}, {"vision", "language"})
         assert after["vision"] == before["vision"] != after["language"]
-        assert read_usage(queue.paths, period, simulated=True).colours == after
+        assert read_usage(queue.paths, period).colours == after

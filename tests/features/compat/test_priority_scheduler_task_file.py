@@ -311,7 +311,7 @@ def test_a_row_in_the_hands_of_another_engine(directory: Path) -> None:
     """It is not taken again, all is not well, and the next run knows it by its ticket."""
     first = Scheduler(directory, size=1)
     (row,) = first.batch()
-    first.rows.left_to_others(row)
+    first.rows.leave_running(row)
     assert first.names() == ["b"]
     first.end()
     assert not first.rows.all_well

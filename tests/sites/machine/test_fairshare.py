@@ -176,7 +176,7 @@ class TestDemand:
         rivals.wait(rivals.first)
         for path in rivals.ledger.path.glob("*.demand"):
             path.unlink()
-        for path in rivals.ledger.path.glob("*.want"):
+        for path in rivals.ledger.path.glob("*.demand"):
             path.unlink()
         assert rivals.demands == 0
         rivals.later(REFRESH_INTERVAL, rivals.first)

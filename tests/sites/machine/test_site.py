@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from stoker.sites.machine.site import PREFETCHED_INTERVAL, SOON
 from stoker.store.schema import Change
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices
-from support.wait import wait_until
 
 
 @pytest.fixture
@@ -149,25 +147,6 @@ class TestPlacing:
         world.turn(2)
         assert isinstance(world.job(first).state, Starting)
         assert world.engine.trouble == ""
-
-    def test_a_held_mutex_delays_only_jobs_with_gpus(self, world: EngineOnFakeRunner) -> None:
-        """A turn does not wait for it, and after a moment GPUs are claimed without it."""
-        mutex = world.ledger.path / "mutex"
-        mutex.touch()
-        with mutex.open() as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            (job,) = world.add()
-            (without,) = world.add(resources=Resources(0))
-            world.turn(2)
-            assert isinstance(world.job(without).state, Starting)
-            assert isinstance(world.job(job).state, Waiting)
-
-            def started() -> bool:
-                world.clock.pass_seconds(SOON)
-                world.turn()
-                return isinstance(world.job(job).state, Starting)
-
-            wait_until(started)
 
     def test_a_demand_that_cannot_be_published_stops_nothing(
         self, world: EngineOnFakeRunner, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from stoker.app.control.requests import Control, abandoned, change, spec_in_queue, start_expected
+from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.signals import signal_name
 from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
@@ -54,7 +54,7 @@ def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
 
 def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[ChangeResult]:
     """Let held jobs start, and move those that a foreground run left into the queue."""
-    left = {job.id for job in jobs if isinstance(job.state, Queued)} & abandoned(control, jobs)
+    left = {job.id for job in jobs if isinstance(job.state, Queued)} & interrupted(control, jobs)
     ready = [job for job in jobs if isinstance(job.state, OnHold) or job.id in left]
     whole = _whole_sweeps(control.store, jobs)
     requests: list[Request] = []
@@ -63,7 +63,7 @@ def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -
         requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
         requests.append(Release(job.id))
     results = [
-        result("resume", before, after, "abandoned" if before.id in left else "sweep" if before.id in whole else "")
+        result("resume", before, after, "interrupted" if before.id in left else "sweep" if before.id in whole else "")
         for before, after in change(control, ready if only_held else jobs, requests)
     ]
     start_expected(control, "the jobs are safe in the queue")

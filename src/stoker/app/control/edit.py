@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.app.control.requests import Control, abandoned, change, default_log, spec_in_queue, warn
+from stoker.app.control.requests import Control, change, default_log, interrupted, spec_in_queue, warn
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.context import SubmitContext, context_of
 from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
@@ -202,7 +202,7 @@ def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes
     """Change options of jobs; all changes are checked before the first is sent."""
     name = changes.get("name")
     rest = {option: value for option, value in changes.items() if option != "name"}
-    left = abandoned(control, jobs)
+    left = interrupted(control, jobs)
     edits: dict[int, Edit] = {}
     for job in (job for job in jobs if isinstance(job.state, CHANGEABLE)):
         spec = rewriter.spec(job, rest)

@@ -188,13 +188,13 @@ def _still_there(process: subprocess.Popen[bytes]) -> bool:
 DEFAULT_SIM = "4x24G"
 
 
-def simulated_gpus(sim: str | None, paths: Paths) -> str | None:
-    """Resolve `--sim`: its value, else STOKER_SIM, else the GPUs of the last engine; None is none at all."""
-    if sim != "last":
-        return sim
-    status = None if os.environ.get("STOKER_SIM") else read_status(paths.status_file(QUEUE))
+def simulated_gpus(paths: Paths) -> str:
+    """The simulated GPUs for a new engine: those that were typed, else those of the last one; empty for real GPUs."""
+    if paths.gpus or not paths.is_simulated:
+        return paths.gpus
+    status = read_status(paths.status_file(QUEUE))
     sizes = [device.memory for device in status.devices if device.memory] if status else []
-    return os.environ.get("STOKER_SIM") or ",".join(f"1x{size // 2**20}M" for size in sizes) or DEFAULT_SIM
+    return ",".join(f"1x{size // 2**20}M" for size in sizes) or DEFAULT_SIM
 
 
 LEAVING_SECONDS = 3.0
@@ -204,13 +204,12 @@ LEAVING_SECONDS = 3.0
 class Background:
     """The engine of the queue as a front end needs it; `failure` is set if it cannot be started or reached."""
 
-    def __init__(self, paths: Paths, sim: str | None, devices: str = "", cluster: str = "") -> None:
-        """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
+    def __init__(self, paths: Paths, devices: str = "", cluster: str = "") -> None:
+        """`devices` are those that the user wants; an engine that runs already may have others."""
         self._cluster = cluster
         self._engine = engine_of(cluster)
         self.failure: StokerError | None = None
         self._paths = paths
-        self._sim = sim
         self._devices = devices
         self._started = False
 
@@ -240,12 +239,13 @@ class Background:
             return other
         named = status.settings.devices if status.settings else ""
         sizes = [device.memory or 0 for device in status.devices]
-        if self._sim and not named and sorted(device_sizes(self._sim)) != sorted(sizes):
-            return _other(sim_text(sizes), self._sim, f"stoker engine restart --sim {shlex.quote(self._sim)}")
+        simulated = simulated_gpus(self._paths)
+        if simulated and not named and sorted(device_sizes(simulated)) != sorted(sizes):
+            return _other(sim_text(sizes), simulated, f"stoker engine restart --sim {shlex.quote(simulated)}")
         if self._devices and self._devices != named:
             restart = f"STOKER_DEVICES={shlex.quote(self._devices)} stoker engine restart"
             has = ",".join(device.label for device in status.devices) or "no device"
-            return _other(has, self._devices, f"{restart} --sim {self._sim}" if self._sim else restart)
+            return _other(has, self._devices, f"{restart} --sim {simulated}" if simulated else restart)
         return ""
 
     def machine(self) -> Machine | None:
@@ -264,7 +264,7 @@ class Background:
     def _ensure(self) -> None:
         with self._failing():
             if not engine_lives(self._paths, self._engine):
-                self._started = start_engine(self._paths, self._sim, cluster=self._cluster)
+                self._started = start_engine(self._paths, self._cluster)
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -305,9 +305,14 @@ def died_again(paths: Paths) -> EngineFailed | None:
     return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {printable(str(paths.log))}")
 
 
-def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = (), cluster: str = "") -> bool:
-    """Start the engine of the queue, or of a cluster, unless it runs; True if it was started."""
-    return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ, cluster)
+def start_engine(paths: Paths, cluster: str = "") -> bool:
+    """Start the engine of the queue, or of a cluster, unless it runs; True where it was started."""
+    return ensure_engine(paths, sim_arguments(paths), os.environ, cluster)
+
+
+def sim_arguments(paths: Paths) -> list[str]:
+    """The arguments by which a new engine gets its simulated GPUs."""
+    return ["--sim", gpus] if (gpus := simulated_gpus(paths)) else []
 
 
 def restart_killed(paths: Paths) -> bool:

@@ -19,7 +19,8 @@ from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcom
 from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
-from stoker.store.schema import TakeOver
+from stoker.store.schema import Adoption
+from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import Store, open_store
 
 
@@ -63,7 +64,7 @@ def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, 
         return [(owner, request)]
     left, job = store.jobs_in_slot_of(request.job), store.job(request.job)
     engine = engine_of(job.spec.cluster if job else "")
-    store.take_over([TakeOver(job_id, owner) for job_id in (*left, request.job)], engine)
+    store.adopt([Adoption(job_id, owner) for job_id in (*left, request.job)], engine)
     return [*((engine, Release(job_id)) for job_id in left), (engine, request)]
 
 
@@ -80,22 +81,16 @@ class Unanswered(StokerError):
 
 
 class Control(NamedTuple):
-    """The queue, and how to start its engine."""
+    """The queue, and where it is."""
 
     paths: Paths
     store: Store
-    sim: str | None
 
 
 @contextlib.contextmanager
-def opened(sim: str | None) -> Iterator[Control]:
-    """Open the queue of this user, or that of the simulated GPUs."""
-    from stoker.app.control.engine_process import simulated_gpus
-    from stoker.store.paths import paths_here
-
-    paths = paths_here(bool(sim))
+def opened(paths: Paths) -> Iterator[Control]:
     with contextlib.closing(open_store(paths)) as store:
-        yield Control(paths, store, simulated_gpus(sim, paths))
+        yield Control(paths, store)
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -127,7 +122,7 @@ def start_for(control: Control, otherwise: str, cluster: str = "") -> None:
     from stoker.app.control.engine_process import start_engine
 
     try:
-        start_engine(control.paths, control.sim, cluster=cluster)
+        start_engine(control.paths, cluster)
     except StokerError as error:
         raise Unanswered(f"{error.message}; {otherwise}", error.hint) from error
 
@@ -137,19 +132,15 @@ def warn(text: str) -> None:
 
 
 def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
-    deadline = time.monotonic() + ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
-    pause = 0.002
-    while queries.unanswered(store, numbers):
-        if time.monotonic() > deadline:
-            raise Unanswered(
-                "the engine has not answered yet; your request is recorded and will be carried out",
-                "see stoker engine status",
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+    seconds = ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
+    if not wait_until(lambda: not queries.unanswered(store, numbers), seconds, Backoff(0.002, 0.05)):
+        raise Unanswered(
+            "the engine has not answered yet; your request is recorded and will be carried out",
+            "see stoker engine status",
+        )
 
 
-def abandoned(control: Control, jobs: Sequence[Job]) -> set[int]:
+def interrupted(control: Control, jobs: Sequence[Job]) -> set[int]:
     """Ids of the jobs whose foreground run is dead."""
     owners = queries.owners_of(control.store, [job.id for job in jobs])
     gone = [owner for owner in owners if not is_served(control.paths, owner)]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.app.control.edit import Changes, Rewriter, changed_resources, last_attempt
-from stoker.app.control.requests import Control, Unanswered, abandoned, ask, carry_out, skipped_because, spec_in_queue
+from stoker.app.control.requests import Control, Unanswered, ask, carry_out, interrupted, skipped_because, spec_in_queue
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.select import jobs_in_order
 from stoker.core.errors import UsageError
@@ -68,7 +68,7 @@ def planned_retries(
 
 
 def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes) -> list[Retry]:
-    rewriter, left = Rewriter(control), abandoned(control, jobs)
+    rewriter, left = Rewriter(control), interrupted(control, jobs)
     retries = []
     for job in jobs:
         spec, memory = spec_in_queue(control, job.spec) if job.id in left else job.spec, ""

@@ -107,7 +107,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "resume": (
         _OVER_IN_SWEEP,
         _RETRY,
-        Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="abandoned"),
+        Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="interrupted"),
         Sentence("released {id}", before=["held"]),
         Sentence("not held: {id} ({now})"),
     ),

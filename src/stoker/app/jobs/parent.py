@@ -15,6 +15,7 @@ from stoker.devices.detect import DeclaredDevices, declare, found_by_driver
 from stoker.devices.interface import Devices, ancestors, has_open, process_file
 from stoker.devices.simulated import SimulatedDevices
 from stoker.ledger import find_ledger, prepare_ledger
+from stoker.store.paths import Paths
 
 _ONLY_A_NAME = "name:"
 """Beginning of the ledger names that no driver knows."""
@@ -87,7 +88,7 @@ class Parent:
         return mark not in variables and self._worker in ancestors(process.pid)
 
 
-def find_parent(environment: Mapping[str, str], *, simulated: bool | None = None) -> Parent | None:
+def find_parent(environment: Mapping[str, str], paths: Paths | None = None) -> Parent | None:
     """The job that this process runs in, if it has GPUs; None elsewhere.
 
     The variable alone proves nothing: a shell may have inherited it from a job that is over, or of another machine.
@@ -95,7 +96,7 @@ def find_parent(environment: Mapping[str, str], *, simulated: bool | None = None
     are not of that job.
     """
     allocation = read_parent(environment.get(VARIABLE, ""))
-    if allocation is None or (simulated and not allocation.simulated):
+    if allocation is None or (paths and paths.is_simulated and not allocation.simulated):
         return None
     worker = _worker_above(Path(allocation.folder) / "lock")
     return None if worker is None else Parent(allocation, worker, environment)

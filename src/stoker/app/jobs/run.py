@@ -62,7 +62,6 @@ class ForegroundRequest(Struct, frozen=True):
     settings: EngineSettings = EngineSettings()
     """Configured for all engines of this user."""
     devices: str | None = None
-    sim: str | None = None
     jobs: int | None = None
     max_use: int | None = None
     min_free: int | None = None
@@ -80,11 +79,6 @@ class ForegroundRequest(Struct, frozen=True):
     @property
     def cluster(self) -> str:
         return str(self.options.cluster) if self.on_cluster else ""
-
-    @property
-    def simulation(self) -> str:
-        """The simulated GPUs; empty for real ones."""
-        return self.sim or ("4x24G" if self.demo else "")
 
 
 class RunBatch:
@@ -296,7 +290,7 @@ class PreparedRun(NamedTuple):
 
     def _ledger(self) -> Path:
         """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
-        private = self.batch.request.simulation and not self.parent and not os.environ.get("STOKER_LEDGER")
+        private = self.paths.is_simulated and not self.parent and not os.environ.get("STOKER_LEDGER")
         return prepare_ledger(self.paths.state / "ledger") if private else ledger_here(self.parent)
 
 
@@ -304,8 +298,8 @@ class PreparedRun(NamedTuple):
 def prepared_run(
     request: ForegroundRequest, label: str, items: Items, paths: Paths, say: Callable[[str], None]
 ) -> Iterator[PreparedRun]:
-    """Refuse what cannot be understood or can never run; `say` gets warnings."""
-    parent = find_parent(os.environ, simulated=bool(request.simulation)) if not request.demo else None
+    """Refuse what cannot be understood or can never run; `paths` name simulated GPUs, `say` gets warnings."""
+    parent = find_parent(os.environ, paths) if not request.demo else None
     if parent:
         request = msgspec.structs.replace(request, settings=parent.restrict(request.settings))
     with contextlib.closing(_find_devices(request, items, paths, parent)) as devices:
@@ -329,7 +323,7 @@ def _find_devices(request: ForegroundRequest, items: Items, paths: Paths, parent
     now = time.time()
     if request.cluster:
         return NoDevices()
-    pool = "" if request.simulation else request.settings.devices
+    pool = "" if paths.is_simulated else request.settings.devices
     named = request.devices.split(",") if request.devices is not None else pool.split(",") if pool else []
     if request.devices is not None and not all(word.strip() for word in named):
         raise UsageError(f"--devices {request.devices!r} contains an empty name", "write it as --devices 0,1")
@@ -337,8 +331,8 @@ def _find_devices(request: ForegroundRequest, items: Items, paths: Paths, parent
         raise UsageError(f"--devices {','.join(named)} contains a device twice", "name each device once")
     if not all(word.isprintable() for word in named):
         raise UsageError(f"--devices {request.devices!r} contains an unprintable name", "use plainer names")
-    if request.simulation and not parent:
-        return simulate(request.simulation, str(paths.simulator), named, now)
+    if paths.is_simulated and not parent:
+        return simulate(paths.gpus, str(paths.simulator), named, now)
     listed = () if isinstance(items, JobLines) else items
     own = [item.options.gpus for item in listed if isinstance(item, ParsedJob)]
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]

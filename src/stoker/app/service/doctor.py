@@ -65,7 +65,6 @@ class Subject(Struct, frozen=True):
 
     paths: Paths
     environment: Mapping[str, str]
-    simulated: bool
     answers: bool = False
     """Whether the engine, where one lives, reacted when it was asked."""
     known_variables: frozenset[str] = frozenset()
@@ -186,11 +185,11 @@ def check_leftovers(subject: Subject) -> Iterator[Verdict]:
 
 def _jobs_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     paths = subject.paths
-    held = [orphan for orphan in engine_lock.held_orphans(paths, store) if orphan.engine != QUEUE]
+    held = [job for job, engine in engine_lock.interrupted_active_jobs(paths, store) if engine != QUEUE]
     if held:
         text = f"{count_text(len(held), 'job')} of an interrupted run, still running"
         yield note(text, "start the engine to record their results: stoker engine start")
-    left = [one.job for one in engine_lock.orphans(paths, store) if one.engine != QUEUE]
+    left = [job for job, engine in engine_lock.interrupted_jobs(paths, store) if engine != QUEUE]
     waiting = sum(not isinstance(job.state, Active) for job in left)
     if waiting:
         text = f"{count_text(waiting, 'job')} of an interrupted run, not started"
@@ -232,7 +231,7 @@ def _store(subject: Subject) -> Iterator[Store | None]:
 
 def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[Verdict]:
     """The directory of leases: whether it can be used, is open to all, and is the one that all users have."""
-    if subject.simulated and not subject.environment.get("STOKER_LEDGER"):
+    if subject.paths.is_simulated and not subject.environment.get("STOKER_LEDGER"):
         yield ok("not used: simulated GPUs are not shared with other users")
         return
     try:
@@ -336,7 +335,7 @@ _LINGER = "loginctl enable-linger"
 
 def check_gpus(subject: Subject) -> Iterator[Verdict]:
     """Every GPU that the driver shows; where it shows none, why."""
-    if subject.simulated:
+    if subject.paths.is_simulated:
         yield ok("simulated; no driver needed")
         return
     with contextlib.closing(NvidiaDevices()) as devices:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from pathlib import Path
 
 from msgspec import Struct
@@ -20,6 +19,7 @@ from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of
 from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus as PublishedStatus
 from stoker.store.status_file import read_status
+from stoker.store.waiting import wait_until
 from stoker.store.writer import open_store
 
 ANSWER_SECONDS = 3.0
@@ -115,14 +115,14 @@ def not_in_force_now(settings: EngineSettings, paths: Paths) -> str:
     return not_in_force(settings, view if view and view.pid == pid else None)
 
 
-def revive(paths: Paths, sim: str | None = None) -> str:
+def revive(paths: Paths) -> str:
     """Start engines that were killed, and let them record what ended meanwhile; a notice of that, or of a failure.
 
     The engine of a cluster needs no record of its start: it is started wherever its cluster has jobs.
     """
     try:
         for cluster in clusters_without_engine(paths):
-            start_engine(paths, sim, cluster=cluster)
+            start_engine(paths, cluster)
         if not restart_killed(paths):
             return ""
     except StokerError as error:
@@ -148,12 +148,7 @@ def engine_answers(paths: Paths) -> bool:
     before = _written(path)
     if not wake(paths, QUEUE):
         return False
-    deadline = time.monotonic() + ANSWER_SECONDS
-    while _written(path) == before:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    return wait_until(lambda: _written(path) != before, ANSWER_SECONDS)
 
 
 def _written(path: Path) -> int:

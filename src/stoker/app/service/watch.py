@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from stoker.app.control.requests import Control, abandoned, start_for, warn
+from stoker.app.control.requests import Control, interrupted, start_for, warn
 from stoker.app.views.facts import read_facts
 from stoker.app.views.job import situation
 from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text
 from stoker.core.text import printable
 from stoker.store import queries
+from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, is_background
 
-SHORTEST_PAUSE = 0.02
-LONGEST_PAUSE = 0.5
 WARNINGS = 10
 WHY_DELAY = 0.5
 """Seconds before the first message why jobs wait: most start at once."""
@@ -32,8 +31,7 @@ class Watch:
         self.left = list(ids)
         self._control = control
         self._say = say
-        self._version = -1
-        self._pause = SHORTEST_PAUSE
+        self._changes = StoreChanges(control.store)
         self._engine_at = 0.0
         self._warned = False
         self._why_at = time.monotonic() + WHY_DELAY
@@ -47,29 +45,26 @@ class Watch:
             if time.monotonic() >= self._why_at:
                 self._why_at = inf
                 self._say_why()
-            self.sleep(deadline)
+            self.pause(deadline)
         return True
 
     def look(self) -> bool:
         """Whether any are not over yet; reads the jobs only if the store has changed."""
-        version, self._version = self._version, self._control.store.version_of_data()
-        if version != self._version:
+        if self._changes.look():
             before = len(self.left)
             self.left = queries.open_among(self._control.store, self.left)
             if len(self.left) < before:
-                self._pause = SHORTEST_PAUSE
+                self.hurry()
         if self.left:
             self._ensure_engine()
         return bool(self.left)
 
-    def sleep(self, deadline: float | None = None) -> None:
-        """Sleep, longer each time until something happens to the jobs."""
-        left = LONGEST_PAUSE if deadline is None else max(0.0, deadline - time.monotonic())
-        time.sleep(min(self._pause, left))
-        self._pause = min(1.5 * self._pause, LONGEST_PAUSE)
+    def pause(self, deadline: float | None = None) -> None:
+        """Wait for the next look, longer each time until something happens to the jobs."""
+        self._changes.wait(deadline)
 
     def hurry(self) -> None:
-        self._pause = SHORTEST_PAUSE
+        self._changes.hurry()
 
     def _say_why(self) -> None:
         """Say what the first job waits for, if none of them runs."""
@@ -94,9 +89,9 @@ class Watch:
             start_for(self._control, "the jobs are safe in the queue", cluster)
 
     def _jobs(self, most: int | None = None) -> tuple[list[Job], set[int]]:
-        """Jobs that are not over, and which of them were left by dead runs."""
+        """Jobs that are not over, and which of them were interrupted."""
         jobs = list(queries.jobs_of(self._control.store, self.left[:most]))
-        return jobs, abandoned(self._control, jobs)
+        return jobs, interrupted(self._control, jobs)
 
     def _needed_engines(self) -> set[str]:
         """The clusters, or this machine, whose engine must run some of them, or record their ends, and is dead."""
@@ -110,7 +105,7 @@ class Watch:
 
 def why_waits(control: Control, job: Job) -> str:
     """The reason why a job waits, as screens show it."""
-    with read_facts(control.paths, simulated=control.sim is not None) as facts:
+    with read_facts(control.paths) as facts:
         _, why = situation(job, control.store.owner(job.id), facts)
     return f"{id_text(job)} waits: {why}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from stoker.core.settings import Policy
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
 from stoker.store.paths import Paths, write_problem
 from stoker.store.status_file import EngineStatus, read_status
+from stoker.store.waiting import wait_until
 
 OLD_SECONDS = 2.0
 """Age of a status file from which on its engine is asked for a new one."""
@@ -25,7 +25,6 @@ PATIENCE_SECONDS = 0.5
 """How long an engine may take to write a new status file."""
 SILENT_SECONDS = 3.0
 """Age from which on the status of an engine that does not answer is reported as old."""
-_STEP_SECONDS = 0.01
 
 
 class EngineStatuses(Struct, frozen=True):
@@ -102,10 +101,7 @@ def read_statuses(paths: Paths, now: float) -> EngineStatuses:
     written, queue = _written(path), read_status(path)
     silence = 0.0
     if lives and (queue is None or now - queue.at > OLD_SECONDS) and wake(paths, QUEUE):
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while _written(path) == written and time.monotonic() < deadline:
-            time.sleep(_STEP_SECONDS)
-        answers = _written(path) != written
+        answers = wait_until(lambda: _written(path) != written, PATIENCE_SECONDS)
         queue = read_status(path) or queue
         silence = now - queue.at if queue and not answers else 0.0
     others = (read_status(paths.status_file(name)) for name in living_engines(paths) if name != QUEUE)

@@ -189,12 +189,12 @@ class QueueFacts:
 
 
 @contextlib.contextmanager
-def read_facts(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None = None) -> Iterator[QueueFacts]:
+def read_facts(paths: Paths, statuses: EngineStatuses | None = None) -> Iterator[QueueFacts]:
     """Read the status files before the store, which is then read in one transaction."""
     now = time.time()
     seen = statuses or read_statuses(paths, now)
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        yield QueueFacts(store, seen, now, simulated=simulated, paths=paths)
+        yield QueueFacts(store, seen, now, simulated=paths.is_simulated, paths=paths)
 
 
 # -- devices -------------------------------------------------------------------------------------

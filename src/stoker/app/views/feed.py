@@ -20,11 +20,11 @@ from stoker.app.views.job import JobLine
 from stoker.app.views.model import Counts, DeviceLine, EngineLine, FailedJob, Status
 from stoker.app.views.status import status_of
 from stoker.core.errors import StokerError
+from stoker.store.changes import Cursor, cursor_now, jobs_changed_since
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Load
-from stoker.store.recent import Cursor, cursor_now, jobs_changed_since
 from stoker.store.writer import Store, open_existing, open_store
 
 SCHEMA = "stoker.changes/1"
@@ -81,7 +81,6 @@ class Feed:
         self,
         paths: Paths,
         *,
-        simulated: bool,
         lines: int = LINES,
         chosen: Filter = NO_FILTER,
         each_task: bool = False,
@@ -99,7 +98,6 @@ class Feed:
         self.has_news = False
         """Whether more than the time was different at the last change."""
         self._paths = paths
-        self._simulated = simulated
         self._store: Store | None = None
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
@@ -110,7 +108,7 @@ class Feed:
         self._read_at = 0.0
         self._patience = patience
         self._engine_lives = False
-        self._probe = DeviceProbe(paths, simulated=simulated)
+        self._probe = DeviceProbe(paths)
         self._probe_after = 0.0
         self._loads: tuple[int, Mapping[str, Load]] | None = None
         """Counts of open jobs, and the version of the data that they belong to."""
@@ -131,7 +129,7 @@ class Feed:
         before, cursor = self.status, self._cursor
         statuses = self._statuses(now := time.time())
         with store.reading():
-            facts = QueueFacts(store, statuses, now, simulated=self._simulated, paths=self._paths)
+            facts = QueueFacts(store, statuses, now, simulated=self._paths.is_simulated, paths=self._paths)
             if self._loads is not None and self._loads[0] == version:
                 facts.loads = self._loads[1]  # counting a hundred thousand jobs takes longer than all the rest
             self._loads = version, facts.loads

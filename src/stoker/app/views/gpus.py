@@ -46,13 +46,13 @@ class Gpus(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def known_devices(paths: Paths, *, simulated: bool) -> Iterator[QueueFacts]:
+def known_devices(paths: Paths) -> Iterator[QueueFacts]:
     """What is known of devices now; without an engine, the driver is asked."""
     now = time.time()
     statuses = read_statuses(paths, now)
     if not statuses.lives and not statuses.runs:
-        statuses = EngineStatuses(probed(paths, statuses, now, simulated=simulated), lives=False)
-    with read_facts(paths, simulated=simulated, statuses=statuses) as facts:
+        statuses = EngineStatuses(probed(paths, statuses, now), lives=False)
+    with read_facts(paths, statuses) as facts:
         yield facts
 
 
@@ -73,9 +73,8 @@ def gpus_of(facts: QueueFacts, picked: Sequence[str] = ()) -> Gpus:
 class DeviceProbe:
     """Asks the driver what an engine would see if it ran; keeps the driver's library open between two questions."""
 
-    def __init__(self, paths: Paths, *, simulated: bool) -> None:
+    def __init__(self, paths: Paths) -> None:
         self._paths = paths
-        self._simulated = simulated
         self._devices: Devices | None = None
 
     def status(self, before: EngineStatus | None, now: float) -> EngineStatus | None:
@@ -85,7 +84,7 @@ class DeviceProbe:
             return before
         from stoker.app.views.summary import ledger_here
 
-        view = ledger_here(self._paths, simulated=self._simulated).live()
+        view = ledger_here(self._paths).live()
         snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG_SECONDS), view.drained)
         return _status(snapshot, tuple(view.leases.values()), now)
 
@@ -97,16 +96,16 @@ class DeviceProbe:
     def _opened(self, now: float) -> Devices | None:
         from stoker.devices.detect import detect, simulate
 
-        if self._simulated:
+        if self._paths.is_simulated:
             spec = os.environ.get("STOKER_SIM")  # without it, it is not known how many there are
             return simulate(spec, str(self._paths.simulator), [], now) if spec else None
         named = load_config(os.environ, None).engine.devices
         return detect(named.split(",") if named else [], now)
 
 
-def probed(paths: Paths, before: EngineStatuses, now: float, *, simulated: bool) -> EngineStatus | None:
+def probed(paths: Paths, before: EngineStatuses, now: float) -> EngineStatus | None:
     """Look at the devices as an engine would that started now; return what the last one saw if that is impossible."""
-    with contextlib.closing(DeviceProbe(paths, simulated=simulated)) as probe:
+    with contextlib.closing(DeviceProbe(paths)) as probe:
         try:
             return probe.status(before.queue, now)
         except Impossible as error:

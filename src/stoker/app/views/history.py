@@ -38,9 +38,7 @@ class History(Struct, frozen=True):
     gpu_hours: float
 
 
-def read_history(
-    paths: Paths, period: Period, limit: int, now: float, *, simulated: bool, each_task: bool = True
-) -> History:
+def read_history(paths: Paths, period: Period, limit: int, now: float, *, each_task: bool = True) -> History:
     """The jobs that ended last, and the totals of all; the tasks of an array share a line unless `each_task`."""
     with _opened(paths) as (store, devices):
         ended: Sequence[Past | PastTasks] = (
@@ -53,7 +51,7 @@ def read_history(
         schema=SCHEMA,
         at=to_datetime(now),
         host=host_name(),
-        simulated=simulated,
+        simulated=paths.is_simulated,
         since=to_datetime_or_none(period.since or None),
         jobs=jobs,
         counts=counts,

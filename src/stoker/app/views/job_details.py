@@ -273,11 +273,11 @@ class SelectedJobs(Struct, frozen=True):
 
 
 def read_jobs(
-    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, simulated: bool, environment: bool = False
+    paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, environment: bool = False
 ) -> SelectedJobs:
     """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
-    with read_facts(paths, simulated=simulated) as facts:
+    with read_facts(paths) as facts:
         store = facts.store
         assert isinstance(store, Store)
         jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
@@ -286,7 +286,7 @@ def read_jobs(
             details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
         now = facts.now
     reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
-    return SelectedJobs(SCHEMA, to_datetime(now), simulated, reported)
+    return SelectedJobs(SCHEMA, to_datetime(now), paths.is_simulated, reported)
 
 
 def _output(store: Store, job: Job) -> tuple[str, ...]:

@@ -82,9 +82,9 @@ def steps_of(since: float, until: float, most: int = MOST_POINTS) -> Steps:
     return Steps(first, minutes, max(1, (last - first) // minutes + 1))
 
 
-def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
+def read_samples(paths: Paths, since: float) -> GpuSamples:
     """The curves from a moment until now."""
-    with read_facts(paths, simulated=simulated) as facts:
+    with read_facts(paths) as facts:
         steps = steps_of(since, facts.now)
         curves = curves_of(facts, steps)
         devices = [
@@ -97,7 +97,7 @@ def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
             )
             for device in facts.devices.values()
         ]
-        return GpuSamples(SCHEMA, to_datetime(facts.now), simulated, steps.start, steps.seconds, devices)
+        return GpuSamples(SCHEMA, to_datetime(facts.now), facts.simulated, steps.start, steps.seconds, devices)
 
 
 def curves_of(facts: QueueFacts, steps: Steps) -> dict[str, Curves]:

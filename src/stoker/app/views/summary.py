@@ -20,9 +20,9 @@ from stoker.store.filters import NO_FILTER, Filter, counts_by_group
 from stoker.store.paths import Paths
 
 
-def ledger_here(paths: Paths, *, simulated: bool) -> Ledger:
+def ledger_here(paths: Paths) -> Ledger:
     """The ledger of this machine; simulated GPUs have one of their own."""
-    own = simulated and not os.environ.get("STOKER_LEDGER")
+    own = paths.is_simulated and not os.environ.get("STOKER_LEDGER")
     return Ledger(paths.state / "ledger" if own else ledger_path(os.environ))
 
 

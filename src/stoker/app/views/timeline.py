@@ -115,12 +115,11 @@ def read_timeline(
     period: Period,
     until: float | None = None,
     *,
-    simulated: bool,
     limit: int = MOST_JOBS,
     trim: bool = False,
 ) -> Timeline:
     """The timeline from the start of a period; without `until`, to the end of what is expected."""
-    with read_facts(paths, simulated=simulated) as facts:
+    with read_facts(paths) as facts:
         return timeline_of(facts, period, until, limit=limit, only=period.only, trim=trim)
 
 

@@ -105,10 +105,10 @@ class Usage(Struct, frozen=True):
     """Numbers of the colours of groups."""
 
 
-def read_usage(paths: Paths, period: Period, *, simulated: bool) -> Usage:
+def read_usage(paths: Paths, period: Period) -> Usage:
     """The totals of the jobs that ended in a period, and of those that run."""
-    with read_facts(paths, simulated=simulated) as facts:
-        return usage_of(facts, period, user_lines(facts, ledger_here(paths, simulated=simulated).live()))
+    with read_facts(paths) as facts:
+        return usage_of(facts, period, user_lines(facts, ledger_here(paths).live()))
 
 
 def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) -> Usage:

@@ -17,6 +17,7 @@ from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel
 from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.paths import Paths
 
 
 @click.command(name="cancel", cls=StokerCommand)
@@ -34,7 +35,7 @@ def command(
     grace: str | None,
     dry_run: bool,
     as_json: bool,
-    sim: str | None,
+    paths: Paths,
 ) -> int:
     """Cancel waiting jobs and stop running ones (TERM, then KILL after the grace time).
 
@@ -53,7 +54,7 @@ def command(
     request = Cancel(
         0, CANCELLED, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
     )
-    with opened(sim) as control:
+    with opened(paths) as control:
         found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not found:
             warn("no job to cancel" if chosen == NO_FILTER else "no job matches")

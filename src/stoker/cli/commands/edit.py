@@ -27,6 +27,7 @@ from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Active, Job, id_text, is_handed_over
 from stoker.core.text import title
+from stoker.store.paths import Paths
 
 
 @click.command(name="edit", cls=StokerCommand)
@@ -34,7 +35,7 @@ from stoker.core.text import title
 @change_options
 @controlling
 @click.pass_context
-def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim: str | None, **values: Any) -> int:
+def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, paths: Paths, **values: Any) -> int:
     """Change waiting or running jobs; without options, in an editor ($VISUAL or $EDITOR).
 
     The command cannot be changed: cancel the job and submit another one.
@@ -51,7 +52,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     source = context.get_parameter_source
     typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
     changes = {**typed, **read_tables(typed)}
-    with opened(sim) as control:
+    with opened(paths) as control:
         found = find_queued(control.store, ids)
         rewriter = Rewriter(control)
         open_jobs = [job for job in found if isinstance(job.state, CHANGEABLE)]

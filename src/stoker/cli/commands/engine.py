@@ -63,33 +63,31 @@ def _service_options(function: Function) -> Function:
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _words(sim: str | None, stay: bool, flags: Mapping[str, int | None]) -> list[str]:
+def _words(stay: bool, flags: Mapping[str, int | None]) -> list[str]:
     """The options as they are typed."""
     given = {name: value for name, value in flags.items() if value is not None}
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    return [*(["--sim", sim] if sim else []), *(["--stay"] if stay else []), *words]
+    return [*(["--stay"] if stay else []), *words]
 
 
 @command.command(name="start")
 @_service_options
 @click.option("--again", is_flag=True, hidden=True, help="Only if it was killed; use the same options as before.")
-def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
+def start(paths: Paths, stay: bool, again: bool, **flags: int | None) -> int:
     """Start the engine if it is not running.
 
     Usually not needed: submit starts the engine. Options given here apply until the engine stops; put permanent
     settings into the configuration (stoker engine config).
     """
-    from stoker.app.control.engine_process import simulated_gpus
-    from stoker.store.paths import paths_for
-
-    paths = paths_for(sim)
-    words = _words(simulated_gpus(sim, paths), stay, flags)
     if again:
         from stoker.app.control.engine_process import restart_killed
 
         restart_killed(paths)
         return 0
-    return _start(paths, words, _words(None, stay, flags))
+    from stoker.app.control.engine_process import sim_arguments
+
+    wanted = _words(stay, flags)
+    return _start(paths, [*sim_arguments(paths), *wanted], wanted)
 
 
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
@@ -117,7 +115,7 @@ def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
 
 @command.command(name="restart")
 @_service_options
-def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
+def restart(paths: Paths, stay: bool, **flags: int | None) -> int:
     """Stop the engine and start a new one, which takes over the running jobs.
 
     It reads configuration and variables again, its devices too. Options that the old engine was started with stay,
@@ -130,13 +128,11 @@ def restart(sim: str | None, stay: bool, **flags: int | None) -> int:
     """
     import signal
 
-    from stoker.app.control.engine_process import simulated_gpus
+    from stoker.app.control.engine_process import sim_arguments
     from stoker.store.engine_lock import QUEUE, signal_engine
-    from stoker.store.paths import paths_for
     from stoker.store.restart import read_restart
 
-    paths = paths_for(sim)
-    words = _words(simulated_gpus(sim, paths), stay, flags)
+    words = [*sim_arguments(paths), *_words(stay, flags)]
     record = read_restart(paths)
     pid = signal_engine(paths, QUEUE, signal.SIGTERM)
     if pid is not None and not _wait_gone(paths, pid):
@@ -159,16 +155,13 @@ def _overridden(before: Sequence[str], given: Sequence[str]) -> list[str]:
 @click.option("--ready-fd", type=int, help="File descriptor to write to when the engine is ready.")
 @click.option("--restartable", is_flag=True, help="Record the options, so that a killed engine can be restarted.")
 @click.option("--cluster", default="", metavar="NAME", help="Run the engine of a cluster.")
-def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
+def run(paths: Paths, stay: bool, ready_fd: int | None, restartable: bool, cluster: str, **flags: int | None) -> int:
     """Run the engine in the foreground."""
-    from stoker.app.control.engine_process import simulated_gpus
+    from stoker.app.control.engine_process import sim_arguments
     from stoker.cli.commands.engine_run import serve_queue
-    from stoker.store.paths import paths_for
 
-    paths = paths_for(sim)
-    sim = simulated_gpus(sim, paths)
-    restart = _words(sim, stay, flags) if restartable and not cluster else None
-    serve_queue(paths, sim, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
+    restart = [*sim_arguments(paths), *_words(stay, flags)] if restartable and not cluster else None
+    serve_queue(paths, ready_fd, stay=stay, flags=flags, restart=restart, cluster=cluster)
     return 0
 
 
@@ -177,7 +170,7 @@ def run(sim: str | None, stay: bool, ready_fd: int | None, restartable: bool, cl
 @click.option("--drain", is_flag=True, help="Start no more jobs; stop when the running jobs have ended.")
 @click.option("--force", is_flag=True, help="Kill an engine that does not stop; jobs continue.")
 @click.option("--jobs", is_flag=True, help="Stop all running jobs too (TERM, then KILL after the grace time).")
-def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
+def stop(paths: Paths, drain: bool, force: bool, jobs: bool) -> int:
     """Stop the engine; running jobs continue, and the next engine records their results.
 
     \b
@@ -189,14 +182,12 @@ def stop(sim: str | None, drain: bool, force: bool, jobs: bool) -> int:
     import signal
 
     from stoker.store.engine_lock import QUEUE, signal_engine
-    from stoker.store.paths import paths_for
     from stoker.store.restart import remove_restart
 
     if drain and jobs:
         raise UsageError("--drain lets jobs finish, --jobs ends them", "give one of them")
     if force and (drain or jobs):
         raise UsageError("--force kills the engine and cannot act on its jobs", "give --force alone")
-    paths = paths_for(sim)
     number = signal.SIGINT if jobs else signal.SIGHUP if drain else signal.SIGTERM
     _signal_clusters(paths, number)
     pid = signal_engine(paths, QUEUE, number)
@@ -256,7 +247,7 @@ def _does_not_leave(paths: Paths, pid: int) -> StokerError:
 @command.command(name="status")
 @sim_option
 @_json
-def status(sim: str | None, as_json: bool) -> int:
+def status(paths: Paths, as_json: bool) -> int:
     """Show the engine: process, devices, jobs and problems.
 
     Exit code 3 if it is not running or does not answer.
@@ -264,9 +255,8 @@ def status(sim: str | None, as_json: bool) -> int:
     from stoker.app.service.engine_status import engine_status
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.screens.engine import print_status
-    from stoker.store.paths import paths_for
 
-    found = engine_status(paths_for(sim))
+    found = engine_status(paths)
     if wants_json(as_json):
         write_json(found)
     else:
@@ -278,19 +268,16 @@ def status(sim: str | None, as_json: bool) -> int:
 @sim_option
 @_json
 @click.pass_context
-def check(context: click.Context, sim: str | None, as_json: bool) -> int:
+def check(context: click.Context, paths: Paths, as_json: bool) -> int:
     """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
     from stoker.app.service.doctor import Subject, diagnose
     from stoker.app.service.engine_status import engine_answers
     from stoker.cli.output_options import wants_json
     from stoker.cli.screens.engine import report_check
-    from stoker.store.paths import paths_for
 
-    paths = paths_for(sim)
     subject = Subject(
         paths=paths,
         environment=dict(os.environ),
-        simulated=bool(sim),
         answers=engine_answers(paths),
         known_variables=frozenset(_known_variables(context.find_root().command, context)),
     )
@@ -330,7 +317,7 @@ def config(as_json: bool) -> int:
         write_json(config_shown(found))
     else:
         print_config(found)
-    if notice := not_in_force_now(found.engine, paths_for(simulated=False)):
+    if notice := not_in_force_now(found.engine, paths_for()):
         print(f"stoker: {notice}", file=sys.stderr)
     return 0
 
@@ -372,7 +359,7 @@ def _install(units: Mapping[str, str]) -> None:
     lines = ["now type:"]
     if not os.path.isdir(SYSTEMD):
         lines = ["systemd does not run here, so nothing will start this; on a machine where it runs, type:"]
-    if process_of(paths_for(simulated=False), QUEUE) is not None:
+    if process_of(paths_for(), QUEUE) is not None:
         lines.append("  stoker engine stop                        # the running engine; jobs continue")
     lines.append("  systemctl --user daemon-reload")
     lines += [f"  systemctl --user enable --now {name}" for name in units]

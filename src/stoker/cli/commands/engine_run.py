@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.app.control.engine_process import Background, log, tell_failure, tell_ready
+from stoker.app.control.engine_process import Background, log, simulated_gpus, tell_failure, tell_ready
 from stoker.app.jobs.config import Config, Rereading, cluster_site, load_config
 from stoker.app.jobs.context import current_user
 from stoker.core.errors import Impossible, StokerError
@@ -30,7 +30,6 @@ LABEL = "stoker"
 
 def serve_queue(
     paths: Paths,
-    sim: str | None,
     ready: int | None,
     *,
     stay: bool = False,
@@ -59,11 +58,11 @@ def serve_queue(
         changes = Rereading(os.environ, load, say)
         config = load()
         if cluster:
-            service = _cluster_config(paths, config, cluster, sim, stay=stay)
-            serve(service, say, working, partial(_cluster_news, changes, paths, cluster, sim, stay=stay))
+            service = _cluster_config(paths, config, cluster, stay=stay)
+            serve(service, say, working, partial(_cluster_news, changes, paths, cluster, stay=stay))
             return
-        with contextlib.closing(_devices(config.engine, paths, sim, say)) as devices:
-            service = _service_config(paths, config, devices, sim, stay=stay)
+        with contextlib.closing(_devices(config.engine, paths, say)) as devices:
+            service = _service_config(paths, config, devices, stay=stay)
             news = partial(_news, changes, service, stay=stay)
             serve(service, say, working, news, lambda: remove_restart(paths, os.getpid()))
     except StokerError as error:
@@ -74,8 +73,8 @@ def serve_queue(
         raise
 
 
-def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | None, *, stay: bool) -> ServiceConfig:
-    shared = not sim or os.environ.get("STOKER_LEDGER")
+def _service_config(paths: Paths, config: Config, devices: Devices, *, stay: bool) -> ServiceConfig:
+    shared = not paths.is_simulated or os.environ.get("STOKER_LEDGER")
     return ServiceConfig(
         paths=paths,
         site=MachineConfig(
@@ -89,24 +88,22 @@ def _service_config(paths: Paths, config: Config, devices: Devices, sim: str | N
     )
 
 
-def _cluster_config(paths: Paths, config: Config, cluster: str, sim: str | None, *, stay: bool) -> ServiceConfig:
+def _cluster_config(paths: Paths, config: Config, cluster: str, *, stay: bool) -> ServiceConfig:
     return ServiceConfig(
         paths=paths,
         site=cluster_site(cluster, config.cluster(cluster)),
         label=f"{LABEL} {cluster}",
         owner=engine_of(cluster),
-        start_queue=Background(paths, sim).wake,
+        start_queue=Background(paths).wake,
         **_rules(config.engine, stay=stay),
     )
 
 
-def _cluster_news(
-    changes: Rereading, paths: Paths, cluster: str, sim: str | None, *, stay: bool
-) -> ServiceConfig | None:
+def _cluster_news(changes: Rereading, paths: Paths, cluster: str, *, stay: bool) -> ServiceConfig | None:
     config = changes.news()
     if config is None or cluster not in config.clusters:
         return None
-    return _cluster_config(paths, config, cluster, sim, stay=stay)
+    return _cluster_config(paths, config, cluster, stay=stay)
 
 
 def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:
@@ -129,11 +126,11 @@ def _news(changes: Rereading, service: ServiceConfig, *, stay: bool) -> ServiceC
     return msgspec.structs.replace(service, **_rules(settings, stay=stay))
 
 
-def _devices(settings: EngineSettings, paths: Paths, sim: str | None, say: Callable[[str], None]) -> Devices:
+def _devices(settings: EngineSettings, paths: Paths, say: Callable[[str], None]) -> Devices:
     now = time.time()
     named = settings.devices.split(",") if settings.devices else []
-    if sim:
-        return simulate(sim, str(paths.simulator), named, now)
+    if gpus := simulated_gpus(paths):
+        return simulate(gpus, str(paths.simulator), named, now)
     try:
         return detect(named, now)
     except Impossible as error:  # jobs that need no GPU can run all the same

@@ -18,7 +18,6 @@ from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
 from stoker.core.text import printable
-from stoker.store.paths import paths_here
 
 
 @click.command(name="gpus", cls=StokerCommand)
@@ -50,7 +49,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
     size = None if vram is None else _picked_size(vram)
-    with known_devices(paths_here(screen.sim), simulated=screen.sim) as facts:
+    with known_devices(screen.paths) as facts:
         if pick is None:
             _show(gpus_of(facts), screen)
             return 0

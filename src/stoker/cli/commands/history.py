@@ -25,7 +25,7 @@ from stoker.core.outcomes import RESULTS
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
 from stoker.store.filters import Filter
-from stoker.store.paths import Paths, paths_here
+from stoker.store.paths import Paths
 from stoker.store.queries import Period
 from stoker.store.writer import open_store
 
@@ -77,7 +77,7 @@ def command(
     now = time.time()
     refuse_states(chosen, RESULTS, "stoker status")
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, chosen, on_finish_jobs)
-    paths = paths_here(screen.sim)
+    paths = screen.paths
     if ids:
         period = period._replace(only=_named(paths, ids, screen), on_finish_jobs=True)
     if timeline or picture is not None:
@@ -90,7 +90,7 @@ def command(
     fitting = max(1, screen.size[1] - 4) if screen.form == "screen" else MOST_LINES
     most = EVERYTHING if everything else limit or fitting
     each = each_task or everything or screen.form != "screen"
-    _show(read_history(paths, period, most, now, simulated=screen.sim, each_task=each), screen)
+    _show(read_history(paths, period, most, now, each_task=each), screen)
     return 0
 
 
@@ -120,7 +120,7 @@ def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Scr
     """GPUs over time, as text, JSON or a picture; it begins with the first job if that is later than the period."""
     from stoker.app.views.timeline import read_timeline
 
-    found = read_timeline(paths, period, simulated=screen.sim, trim=True)
+    found = read_timeline(paths, period, trim=True)
     if picture is not None:
         from stoker.cli.charts.timeline import timeline_svg
 

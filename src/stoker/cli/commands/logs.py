@@ -20,6 +20,7 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import printable, title
 from stoker.core.units import count_text
 from stoker.store.logs import Tail, open_log
+from stoker.store.paths import Paths
 from stoker.store.schema import AttemptRow
 
 
@@ -46,7 +47,7 @@ def command(
     attempt: int | None,
     as_json: bool,
     only_path: bool,
-    sim: str | None,
+    paths: Paths,
 ) -> int:
     """Show the output of jobs, by default of the newest one.
 
@@ -59,7 +60,7 @@ def command(
       stoker logs -f 12      follow all tasks of array 12
       stoker logs 5 --path   path of its log file
     """
-    with opened(sim) as control:
+    with opened(paths) as control:
         jobs = _jobs(control, ids)
         if follows:
             if attempt is not None or only_path:

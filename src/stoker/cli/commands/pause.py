@@ -21,6 +21,7 @@ from stoker.core.job import Active, id_text
 from stoker.core.units import count_text
 from stoker.ledger import Ledger
 from stoker.store.engine_lock import QUEUE, wake
+from stoker.store.paths import Paths
 from stoker.store.queries import drained_key, paused_key
 from stoker.store.status_file import EngineStatus, read_status
 
@@ -37,7 +38,7 @@ FOR_ALL = click.option("--for-all", is_flag=True, help="With --gpu: for all user
 )
 @FOR_ALL
 @controlling
-def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, sim: str | None) -> int:
+def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, paths: Paths) -> int:
     """Hold jobs, pause the queue, or drain GPUs; running jobs continue.
 
     This lasts until `stoker resume`, even if the engine restarts. `all` means every waiting job.
@@ -49,7 +50,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
       stoker pause --gpu 3 --for-all   drain it for all users, as root
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
-    with opened(sim) as control:
+    with opened(paths) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
@@ -66,9 +67,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
 @click.option("--gpu", "gpus", metavar="IDS", help="Use these GPUs again, for example 0,2 or 0-3.")
 @FOR_ALL
 @controlling
-def resume(
-    ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, sim: str | None
-) -> int:
+def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, paths: Paths) -> int:
     """Release held jobs, resume the queue, or use drained GPUs again.
 
     It also moves jobs that an interrupted foreground run left waiting into the queue. `all` means all of both.
@@ -79,7 +78,7 @@ def resume(
       stoker resume --gpu 3   use the GPU again
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
-    with opened(sim) as control:
+    with opened(paths) as control:
         notes = []
         if queue:
             was_paused = _unset(control, paused_key(QUEUE))
@@ -140,7 +139,7 @@ def _use_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
 def _ledger(control: Control) -> Ledger:
     from stoker.app.views.summary import ledger_here
 
-    return ledger_here(control.paths, simulated=control.sim is not None)
+    return ledger_here(control.paths)
 
 
 def _use(control: Control, device: Device) -> str:
@@ -173,7 +172,7 @@ def _devices(control: Control, words: Sequence[str]) -> list[Device]:
     """The named devices; a label that several devices have means all of them."""
     from stoker.app.views.gpus import known_devices
 
-    with known_devices(control.paths, simulated=control.sim is not None) as facts:
+    with known_devices(control.paths) as facts:
         status = facts.statuses.queue
     if status is None:  # there never was an engine, and simulated GPUs are those of one
         start_for(control, "it is needed to identify the GPUs")

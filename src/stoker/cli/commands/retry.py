@@ -25,6 +25,7 @@ from stoker.core.units import count_text, parse_since
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
+from stoker.store.paths import Paths
 
 DAY = 86400.0
 UNASKED = 5
@@ -65,7 +66,7 @@ def command(
     vram: str | None,
     dry_run: bool,
     as_json: bool,
-    sim: str | None,
+    paths: Paths,
     **changes: Any,
 ) -> int:
     """Run finished jobs again, with the same id and command; each attempt has its own log file.
@@ -88,7 +89,7 @@ def command(
         raise UsageError("no jobs given", "name them, or use --failed, --name, --tag, --group or --state")
     if since is not None and (ids or not failed):
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
-    with opened(sim) as control:
+    with opened(paths) as control:
         recent = failed and not ids
         found = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
         if failed and not everything:

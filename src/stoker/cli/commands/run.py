@@ -119,10 +119,13 @@ def _run_demo(values: dict[str, Any]) -> int:
     """Run the demonstration in a queue of its own, which is removed afterwards."""
     import tempfile
 
+    from stoker.app.control.engine_process import DEFAULT_SIM
     from stoker.cli.commands.demo import demo_jobs
+    from stoker.store.paths import paths_for
 
     with tempfile.TemporaryDirectory(prefix="stoker-demo-", ignore_cleanup_errors=True) as state:
         os.environ["STOKER_STATE"] = state
+        values["paths"] = paths_for(values["paths"].gpus or DEFAULT_SIM)
         return _run(values, "--demo", demo_jobs())
 
 

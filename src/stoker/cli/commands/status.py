@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -19,14 +18,14 @@ from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.sim_option import LAST, StokerCommand
+from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
-from stoker.store.paths import Paths, host_name, paths_here
+from stoker.store.paths import Paths, host_name
 from stoker.store.web_server import web_address
 
 MOST_LINES = 200
@@ -68,14 +67,14 @@ def command(
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
     if watch:
         return _watch(ids, by, chosen, screen)
-    paths = paths_here(screen.sim)
+    paths = screen.paths
     if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
         _revive(paths)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
     refuse_states(chosen, OPEN, "stoker history")
-    with read_facts(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as facts:
+    with read_facts(paths, _statuses(paths)) as facts:
         limit = None if everything else MOST_LINES
         status = status_of(
             facts, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
@@ -90,11 +89,11 @@ def command(
 def _revive(paths: Paths) -> None:
     from stoker.app.service.engine_status import revive  # it loads what starts engines
 
-    if notice := revive(paths, os.environ.get("STOKER_SIM")):
+    if notice := revive(paths):
         print(f"stoker: {printable(notice)}", file=sys.stderr)
 
 
-def _statuses(paths: Paths, screen: Screen) -> EngineStatuses:
+def _statuses(paths: Paths) -> EngineStatuses:
     """Those of the engines; without one, GPUs and their holders as driver and ledger show them."""
     now = time.time()
     statuses = read_statuses(paths, now)
@@ -102,7 +101,7 @@ def _statuses(paths: Paths, screen: Screen) -> EngineStatuses:
         return statuses
     from stoker.app.views.gpus import probed
 
-    return replace(statuses, probe=probed(paths, statuses, now, simulated=screen.sim))
+    return replace(statuses, probe=probed(paths, statuses, now))
 
 
 def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:
@@ -110,8 +109,7 @@ def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -
         raise UsageError("-w follows the whole queue", f"leave out {'the ids' if ids else f'--by-{by}'}")
     from stoker.cli.commands.top import show_top
 
-    sim = os.environ.get("STOKER_SIM") or LAST
-    return show_top(sim if screen.sim else None, chosen=chosen)
+    return show_top(screen.paths, chosen=chosen)
 
 
 def _with_summary(status: Status, facts: QueueFacts, paths: Paths, by: str, chosen: Filter) -> Status:
@@ -119,7 +117,7 @@ def _with_summary(status: Status, facts: QueueFacts, paths: Paths, by: str, chos
 
     if by == "group":
         return replace(status, groups=group_lines(facts, chosen))
-    return replace(status, users=user_lines(facts, ledger_here(paths, simulated=facts.simulated).live()))
+    return replace(status, users=user_lines(facts, ledger_here(paths).live()))
 
 
 def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:
@@ -134,7 +132,7 @@ def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *,
 
         width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
-        if not status.jobs and not screen.sim and (count := _open_jobs(paths.other)):
+        if not status.jobs and not paths.is_simulated and (count := _open_jobs(paths.other)):
             print(
                 f"stoker: {count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim", file=sys.stderr
             )
@@ -174,7 +172,7 @@ def _show_jobs(
 ) -> None:
     from stoker.app.views.job_details import read_jobs
 
-    found = read_jobs(paths, words, chosen, simulated=screen.sim, environment=environment)
+    found = read_jobs(paths, words, chosen, environment=environment)
     if screen.form == "json":
         write_json(found)
     elif screen.form == "plain":

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from stoker.app.control.engine_process import Background, simulated_gpus
+from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list
@@ -31,7 +31,7 @@ from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened, text_for_json
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths
 from stoker.store.queries import paused_key
 from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import open_store
@@ -122,7 +122,7 @@ class SubmitOptions(Struct, frozen=True):
 
     options: JobOptions
     label: str
-    sim: str | None = None
+    paths: Paths
     hold: bool = False
     parsable: bool = False
     dry_run: bool = False
@@ -135,14 +135,15 @@ class SubmitOptions(Struct, frozen=True):
 
 def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
     """Submit the jobs and return the exit code."""
-    paths = _paths(request)
-    sim = simulated_gpus(request.sim, paths)
+    paths = request.paths
+    if paths.note:
+        say(paths.note)
     submission = QueueSubmission(
         paths, config_here(say), request.options, time.time(), os.environ, script=request.script
     )
     submission.read(items)
-    engine = Background(paths, sim, submission.devices)
-    clusters = [Background(paths, sim, cluster=name) for name in submission.clusters if name]
+    engine = Background(paths, submission.devices)
+    clusters = [Background(paths, cluster=name) for name in submission.clusters if name]
     engines = [*([engine] if "" in submission.clusters else []), *clusters]
     key = _key(request, items)
     with contextlib.closing(open_store(paths)) as store:
@@ -167,7 +168,7 @@ def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
         say(note)
     code = _report(request, inserted, failure)
     if paused and "" in submission.clusters:
-        say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * bool(request.sim)}")
+        say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * paths.is_simulated}")
     return code
 
 
@@ -176,13 +177,6 @@ def _wake(engines: Sequence[Background]) -> StokerError | None:
     for engine in engines:
         engine.wake()
     return next((engine.failure for engine in engines if engine.failure), None)
-
-
-def _paths(request: SubmitOptions) -> Paths:
-    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
-    if paths.note:
-        say(paths.note)
-    return paths
 
 
 def _key(request: SubmitOptions, items: Sequence[ParsedJob]) -> Key | None:

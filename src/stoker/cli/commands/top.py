@@ -11,13 +11,13 @@ import click
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.store.filters import NO_FILTER, Filter
-from stoker.store.paths import paths_here
+from stoker.store.paths import Paths
 
 
 @click.command(name="top", cls=StokerCommand)
 @click.option("--readonly", is_flag=True, help="Only show; no key changes a job.")
 @sim_option
-def command(*, readonly: bool, sim: str | None) -> int:
+def command(*, readonly: bool, paths: Paths) -> int:
     """Show GPUs, jobs, a timeline and the history live in the terminal.
 
     Press ? for the keys. It changes nothing unless you press a key that does, and asks before it stops a job.
@@ -27,10 +27,10 @@ def command(*, readonly: bool, sim: str | None) -> int:
       stoker top               follow the queue; same as: stoker status -w
       stoker top --readonly    the same for a screen on the wall
     """
-    return show_top(sim, readonly=readonly)
+    return show_top(paths, readonly=readonly)
 
 
-def show_top(sim: str | None, *, readonly: bool = False, chosen: Filter = NO_FILTER) -> int:
+def show_top(paths: Paths, *, readonly: bool = False, chosen: Filter = NO_FILTER) -> int:
     """The live view until the user leaves it."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("the live view needs a terminal", "for programs: stoker status --json")
@@ -39,7 +39,7 @@ def show_top(sim: str | None, *, readonly: bool = False, chosen: Filter = NO_FIL
     from stoker.cli.top.app import Top
     from stoker.cli.top.source import Source
 
-    with contextlib.closing(Source(paths_here(bool(sim)), sim, chosen)) as source:
+    with contextlib.closing(Source(paths, chosen)) as source:
         source.start()
         view = Top(source, readonly=readonly, chosen=chosen)
         view.run()

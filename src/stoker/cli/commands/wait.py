@@ -25,6 +25,7 @@ from stoker.core.text import outcome, printable, text_for_json, title
 from stoker.core.units import parse_duration
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
+from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status
 
@@ -63,7 +64,7 @@ class Waited(Struct, frozen=True):
 @click.argument("ids", nargs=-1, metavar="[ID...]", shell_complete=complete_jobs)
 @click.option("--timeout", metavar="DUR", help="Stop waiting after this time, with exit code 124; same format as -t.")
 @controlling
-def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str | None) -> int:
+def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, paths: Paths) -> int:
     """Wait until jobs have finished; default: the newest job. `all` means every unfinished job.
 
     For a single job, exits with its exit code; else with 1 if any job failed or was cancelled. Jobs that finished
@@ -74,7 +75,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, sim: str |
       stoker wait 12 13.0-4 --timeout 2h
     """
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
-    with opened(sim) as control:
+    with opened(paths) as control:
         wanted = find(control.store, ids) if ids else find_last(control.store)
         try:
             if not ids and (job := control.store.job(wanted[0])):

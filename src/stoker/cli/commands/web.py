@@ -14,7 +14,7 @@ from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.text import printable
 from stoker.devices.interface import user_name
-from stoker.store.paths import Paths, host_name, paths_here, replace_file
+from stoker.store.paths import Paths, host_name, replace_file
 from stoker.store.web_server import WebLock, WebServer, entry_code, running_web_server, web_token
 
 PORT = 7717
@@ -30,9 +30,7 @@ MISSING = ("anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"
 @click.option("--open", "opens", is_flag=True, help="Open the page in your browser.")
 @click.option("--new-token", is_flag=True, help="Make a new token; links and open pages of the old one stop working.")
 @sim_option
-def command(
-    *, port: int | None, path: str | None, readonly: bool, opens: bool, new_token: bool, sim: str | None
-) -> int:
+def command(*, port: int | None, path: str | None, readonly: bool, opens: bool, new_token: bool, paths: Paths) -> int:
     """Serve a live page of the queue: GPUs, timeline, jobs, logs and history; Ctrl-C ends it.
 
     It prints a link that works once, within ten minutes; the browser then stays admitted for 30 days. Only programs on
@@ -48,7 +46,6 @@ def command(
     """
     if port is not None and path is not None:
         raise UsageError("--port and --socket cannot be combined", "give one of them")
-    paths = paths_here(bool(sim))
     if (running := running_web_server(paths)) is not None:
         return _show_running(paths, running, new_token=new_token, opens=opens)
     try:
@@ -70,7 +67,7 @@ def command(
         _announce(paths, WebServer(os.getpid(), address, readonly), token, opens=opens)
         print("the link works once, within ten minutes; stoker web prints another", file=sys.stderr)
         print("Ctrl-C ends the server; jobs are not affected", file=sys.stderr, flush=True)
-        service = Service(paths, user_name(os.geteuid()), sim, readonly, started)
+        service = Service(paths, user_name(os.geteuid()), readonly, started)
         server.serve(service, token, listener, address, lock)
     return 0
 

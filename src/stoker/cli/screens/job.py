@@ -47,7 +47,7 @@ MIN_NAME_COLUMNS = 20
 
 
 def render_details(
-    details: JobDetails, now: float, width: int, sim: str = "", *, simulated: bool = False
+    details: JobDetails, now: float, width: int, option: str = "", *, simulated: bool = False
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
     named = details.title if details.title != details.command else details.name
@@ -63,7 +63,7 @@ def render_details(
         detail = f"  {printable(event.detail)}" if event.detail else ""
         lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
     if any(attempt.log for attempt in details.attempts):
-        lines += [EMPTY, (Span(f" its output: stoker logs{sim} {details.label}", "faint"),)]
+        lines += [EMPTY, (Span(f" its output: stoker logs{option} {details.label}", "faint"),)]
         lines += [(Span(f"   {printable(line)}"),) for line in details.output]
     return lines
 
@@ -231,19 +231,19 @@ def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
         yield Span(f" {label if number == 0 else '':{LABEL_COLUMNS}}", "faint"), Span(part)
 
 
-def render_jobs(chosen: SelectedJobs, width: int, height: int | None, sim: str) -> list[Line]:
+def render_jobs(chosen: SelectedJobs, width: int, height: int | None, option: str) -> list[Line]:
     """A few jobs in full, or a table of many."""
     now = chosen.at.timestamp()
     if len(chosen.jobs) > FEW:
-        return [clipped(line, width) for line in _table(chosen, now, width, height, sim)]
+        return [clipped(line, width) for line in _table(chosen, now, width, height, option)]
     lines: list[Line] = []
     for details in chosen.jobs:
-        shown = render_details(details, now, width, sim, simulated=chosen.simulated)
+        shown = render_details(details, now, width, option, simulated=chosen.simulated)
         lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in shown)]
     return lines
 
 
-def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim: str) -> list[Line]:
+def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, option: str) -> list[Line]:
     shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
     states = ", ".join(f"{count} {word}" for word, count in Counter(job.state for job in chosen.jobs).items())
     title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
@@ -251,7 +251,7 @@ def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, sim
     tables = [part for part in (job_table(unfinished, now, width), _ended_table(ended, now, width)) if part]
     lines = [title, *tables[0], *(line for table in tables[1:] for line in (EMPTY, *table))]
     hidden = len(chosen.jobs) - len(shown)
-    more = f" … {hidden} more (stoker status{sim} -a ID...); details: stoker status{sim} {shown[0].label}"
+    more = f" … {hidden} more (stoker status{option} -a ID...); details: stoker status{option} {shown[0].label}"
     return [*lines, (Span(more, "faint"),)] if hidden else lines
 
 
@@ -272,13 +272,13 @@ def _note(job: JobFacts, text: str) -> Line:
 # -- stoker history --------------------------------------------------------------------------------
 
 
-def render_history(history: History, width: int, sim: str = "") -> list[Line]:
+def render_history(history: History, width: int, option: str = "") -> list[Line]:
     """A heading, a line for each job, and what is hidden."""
     now = history.at.timestamp()
     since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
     title = heading([f"finished jobs on {printable(history.host)}{since}"], width, simulated=history.simulated)
     table = _past_table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
-    hidden = f"… {history.hidden} older (stoker history{sim} -a)" if history.hidden else ""
+    hidden = f"… {history.hidden} older (stoker history{option} -a)" if history.hidden else ""
     totals = f"{results_text(history.counts)} · {history.gpu_hours:.2f} GPU-hours"
     last = Span(f" {fitting((hidden, totals), width - 1)}", "faint")
     return [clipped(line, width) for line in (title, *table, (last,))]

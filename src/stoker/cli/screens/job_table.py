@@ -139,25 +139,25 @@ def chosen_jobs(jobs: Sequence[JobLine], room: int, gaps: int = 0) -> list[JobLi
 # -- below the jobs ------------------------------------------------------------------------------
 
 
-def attention_lines(status: Status, now: float, width: int, sim: str, room: int) -> list[Line]:
+def attention_lines(status: Status, now: float, width: int, option: str, room: int) -> list[Line]:
     """Dim lines for interrupted runs, and one for each of the last failures if there is room for them, else for all."""
-    runs = [line for run in status.interrupted for line in _run_lines(run, now, sim)]
+    runs = [line for run in status.interrupted for line in _run_lines(run, now, option)]
     failures = _failure_lines(status.failures[:MOST_FAILURES], now, width)
     if len(failures) > 1 and len(runs) + len(failures) > room:
         states = ",".join(dict.fromkeys(job.state for job in status.failures))
-        command = f"stoker history{sim} --since 1h --state {states}"
+        command = f"stoker history{option} --since 1h --state {states}"
         failures = [(Span(" ✗ failures of the last hour: ", "bad"), Span(command))]
     return [*runs, *failures]
 
 
-def _run_lines(run: InterruptedRun, now: float, sim: str) -> list[Line]:
+def _run_lines(run: InterruptedRun, now: float, option: str) -> list[Line]:
     """Tell what is left of a run; each command has a line of its own, so that it can be copied."""
     when = clock_text(run.submitted.timestamp(), now)
     jobs = f"{count_text(run.jobs, 'job')} of '{one_line(run.label)}' ({when}) did not start"
     commands = (("run them in the queue", run.resume), ("discard them", run.discard))
     return [
         (Span(f" {jobs}", "faint"),),
-        *((Span(f"   {text}: {command}{sim}", "faint"),) for text, command in commands if command),
+        *((Span(f"   {text}: {command}{option}", "faint"),) for text, command in commands if command),
     ]
 
 

@@ -316,5 +316,5 @@ def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
         if not any(isinstance(job.state, Active | Ended) for job in jobs.values()):
             waited[0].say_why(jobs[waited[0].id])
         if len(ended) < len(followers):
-            watch.sleep()
+            watch.pause()
     return [ended[one.id] for one in followers]

@@ -208,7 +208,7 @@ def _news_lines(status: RunStatus, width: int, room: int) -> list[Line]:
     waits = [(Span(" … ", "faint"), Span(status.next))] if _tells_next(status) and room > 2 else []
     space = min(MOST_NOTICES, room - len(successes) - len(waits))
     notices = status.notices[-space:] if space > 0 else ()
-    return [*notice_lines(notices, width, simulated=status.simulated), *successes, *waits]
+    return [*notice_lines(notices, width, " --sim" if status.simulated else ""), *successes, *waits]
 
 
 def _tells_next(status: RunStatus) -> bool:
@@ -217,7 +217,7 @@ def _tells_next(status: RunStatus) -> bool:
     return bool(status.next) and not status.next.startswith("no jobs waiting") and not idle
 
 
-def notice_lines(notices: Sequence[Notice], width: int, *, simulated: bool) -> list[Line]:
+def notice_lines(notices: Sequence[Notice], width: int, option: str) -> list[Line]:
     """`✗ #5  lr=1.0  exit 1 after 00:09  RuntimeError: loss is nan  stoker logs 5`, in columns."""
     ids = max((len(str(notice.id)) for notice in notices), default=0)
     names = min(max((cells(notice.name) for notice in notices), default=0), width // 4)
@@ -231,7 +231,7 @@ def notice_lines(notices: Sequence[Notice], width: int, *, simulated: bool) -> l
             Span(f"#{notice.id}".ljust(ids + 1), "id"),
             Span(f" {name}  {padded(notice.what, ends)}  "),
         )
-        show = f"  stoker logs {'--sim ' if simulated else ''}{notice.id}" if notice.mark == "failed" else ""
+        show = f"  stoker logs{option} {notice.id}" if notice.mark == "failed" else ""
         room = width - line_cells(start)
         show = show if room - len(show) >= LEAST_SAID else ""
         room = max(0, room - len(show))

@@ -38,8 +38,8 @@ WIDE_COLUMNS = 100
 """Columns from which on names get a column of their own and speeds are shown."""
 
 
-def render_status(status: Status, width: int, height: int | None, sim: str = "") -> list[Line]:
-    """All lines; a height of None shows everything. `sim` is the option that commands on this queue need."""
+def render_status(status: Status, width: int, height: int | None, option: str = "") -> list[Line]:
+    """All lines; a height of None shows everything. `option` is the one that commands on this queue need."""
     now = status.at.timestamp()
     room = (height or 10**9) - 2  # the last line, and the prompt that follows
     top = [_heading(status, width), *_note_lines(status)]
@@ -51,16 +51,16 @@ def render_status(status: Status, width: int, height: int | None, sim: str = "")
     if status.groups or status.users:
         return _summary(status, width, room + 1)
     room -= len(devices)
-    below = attention_lines(status, now, width, sim, room - table_height(listed, gaps=len(gap)))
+    below = attention_lines(status, now, width, option, room - table_height(listed, gaps=len(gap)))
     for_jobs = room - min(len(below), room // 4)
     shown = chosen_jobs(listed, for_jobs, gaps=len(gap))
     jobs = job_table(shown, now, width, headers_in(for_jobs), gap) if shown else []
     if not any((status.counts.active, status.counts.waiting, status.counts.held)):
-        jobs = [(Span(f"No jobs. Submit one: stoker submit{sim} -- python3 train.py"),)]
+        jobs = [(Span(f"No jobs. Submit one: stoker submit{option} -- python3 train.py"),)]
     if status.filtered and not shown:
         jobs = [(Span("no job matches the filter"),)]
     jobs += below[: max(0, room - len(jobs))]
-    parts = [part for part in (top, devices, [*jobs, *_last_line(status, shown, width, sim)]) if part]
+    parts = [part for part in (top, devices, [*jobs, *_last_line(status, shown, width, option)]) if part]
     lines = [line for part in parts for line in (*gap, *part)]
     return [clipped(line, width) for line in lines[len(gap) :]]
 
@@ -107,12 +107,12 @@ def _note_lines(status: Status) -> list[Line]:
     return [*lines, *((Span(printable(note), "bad"),) for note in status.notes)]
 
 
-def _last_line(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> list[Line]:
+def _last_line(status: Status, shown: Sequence[JobLine], width: int, option: str) -> list[Line]:
     """What is hidden and how to see it, when the queue will be empty, and what ended today."""
     empty = status.expected_empty
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), status.at.timestamp())}"
-    today = _today(status, width - 2, f"(stoker history{sim})")
-    text = fitting((_hidden(status, shown, width, sim), until, today), width - 2)
+    today = _today(status, width - 2, f"(stoker history{option})")
+    text = fitting((_hidden(status, shown, width, option), until, today), width - 2)
     return [(Span(f" {text}", "faint"),)] if text else []
 
 
@@ -123,7 +123,7 @@ def _today(status: Status, width: int, more: str) -> str:
     return next((form for form in forms if cells(form) <= width), forms[-1]) if ended else ""
 
 
-def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> str:
+def _hidden(status: Status, shown: Sequence[JobLine], width: int, option: str) -> str:
     active = sum(job.state in ACTIVE for job in shown)
     held = sum(job.tasks for job in shown if job.state == "held")
     queued = sum(job.tasks for job in shown) - active - held
@@ -132,7 +132,7 @@ def _hidden(status: Status, shown: Sequence[JobLine], width: int, sim: str) -> s
     left = ((counts.active - active, "running"), (counts.waiting - queued, "waiting"), (counts.held - held, "held"))
     counted = [f"{count} more {word}" for count, word in left if count > 0]
     more = sum(max(0, count) for count, _ in left)
-    forms = (f"… {', '.join(counted)} (stoker status{sim} -a)", f"… {more} more (stoker status{sim} -a)")
+    forms = (f"… {', '.join(counted)} (stoker status{option} -a)", f"… {more} more (stoker status{option} -a)")
     return next((form for form in forms if cells(form) < width), forms[-1]) if counted else ""
 
 

@@ -40,11 +40,10 @@ Value = TypeVar("Value")
 class Source:
     """Reads the queue. SQLite connections belong to a thread, so all reading is done in one."""
 
-    def __init__(self, paths: Paths, sim: str | None, chosen: Filter = NO_FILTER) -> None:
+    def __init__(self, paths: Paths, chosen: Filter = NO_FILTER) -> None:
         self.paths = paths
-        self.sim = sim
         self._thread = ThreadPoolExecutor(1, "stoker-top")
-        self._feed = Feed(paths, simulated=bool(sim), lines=LINES, chosen=chosen, patience=STATUS_SECONDS)
+        self._feed = Feed(paths, lines=LINES, chosen=chosen, patience=STATUS_SECONDS)
         self._log = ("", -1)
 
     async def call(
@@ -81,20 +80,20 @@ class Source:
         self._feed.expire()
 
     def samples(self) -> GpuSamples:
-        return read_samples(self.paths, time.time() - CURVE_SECONDS, simulated=bool(self.sim))
+        return read_samples(self.paths, time.time() - CURVE_SECONDS)
 
     def timeline(self, since: float, until: float | None) -> Timeline:
-        return read_timeline(self.paths, Period(since), until, simulated=bool(self.sim))
+        return read_timeline(self.paths, Period(since), until)
 
     def history(self, chosen: Filter, limit: int) -> History:
         period = Period(0.0, chosen)
-        return read_history(self.paths, period, limit, time.time(), simulated=bool(self.sim), each_task=False)
+        return read_history(self.paths, period, limit, time.time(), each_task=False)
 
     def details(self, label: str) -> JobDetails | None:
         """All about a job, or about the first task of several; None if it is gone."""
         word = label.partition("[")[0].rstrip(".") if "[" in label else label
         with contextlib.suppress(StokerError):
-            found = read_jobs(self.paths, [word], simulated=bool(self.sim)).jobs
+            found = read_jobs(self.paths, [word]).jobs
             return found[0] if found else None
         return None
 
@@ -108,7 +107,7 @@ class Source:
 
     def act(self, action: Callable[[Control], str]) -> str:
         """Do something to jobs, and return what became of them in words."""
-        with opened(self.sim) as control:
+        with opened(self.paths) as control:
             return action(control)
 
 

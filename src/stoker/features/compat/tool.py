@@ -6,15 +6,15 @@ It imports next to nothing: simple_hypersearch prints its first line in a few mi
 from __future__ import annotations
 
 import argparse
-import fcntl
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from stoker.cli.console import open_missing_streams, write_past_buffer
 from stoker.core.errors import StokerError, UsageError
+from stoker.store.paths import try_lock
+from stoker.store.waiting import wait_until
 
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = range(3)
 
@@ -68,14 +68,8 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
 
 def lock_within(descriptor: int, kind: int, patience: float) -> None:
     """Lock a file; BlockingIOError when another program holds it for longer than so many seconds."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-        time.sleep(0.01)
+    if not wait_until(lambda: try_lock(descriptor, kind), patience):
+        raise BlockingIOError
 
 
 def say(program: str, text: str) -> None:

@@ -17,7 +17,7 @@ from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
 from stoker.features.report.report import Report, batch_of, report_of_jobs, report_of_period
 from stoker.store.filters import NO_FILTER, Filter
-from stoker.store.paths import Paths, paths_here
+from stoker.store.paths import Paths
 from stoker.store.queries import Period
 from stoker.store.writer import open_store
 
@@ -38,7 +38,7 @@ def command(
     page: str | None,
     as_json: bool,
     chosen: Filter,
-    sim: str | None,
+    paths: Paths,
 ) -> int:
     """Write an HTML file about jobs: timeline, outcomes, memory, slowest jobs and failures.
 
@@ -57,7 +57,7 @@ def command(
         raise UsageError("--html names no file", "type: stoker report --html report.html")
     if chosen != NO_FILTER and (ids or batch is not None):
         raise UsageError("filters choose among the jobs of a period", "leave out the ids, or use --since")
-    report = _report(paths_here(bool(sim)), ids, batch, since, chosen)
+    report = _report(paths, ids, batch, since, chosen)
     if page is None or as_json:
         write_json(report)
     if page is not None:
@@ -68,15 +68,14 @@ def command(
 
 
 def _report(paths: Paths, ids: tuple[str, ...], batch: str | None, since: str | None, chosen: Filter) -> Report:
-    simulated = paths.is_simulated
     if ids or batch is not None:
         with contextlib.closing(open_store(paths)) as store:
             jobs = find(store, ids or [batch or ""], "ended")
         if batch is not None:
             jobs, label = batch_of(paths, jobs[0])
-            return report_of_jobs(paths, jobs, label or f"batch of job {batch}", simulated=simulated)
+            return report_of_jobs(paths, jobs, label or f"batch of job {batch}")
         title = f"job {ids[0]}" if len(jobs) == 1 else f"{count_text(len(jobs), 'job')}: {' '.join(ids)}"
-        return report_of_jobs(paths, jobs, title, simulated=simulated)
+        return report_of_jobs(paths, jobs, title)
     now = time.time()
     start = parse_since(since or "1d", now, LocalZone())
-    return report_of_period(paths, Period(start, chosen), f"Jobs since {since or '1 day ago'}", simulated=simulated)
+    return report_of_period(paths, Period(start, chosen), f"Jobs since {since or '1 day ago'}")

@@ -70,18 +70,18 @@ class Report(Struct, frozen=True):
     timeline: Timeline
 
 
-def report_of_jobs(paths: Paths, ids: Sequence[int], title: str, *, simulated: bool) -> Report:
+def report_of_jobs(paths: Paths, ids: Sequence[int], title: str) -> Report:
     """The report about some jobs."""
-    with read_facts(paths, simulated=simulated) as facts:
+    with read_facts(paths) as facts:
         jobs = list(queries.jobs_of(facts.store, sorted(ids)))
         if not jobs:
             raise NoSuchJob("no such job", "list jobs with: stoker history")
         return _report(facts, jobs, title, None, left_out=0)
 
 
-def report_of_period(paths: Paths, period: Period, title: str, *, simulated: bool) -> Report:
+def report_of_period(paths: Paths, period: Period, title: str) -> Report:
     """The report about all jobs that ended in a period, or have not ended."""
-    with read_facts(paths, simulated=simulated) as facts:
+    with read_facts(paths) as facts:
         past = queries.past(facts.store, period, MOST_JOBS)
         left_out = sum(queries.past_counts(facts.store, period).values()) - len(past)
         running = [owned.job for owned in facts.active if owned.job.spec.role != "hook"]
@@ -90,7 +90,7 @@ def report_of_period(paths: Paths, period: Period, title: str, *, simulated: boo
 
 def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
     """The jobs that were submitted together with one, and what submitted them."""
-    with read_facts(paths, simulated=paths.is_simulated) as facts:
+    with read_facts(paths) as facts:
         job = facts.store.job(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")

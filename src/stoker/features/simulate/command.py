@@ -23,7 +23,7 @@ from stoker.features.simulate.screen import drawing, plain_lines, text_lines
 from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
 from stoker.features.simulate.workload import TraceJob
 from stoker.store.engine_lock import QUEUE
-from stoker.store.paths import Paths, paths_here
+from stoker.store.paths import Paths
 from stoker.store.queries import Period
 from stoker.store.status_file import read_status
 
@@ -91,7 +91,7 @@ def command(
         raise UsageError("need exactly one trace to replay", "give a CSV file, --history or --sample")
     rows = _history(screen) if history else read_trace(trace or SAMPLE)
     source = "your history" if history else "the sample" if sample else str(trace)
-    values = _with_defaults(values, len(rows), paths_here(screen.sim) if history else None)
+    values = _with_defaults(values, len(rows), screen.paths if history else None)
     options = ReplayOptions(source, longest=parse_duration(longest) if longest else None, **values)
     setup = prepare(rows, options)
     for note in setup.notes:
@@ -102,7 +102,7 @@ def command(
 
 def _history(screen: Screen) -> list[TraceJob]:
     """The jobs of the queue that are over."""
-    with past_jobs(paths_here(screen.sim), Period(), EVERYTHING) as jobs:
+    with past_jobs(screen.paths, Period(), EVERYTHING) as jobs:
         rows = rows_of(csv_lines(jobs), "your history")
     if not rows:
         raise UsageError(

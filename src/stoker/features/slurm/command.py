@@ -230,16 +230,12 @@ def down(name: str, jobs: bool, force: bool) -> int:
 
 
 def _end_jobs(settings: ClusterSettings) -> None:
-    import time
-
     from stoker.features.slurm.status import ask
+    from stoker.store.waiting import Backoff, wait_until
 
     ask(settings, "scancel", "--me", "--full")
-    deadline = time.monotonic() + 60.0
-    while ask(settings, "squeue", "-h", "-o", "%i").out.strip():
-        if time.monotonic() > deadline:
-            raise StokerError("jobs do not end within 60 s", "see squeue; --force leaves them running")
-        time.sleep(0.2)
+    if not wait_until(lambda: not ask(settings, "squeue", "-h", "-o", "%i").out.strip(), 60.0, Backoff(0.2, 0.2)):
+        raise StokerError("jobs do not end within 60 s", "see squeue; --force leaves them running")
 
 
 @command.command(name="status")
@@ -253,7 +249,7 @@ def status(name: str | None, as_json: bool) -> int:
     from stoker.features.slurm.status import Clusters, cluster_status
     from stoker.store.paths import paths_for
 
-    config, paths = load_config(os.environ, None), paths_for(simulated=False)
+    config, paths = load_config(os.environ, None), paths_for()
     chosen = {name: config.cluster(name)} if name else config.clusters
     clusters = [cluster_status(cluster, settings, paths) for cluster, settings in chosen.items()]
     if wants_json(as_json):
@@ -295,7 +291,7 @@ def remove(name: str, force: bool) -> int:
         raise UsageError(
             f"{name} is not in {path}, but in the file of this machine", "its administrators can remove it"
         )
-    left = cluster_load(paths_for(simulated=False), name).open
+    left = cluster_load(paths_for(), name).open
     if left and not force:
         what = f"{name} has {count_text(left, 'job')} that {'is' if left == 1 else 'are'} not over"
         raise StokerError(what, f"wait for them, or cancel them; --force keeps them until {name} is added again")

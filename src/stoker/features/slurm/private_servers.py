@@ -10,7 +10,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +37,7 @@ from stoker.features.slurm.private import (
 )
 from stoker.features.slurm.slurm import slurm_environment
 from stoker.store.paths import replace_file
+from stoker.store.waiting import Backoff, wait_until
 
 SCRIPT = Path(__file__).with_name("slurm_server.sh")
 SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
@@ -348,11 +348,14 @@ def clean(cluster: PrivateSlurm) -> dict[str, str]:
 
 def wait_ready(nodes: Iterable[str], query: Callable[[], Iterable[str]]) -> set[str]:
     """Wait until Slurm calls these nodes usable; returns those that are not. `query` names the usable ones."""
-    missing, deadline = set(nodes), time.monotonic() + READY_SECONDS
-    while missing and time.monotonic() < deadline:
-        missing -= set(query())
-        if missing:
-            time.sleep(0.05)
+    missing = set(nodes)
+
+    def all_ready() -> bool:
+        missing.difference_update(query())
+        return not missing
+
+    if missing:
+        wait_until(all_ready, READY_SECONDS, Backoff(0.05, 0.05))
     return missing
 
 

@@ -9,7 +9,6 @@ from stoker.core.settings import ClusterSettings
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster_status, jobs_on_nodes
-from stoker.store.paths import paths_here
 
 
 def print_clusters(found: Sequence[ClusterStatus]) -> None:
@@ -45,7 +44,7 @@ def _nodes(nodes: Nodes) -> str:
 
 def show_nodes(name: str, settings: ClusterSettings, screen: Screen) -> None:
     """Show the nodes of a cluster, and the jobs of this queue on their GPUs."""
-    paths = paths_here(screen.sim)
+    paths = screen.paths
     status = cluster_status(name, settings, paths)
     if screen.form == "json":
         write_json(Clusters("stoker.cluster-status/1", [status]))

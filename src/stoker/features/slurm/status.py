@@ -32,6 +32,7 @@ from stoker.features.slurm.slurm import (
 from stoker.store import queries
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
+from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import open_store
 
 SLURM_SECONDS = 30.0
@@ -223,22 +224,19 @@ cd "$folder" && [ -r token ] || exit {OTHER_SHARED}
 
 def _wait_over(settings: ClusterSettings, job: str, deadline: float) -> JobReport | None:
     """How the job ended; one that does not end in time is cancelled, and its last state is told."""
-    pause, report = 0.1, None
+    pauses, report = Backoff(0.1, 2.0), None
     while time.monotonic() < deadline:
         report = parse_job(ask(settings, "scontrol", "show", "job", job).out)
         if report is None or report.state not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"):
             return report
-        time.sleep(pause)
-        pause = min(2.0, pause * 1.5)
+        pauses.wait(deadline)
     ask(settings, "scancel", job)
     return report
 
 
 def _wait_answer(path: Path) -> dict[str, str]:
     """Wait for the node's answer; a shared directory may show it a little later than Slurm knows the end."""
-    deadline, text = time.monotonic() + 15.0, ""
-    while not text.endswith("end\n") and time.monotonic() < deadline:
-        text = path.read_text(errors="replace")  # opened anew: only an open asks the server of the file
-        if not text.endswith("end\n"):
-            time.sleep(0.2)
+    # Opened anew each time: only an open asks the server of the file.
+    wait_until(lambda: path.read_text(errors="replace").endswith("end\n"), 15.0, Backoff(0.2, 0.2))
+    text = path.read_text(errors="replace")
     return {key: value for key, _, value in (line.partition(" ") for line in text.splitlines())}

@@ -25,10 +25,6 @@ class QueueService(Protocol):
     def paths(self) -> Paths:
         """Its state directory."""
 
-    @property
-    def simulated(self) -> bool:
-        """Whether its GPUs are simulated."""
-
 
 def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
     """Paths below /api/v1 and their endpoints."""
@@ -38,7 +34,7 @@ def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
 
     def sweep(request: Request) -> Response:
         page = page_of(request.query_params)
-        return answer(read_sweep_page(service.paths, _sweep_id(request), page, simulated=service.simulated))
+        return answer(read_sweep_page(service.paths, _sweep_id(request), page))
 
     return {"sweeps": sweeps, "sweeps/{sweep}": sweep}
 

@@ -26,7 +26,7 @@ from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.submit import SweepPlan, SweepSubmission
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths
 from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import Store, open_store
 
@@ -129,9 +129,8 @@ def _end(paths: Paths, store: Store, jobs: Sequence[Job], mean: float | None, no
 # -- text ------------------------------------------------------------------------------------------
 
 
-def show_estimate(prepared: SweepPlan, sim: str | None, *, as_json: bool) -> int:
+def show_estimate(prepared: SweepPlan, paths: Paths, *, as_json: bool) -> int:
     """Print the cost of a sweep as lines or as JSON."""
-    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(sim))
     with closing(open_store(paths)) as store:
         estimate = estimate_sweep(paths, config_here(say), prepared, store)
     if as_json:

@@ -75,8 +75,8 @@ class SweepPage(Struct, frozen=True):
     curves_left_out: int
 
 
-def read_sweep_page(paths: Paths, word: str, page: int, *, simulated: bool) -> SweepPage:
-    return sweep_page(read_sweep(paths, word, simulated=simulated), page)
+def read_sweep_page(paths: Paths, word: str, page: int) -> SweepPage:
+    return sweep_page(read_sweep(paths, word), page)
 
 
 def sweep_page(data: SweepData, page: int) -> SweepPage:

@@ -222,7 +222,7 @@ def _submitted(
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
 ) -> Sweep:
     config = config_here(lambda warning: warnings.warn(warning, RuntimeWarning, stacklevel=5))
-    done = submit_sweep(link.paths, link.sim, config, prepared, again, opened=link.opened, settled=settled)
+    done = submit_sweep(link.paths, config, prepared, again, opened=link.opened, settled=settled)
     for note in done.notes:
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if done.failure:
@@ -232,7 +232,7 @@ def _submitted(
 
 
 def _view(link: Link, word: str | None) -> SweepView:
-    return read_sweep(link.paths, word, simulated=link.sim is not None).view
+    return read_sweep(link.paths, word).view
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

@@ -53,7 +53,7 @@ def counts_text(counts: dict[str, int]) -> str:
     return " · ".join(f"{counts[word]} {word}" for word in ORDER if counts.get(word))
 
 
-def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
+def render_sweep(view: SweepView, width: int, option: str = "") -> list[Line]:
     """The state of a sweep, its best points, and what runs."""
     parts = [
         f"sweep {view.id}",
@@ -71,7 +71,7 @@ def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
     running = [trial for trial in view.trials if trial.state in ACTIVE]
     if running:
         lines += [EMPTY, *trial_lines(running[:SHOWN_RUNNING], view, width)]
-    more = [f"stoker sweep {word} {view.id}{sim}" for word in ("best", "table", "plot")]
+    more = [f"stoker sweep {word} {view.id}{option}" for word in ("best", "table", "plot")]
     lines += [EMPTY, (Span(fitting(more, width), "faint"),)]
     return [clipped(line, width) for line in lines]
 

@@ -340,7 +340,6 @@ def _content(job: NewJob) -> bytes:
 
 def submit_sweep(
     paths: Paths,
-    sim: str | None,
     config: Config,
     prepared: SweepPlan,
     again: EarlierTrials,
@@ -354,12 +353,12 @@ def submit_sweep(
     `settled` gets the ids inside the transaction, and returns how to undo what it did.
     """
     submission = SweepSubmission(paths, config, prepared, os.environ)
-    engine = Background(paths, sim, submission.devices)
+    engine = Background(paths, submission.devices)
     with opened() as store:
         with engine.stop_engine_if_impossible():
             spec = submission.resolve(store, engine.machine() if submission.needs_devices else None)
         if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
-            done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
+            done = resume(Control(paths, store), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
             return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.tuner, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
@@ -375,7 +374,7 @@ def submit_sweep(
                 undoing.callback(settled([sweep_id]))
                 undoing.callback(make_folders(folders))
             undoing.pop_all()
-    failure = _wake(paths, sim, engine, submission.engines)
+    failure = _wake(paths, engine, submission.engines)
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
     return QueuedSweep(sweep_id, count, skipped, tuner, tuple(filter(None, notes)), failure)
@@ -393,8 +392,8 @@ def _same_sweep(store: Store, sweep: SweepSpec, spec: JobSpec) -> StoredSweep | 
     return next((stored for stored in alike if points(stored.sweep) == points(sweep)), None)
 
 
-def _wake(paths: Paths, sim: str | None, engine: Background, clusters: Sequence[str]) -> StokerError | None:
-    engines = [engine if not name else Background(paths, sim, cluster=name) for name in dict.fromkeys(clusters)]
+def _wake(paths: Paths, engine: Background, clusters: Sequence[str]) -> StokerError | None:
+    engines = [engine if not name else Background(paths, cluster=name) for name in dict.fromkeys(clusters)]
     for background in engines:
         background.wake()
     return next((background.failure for background in engines if background.failure), None)

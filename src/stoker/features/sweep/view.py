@@ -165,10 +165,10 @@ def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
     return chosen
 
 
-def read_sweep(paths: Paths, word: str | None, *, simulated: bool) -> SweepData:
+def read_sweep(paths: Paths, word: str | None) -> SweepData:
     """A sweep and its trials as they are now."""
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        return sweep_data(store, paths, chosen_sweep(store, word), simulated=simulated)
+        return sweep_data(store, paths, chosen_sweep(store, word))
 
 
 def read_sweeps(paths: Paths) -> SweepList:
@@ -177,7 +177,7 @@ def read_sweeps(paths: Paths) -> SweepList:
         return SweepList(LIST_SCHEMA, [_line(store, stored) for stored in all_sweeps(store)])
 
 
-def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: bool) -> SweepData:
+def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
     sweep = stored.sweep
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
     results = {number: read_result(body) for number, body in trial_results(reader, stored.id).items()}
@@ -199,7 +199,7 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         schema=SCHEMA,
         at=to_datetime(now),
         host=host_name(),
-        simulated=simulated,
+        simulated=paths.is_simulated,
         id=stored.id,
         name=text_for_json(sweep.name),
         state=_state(stored, trials, tuner),

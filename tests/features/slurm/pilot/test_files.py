@@ -27,7 +27,7 @@ from stoker.features.slurm.pilot.files import (
 )
 from stoker.features.slurm.shared import append
 
-PLAN = PilotPlan("lab", "/shared/reports", 20.0, sim="2x8G", gpus=2)
+PLAN = PilotPlan("lab", "/shared/reports", 20.0, simulated_gpus="2x8G", gpus=2)
 JOB = Job(1, 1, Command(("true",)), JobSpec(), Waiting(0.0), 0.0)
 
 

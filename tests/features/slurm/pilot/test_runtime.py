@@ -68,7 +68,7 @@ class Head:
 
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[Head]:
-    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, sim="1x8G"))) as head:
+    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, simulated_gpus="1x8G"))) as head:
         yield head
 
 
@@ -114,6 +114,6 @@ def test_slurm_ends_the_pilot(head: Head) -> None:
 
 def test_a_node_with_too_few_gpus(tmp_path: Path) -> None:
     """The pilot leaves words that the head can show."""
-    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, sim="1x8G", gpus=2))) as head:
+    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, simulated_gpus="1x8G", gpus=2))) as head:
         assert head.process.wait(PATIENCE_SECONDS) == 1
         assert head.folder.error(0).startswith("a pilot on n7 found 1 GPU, and a job needs 2; ")

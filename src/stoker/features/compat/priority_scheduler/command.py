@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from stoker.features.compat.priority_scheduler.task_file import TaskFile, TaskRo
 from stoker.features.compat.tool import Parser, announce, run_tool, say
 from stoker.ledger import prepare_ledger
 from stoker.sites.machine.site import MachineConfig
-from stoker.store.paths import Paths, find_paths
+from stoker.store.paths import Paths, paths_for
 
 PROGRAM = "priority_scheduler"
 DEFAULT_FILE = "./scheduler_files/commands_1.csv"
@@ -134,15 +133,14 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     if not options.keep and not os.access(file.path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"{file.name} cannot be updated in place", "make its directory writable, or give --keep")
-    simulation = os.environ.get("STOKER_SIM", "")
-    paths = find_paths(os.environ, socket.gethostname(), simulated=bool(simulation))
+    paths = paths_for()
     kept = paths.tasklist(hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16])
-    parent = find_parent(os.environ, simulated=bool(simulation))
+    parent = find_parent(os.environ, paths)
     settings = load_config(os.environ, None).engine
     settings = parent.restrict(settings) if parent else settings
     with contextlib.ExitStack() as closing:
         tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.path)))
-        devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths, parent)))
+        devices = closing.enter_context(contextlib.closing(_find_devices(settings, paths, parent)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = TaskRows(file, tickets, counter, size=options.num, keep=options.keep)
         label = f"{PROGRAM} --csv {options.csv}"
@@ -151,11 +149,11 @@ def _run(options: argparse.Namespace) -> int:
         return code
 
 
-def _find_devices(simulation: str, settings: EngineSettings, paths: Paths, parent: Parent | None) -> Devices:
+def _find_devices(settings: EngineSettings, paths: Paths, parent: Parent | None) -> Devices:
     if parent:
         return parent.devices()
-    if simulation:
-        return simulate(simulation, str(paths.simulator), (), time.time())
+    if paths.gpus:
+        return simulate(paths.gpus, str(paths.simulator), (), time.time())
     try:
         return detect(settings.devices.split(",") if settings.devices else (), time.time())
     except Impossible as error:
@@ -166,7 +164,7 @@ def _find_devices(simulation: str, settings: EngineSettings, paths: Paths, paren
 def _setup(
     paths: Paths, devices: Devices, settings: EngineSettings, label: str, parent: Parent | None, *, resume: bool
 ) -> Setup:
-    private = os.environ.get("STOKER_SIM") and not os.environ.get("STOKER_LEDGER") and not parent
+    private = paths.is_simulated and not os.environ.get("STOKER_LEDGER") and not parent
     return Setup(
         paths=paths,
         site=MachineConfig(

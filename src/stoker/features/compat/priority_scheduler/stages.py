@@ -240,7 +240,7 @@ class Batches:
             self._on_success(run)
         elif self._run.store.times_open(self._content(run), self._run.engine.name):
             del self._open[run.key]
-            self._rows.left_to_others(run.row)
+            self._rows.leave_running(run.row)
             self._run.say(f"{run.row.title} is being run by another engine; its row stays")
 
     def _on_success(self, run: TaskRun) -> None:

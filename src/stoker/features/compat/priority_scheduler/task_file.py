@@ -358,7 +358,7 @@ class TaskRows:
         self.failures.append(f"{row.title}: {why}")
         self._try(lambda: self._tickets.drop([row.ticket]))
 
-    def left_to_others(self, row: TaskRow) -> None:
+    def leave_running(self, row: TaskRow) -> None:
         """Another engine runs it; the next run will see how it ended."""
         self._handled[row.task.text] += 1
         self._elsewhere.append(row.ticket)

@@ -32,8 +32,8 @@ class PilotPlan(Struct, frozen=True):
     """Directory on the shared one for reports of jobs."""
     idle: float
     """Seconds without work after which it leaves."""
-    sim: str = ""
-    """Simulated GPUs in place of those that Slurm gives."""
+    simulated_gpus: str = ""
+    """In place of those that Slurm gives."""
     ledger: str = ""
     """Directory with a ledger for each node; empty is the ledger of the node."""
     whole_node: bool = False

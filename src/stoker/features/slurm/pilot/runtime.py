@@ -48,6 +48,7 @@ from stoker.features.slurm.pilot.files import (
 from stoker.ledger import ledger_path, prepare_ledger
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
+from stoker.store.waiting import wait_until
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.1
@@ -225,11 +226,12 @@ class PilotRuntime:
 
     def _is_terminated(self) -> bool:
         """Whether Slurm's TERM came; it reaches a job and this process one after the other."""
-        deadline = time.monotonic() + TERM_SECONDS
-        while time.monotonic() < deadline and not self._ended_by_slurm:
+
+        def has_come() -> bool:
             self._signalled()
-            time.sleep(0.01)
-        return self._ended_by_slurm
+            return self._ended_by_slurm
+
+        return wait_until(has_come, TERM_SECONDS)
 
     def _signalled(self) -> None:
         """USR1 comes before the end: start nothing more. TERM is the end; what Slurm says of the pilot counts then."""
@@ -296,8 +298,8 @@ def _too_few(plan: PilotPlan, node: str, count: int) -> str:
 
 def _devices(plan: PilotPlan, state: Path) -> Devices:
     named, now = [] if plan.whole_node else gpus_of(os.environ), time.time()
-    if plan.sim:
-        return simulate(plan.sim, str(state / "simulator"), named, now)
+    if plan.simulated_gpus:
+        return simulate(plan.simulated_gpus, str(state / "simulator"), named, now)
     try:
         return detect(named, now) if named or plan.whole_node else NoDevices()
     except Impossible:

@@ -9,13 +9,14 @@ from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.units import count_text
 from stoker.features.sweep.view import chosen_sweep
+from stoker.store.paths import Paths
 
 
 @click.command(name="stop", cls=StokerCommand)
 @click.argument("sweep", required=False)
 @click.option("--now", is_flag=True, help="Also stop running trials: SIGTERM, SIGKILL after their grace period.")
 @controlling
-def stop(*, sweep: str | None, now: bool, as_json: bool, sim: str | None) -> int:
+def stop(*, sweep: str | None, now: bool, as_json: bool, paths: Paths) -> int:
     """Start no further trials of a sweep. Running trials finish, and count.
 
     Trials that are withdrawn or stopped end as `stopped`, which is no failure. `stoker sweep extend` continues.
@@ -26,7 +27,7 @@ def stop(*, sweep: str | None, now: bool, as_json: bool, sim: str | None) -> int
     """
     from stoker.features.sweep import change as sweep_change
 
-    with opened(sim) as control:
+    with opened(paths) as control:
         done = sweep_change.stop(control, chosen_sweep(control.store, sweep), now=now)
     if wants_json(as_json):
         write_json(done)
@@ -42,7 +43,7 @@ def stop(*, sweep: str | None, now: bool, as_json: bool, sim: str | None) -> int
 @click.argument("sweep")
 @click.argument("more", type=click.IntRange(1), metavar="N")
 @controlling
-def extend(*, sweep: str, more: int, as_json: bool, sim: str | None) -> int:
+def extend(*, sweep: str, more: int, as_json: bool, paths: Paths) -> int:
     """Let a sweep visit N points more. A sweep that was stopped goes on with N points.
 
     \b
@@ -51,7 +52,7 @@ def extend(*, sweep: str, more: int, as_json: bool, sim: str | None) -> int:
     """
     from stoker.features.sweep import change as sweep_change
 
-    with opened(sim) as control:
+    with opened(paths) as control:
         done = sweep_change.extend(control, chosen_sweep(control.store, sweep), more)
     if wants_json(as_json):
         write_json(done)

@@ -12,7 +12,7 @@ from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.features.sweep.charts import KINDS, chart_of
 from stoker.features.sweep.view import read_sweep
-from stoker.store.paths import paths_here
+from stoker.store.paths import Paths
 
 
 @click.command(name="plot", cls=StokerCommand)
@@ -23,7 +23,7 @@ from stoker.store.paths import paths_here
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", help="When to use colour.")
 @sim_option
 def plot(
-    *, sweep: str | None, kind: str | None, parameter: str | None, out: str | None, color: str, sim: str | None
+    *, sweep: str | None, kind: str | None, parameter: str | None, out: str | None, color: str, paths: Paths
 ) -> int:
     """Plot a sweep: in the terminal, or as SVG or PNG.
 
@@ -39,7 +39,7 @@ def plot(
     if parameter is not None and kind not in (None, "parameter"):
         raise UsageError(f"-p is not for --kind {kind}", "leave out --kind")
     chosen = kind or ("best" if parameter is None else "parameter")
-    chart = chart_of(read_sweep(paths_here(bool(sim)), sweep, simulated=bool(sim)), chosen, parameter)
+    chart = chart_of(read_sweep(paths, sweep), chosen, parameter)
     if out is None:
         from stoker.cli.screens.chart import render_chart
 

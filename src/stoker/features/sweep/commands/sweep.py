@@ -20,6 +20,7 @@ from stoker.cli.main import LazyGroup
 from stoker.cli.output_options import wants_json, write_json
 from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
 from stoker.core.errors import StokerError, UsageError
+from stoker.store.paths import Paths
 
 if TYPE_CHECKING:
     from stoker.core.spec import Command
@@ -101,7 +102,7 @@ class SubmittedSweep(Struct, frozen=True):
 class CommandOptions(Struct, frozen=True):
     """The options of `stoker sweep` that are not of the sweep itself."""
 
-    sim: str | None
+    paths: Paths
     shell: bool = False
     dry_run: bool = False
     estimate: bool = False
@@ -182,7 +183,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     if request.estimate:
         from stoker.features.sweep.estimate import show_estimate
 
-        return show_estimate(prepared, request.sim, as_json=request.as_json)
+        return show_estimate(prepared, request.paths, as_json=request.as_json)
     _confirm(prepared, request)
     return _submit(prepared, request)
 
@@ -276,18 +277,15 @@ def _confirm(prepared: SweepPlan, request: CommandOptions) -> None:
 
 
 def _submit(prepared: SweepPlan, request: CommandOptions) -> int:
-    from stoker.app.control.engine_process import simulated_gpus
     from stoker.app.jobs.config import config_here
     from stoker.features.sweep.submit import EarlierTrials, submit_sweep
-    from stoker.store.paths import find_paths
     from stoker.store.writer import open_store
 
-    paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
+    paths = request.paths
     if paths.note:
         say(paths.note)
     done = submit_sweep(
         paths,
-        simulated_gpus(request.sim, paths),
         config_here(say),
         prepared,
         EarlierTrials(resume=request.resume, force=request.force),

@@ -13,7 +13,6 @@ from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score
 from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
-from stoker.store.paths import paths_here
 
 WITHOUT_OBJECTIVE = "this sweep has no objective, so no trial is better than another"
 
@@ -32,7 +31,7 @@ def status(*, sweep: str | None, everything: bool, screen: Screen) -> int:
       stoker sweep status 12 --json
       stoker sweep status --all
     """
-    paths = paths_here(screen.sim)
+    paths = screen.paths
     if everything:
         listed = read_sweeps(paths)
         if screen.form == "json":
@@ -40,7 +39,7 @@ def status(*, sweep: str | None, everything: bool, screen: Screen) -> int:
         else:
             write_lines(text.render_list(listed.sweeps, screen.size[0]), screen.color)
         return 0
-    view = read_sweep(paths, sweep, simulated=screen.sim).view
+    view = read_sweep(paths, sweep).view
     if screen.form == "json":
         write_json(view)
     else:
@@ -63,7 +62,7 @@ def best(*, sweep: str | None, top: int, as_csv: bool, screen: Screen) -> int:
       stoker sweep best 12 --top 5
       stoker sweep best 12 --json
     """
-    data = read_sweep(paths_here(screen.sim), sweep, simulated=screen.sim)
+    data = read_sweep(screen.paths, sweep)
     view = data.view
     if not view.objectives:
         raise UsageError(WITHOUT_OBJECTIVE, "name one: stoker sweep --objective val_loss:min ...")
@@ -100,7 +99,7 @@ def table(
       stoker sweep table --sort value -n 20      the best 20
       stoker sweep table 12 --csv > trials.csv
     """
-    data = read_sweep(paths_here(screen.sim), sweep, simulated=screen.sim)
+    data = read_sweep(screen.paths, sweep)
     trials = sorted(data.view.trials, key=_order(data, sort or "trial"), reverse=reverse)[:limit]
     lines = lambda: text.render_table(data.view, trials, screen.size[0])  # noqa: E731
     _write(data.view, trials, screen, as_csv=as_csv, best=False, lines=lines)

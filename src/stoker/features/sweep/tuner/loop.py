@@ -42,6 +42,7 @@ from stoker.features.sweep.trials import (
 )
 from stoker.features.sweep.tuner.values import TrialValues
 from stoker.features.sweep.tuner_job import TRY_AGAIN
+from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE, engine_lives, engine_of, wake
 from stoker.store.paths import Paths, try_lock
 from stoker.store.queries import has_open_trials
@@ -51,9 +52,6 @@ from stoker.store.writer import Store
 if TYPE_CHECKING:
     from stoker.features.sweep.tuner.study import Study, StudyRecord
 
-SHORTEST_PAUSE_SECONDS = 0.02
-LONGEST_PAUSE_SECONDS = 0.5
-"""Seconds between two looks at the queue and the logs."""
 KEPT_CURVES = 1000
 """Ended trials that rules compare with; of more, the newest."""
 SAVE_SECONDS = 2.0
@@ -81,7 +79,7 @@ class Tuner:
         self._untold: set[int] = set()
         """Points in the study that have no result there."""
         self._ended_up_to = 0.0
-        self._version = -1
+        self._changes = StoreChanges(store)
         self._saved_at = 0.0
         self._without_engine = 0.0
 
@@ -106,7 +104,6 @@ class Tuner:
 
     def run(self) -> int:
         """Work until the sweep is over; returns the exit code."""
-        pause = SHORTEST_PAUSE_SECONDS
         while True:
             try:
                 busy = self.turn()
@@ -117,8 +114,9 @@ class Tuner:
                 self._study, busy = None, True
             if self._engine_was_killed():
                 return TRY_AGAIN
-            pause = SHORTEST_PAUSE_SECONDS if busy else min(1.5 * pause, LONGEST_PAUSE_SECONDS)
-            time.sleep(pause)
+            if busy:
+                self._changes.hurry()
+            self._changes.wait()
 
     def turn(self) -> bool:
         """Do all that is due; True where something happened."""
@@ -141,12 +139,11 @@ class Tuner:
             return False
         if self._chooses and self._missing():
             return False
-        return self._version == self._store.version_of_data()
+        return self._changes.is_current
 
     def _look(self) -> bool:
         """Read the sweep and its active trials again, if the queue has changed."""
-        version, self._version = self._version, self._store.version_of_data()
-        if version == self._version:
+        if not self._changes.look():
             return False
         self._stored = _found(self._store, self._stored.id)
         active = {row.number: row for row in active_trials(self._store, self._stored.id)}

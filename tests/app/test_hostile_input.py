@@ -29,7 +29,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Running
 from stoker.core.learning import Live
 from stoker.core.planner.order import QueuePosition
-from stoker.core.planner.queue import Wants, shape_of
+from stoker.core.planner.queue import ReasonKey, job_kind_of
 from stoker.core.planner.reasons import Leased, MemoryShort
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -71,7 +71,7 @@ def store(paths: Paths) -> Iterator[Store]:
 
 def a_status_file() -> bytes:
     devices = simulated(24, 24)
-    shape = shape_of(a_job(2, spec=WAITING))
+    job_kind = job_kind_of(a_job(2, spec=WAITING))
     return msgspec.json.encode(
         EngineStatus(
             engine=QUEUE,
@@ -90,7 +90,7 @@ def a_status_file() -> bytes:
             leases=(a_lease("0"),),
             waits=(
                 Wait(
-                    Wants(shape.resources, shape.priority),
+                    ReasonKey(job_kind.resources, job_kind.priority),
                     Leased("0", "bob", "x", 2, MemoryShort(8 * GIB, GIB, "1", 1)),
                 ),
             ),

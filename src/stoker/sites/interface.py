@@ -13,7 +13,7 @@ from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.order import QueuePosition
-from stoker.core.planner.queue import WaitingJobs, Wants
+from stoker.core.planner.queue import ReasonKey, WaitingJobs
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
 from stoker.store.paths import Paths
@@ -66,7 +66,7 @@ class SiteStatus(Struct, frozen=True):
     snapshot: Snapshot
     leases: Sequence[Lease] = ()
     """Those of other engines."""
-    waits: Sequence[tuple[Wants, Reason]] = ()
+    waits: Sequence[tuple[ReasonKey, Reason]] = ()
     reserved: int | None = None
     """The waiting job that devices are kept free for."""
     uses: Mapping[int, Live] = {}

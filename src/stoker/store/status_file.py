@@ -13,7 +13,7 @@ from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
 from stoker.core.planner.order import QueuePosition
-from stoker.core.planner.queue import Wants
+from stoker.core.planner.queue import ReasonKey
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import EngineSettings
 from stoker.store.paths import UNREADABLE
@@ -22,7 +22,7 @@ from stoker.store.paths import UNREADABLE
 class Wait(NamedTuple):
     """Why the jobs wait that want the same."""
 
-    wants: Wants
+    key: ReasonKey
     reason: Reason
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.core.device import Account, Process, Reading, Snapshot
 from stoker.core.job import Ended, Job, Running
-from stoker.core.learning import Use
+from stoker.core.learning import MeasuredUse
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import REFRESH_INTERVAL
@@ -33,7 +33,7 @@ class Stage:
         self.roots: dict[str, int] = {}
         self.born: dict[str, int] = {}
         self.jobs: dict[int, Job] = {}
-        self.written: dict[int, dict[int, Use]] = {}
+        self.written: dict[int, dict[int, MeasuredUse]] = {}
         anybody: Any = self
         self.telemetry = Telemetry(anybody, anybody, self.jobs.get, self.uses)
         self.at = 100.0
@@ -50,7 +50,7 @@ class Stage:
     def process_of(self, worker: str, attempt: str) -> int | None:
         return self.born.get(worker)
 
-    def uses(self, job_id: int) -> Mapping[int, Use]:
+    def uses(self, job_id: int) -> Mapping[int, MeasuredUse]:
         return self.written.get(job_id, {})
 
     def begin(self, job_id: int, root: int = 0, born: int = 0, gpus: int = 1) -> Job:
@@ -256,7 +256,7 @@ def test_an_adopted_attempt(stage: Stage, child: int) -> None:
     """What another engine wrote down is where it goes on from."""
     job = stage.begin(1, os.getpid())
     stage.allocations["k1"].adopted = True
-    stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
+    stage.written[1] = {1: MeasuredUse(peak=9 * GIB, looks=7)}
     stage.refresh(reading(process(child, 4)))
     assert stage.telemetry.peak(job) == 9 * GIB
     assert stage.telemetry.running()[0].use.looks == 8

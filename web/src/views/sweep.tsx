@@ -124,7 +124,7 @@ function Head({ sweep }: { sweep: SweepView }): JSX.Element {
       </div>
       {lost ? (
         <p class="failure">
-          Its adviser, job {sweep.adviser}, is {sweep.adviser_state}
+          Its tuner, job {sweep.adviser}, is {sweep.adviser_state}
           {sweep.adviser_message ? `: ${sweep.adviser_message}` : ""}.
         </p>
       ) : null}
@@ -186,7 +186,7 @@ function Facts({ sweep }: { sweep: SweepView }): JSX.Element {
           <Fact name="full trial">{hours(sweep.gpu_hours_full_trial)} GPU-hours (median)</Fact>
         )}
         {sweep.adviser === null ? null : (
-          <Fact name="adviser">
+          <Fact name="tuner">
             <a href={jobHash(String(sweep.adviser))}>job {sweep.adviser}</a>, {sweep.adviser_state}
           </Fact>
         )}

@@ -107,7 +107,7 @@ class BundledAttempt:
             return
         try:
             record = journal.record_of(line)
-        except journal.Unreadable:
+        except journal.JournalUnreadable:
             return
         if record.attempt != self.key:
             return

@@ -12,8 +12,8 @@ from msgspec.structs import astuple
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Starting
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.queue import Wants, caps_of, shape_of
-from stoker.core.planner.reasons import InCluster, QueuePaused, Reason, Short
+from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
+from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
 from stoker.features.slurm.checks import MARK as CHECK_MARK
@@ -323,7 +323,7 @@ class SlurmSite:
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
         if trouble := self._directory.away or self._directory.trouble or self._slurm_trouble:
-            return Short(trouble)
+            return OutOfResources(trouble)
         if (full := caps.full(job)) is not None:
             return full
         in_pilot = self._pilots.takes(job)
@@ -370,11 +370,11 @@ class SlurmSite:
         answered = self._controller.answered_text()
         return f"{self._config.name}: {active - pending} running, {pending} waiting in Slurm{answered}"
 
-    def _waits(self) -> Iterator[tuple[Wants, Reason]]:
+    def _waits(self) -> Iterator[tuple[ReasonKey, Reason]]:
         caps = self._caps()
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
-            yield Wants(shape_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
+            yield ReasonKey(job_kind_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         """Slurm's expected starts."""

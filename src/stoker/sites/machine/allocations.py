@@ -12,7 +12,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
-from stoker.core.planner.queue import shape_of
+from stoker.core.planner.queue import job_kind_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
 from stoker.runner.interface import Workers
@@ -283,7 +283,7 @@ class Allocations:
     def _slot(self, allocation: Allocation, head: Job, short: float, now: float) -> Slot:
         pace = None if self._workers.journal_is_full(allocation.worker) else self._paces.get(allocation.resources)
         room = allocation.room(pace, short, now)
-        until, caps, since = self._until(head), shape_of(head).caps, started_at(head)
+        until, caps, since = self._until(head), job_kind_of(head).caps, started_at(head)
         return Slot(
             allocation.worker,
             head.id,

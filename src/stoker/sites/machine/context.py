@@ -14,7 +14,7 @@ from stoker.sites.machine.allocations import Allocations
 from stoker.sites.machine.fairshare import OwnUsage
 from stoker.sites.machine.mps import MpsClients
 from stoker.sites.machine.observation import Observation
-from stoker.sites.machine.shortages import Shortages
+from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
@@ -39,7 +39,7 @@ class MachineContext(Struct, frozen=True):
     allocations: Allocations
     usage: OwnUsage
     telemetry: Telemetry
-    shortages: Shortages
+    shortages: ResourceBackoff
     mps_clients: MpsClients
 
 
@@ -64,6 +64,6 @@ def machine_context(
         allocations=allocations,
         usage=OwnUsage(store, context.engine),
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
-        shortages=Shortages(jobs, runner, str(context.paths.state)),
+        shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),
     )

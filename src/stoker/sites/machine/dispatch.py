@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Job, Returned, Stopping, id_text, resources_of
-from stoker.core.launch import Order, order_of, output_paths, variables
+from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
@@ -41,7 +41,7 @@ class OrderBuilder:
         self._devices = devices
         self._environments: dict[str, dict[str, str]] = {}
 
-    def order(self, assignment: Assignment, served: Served) -> tuple[Order, dict[str, str]]:
+    def order(self, assignment: Assignment, served: Served) -> tuple[LaunchOrder, dict[str, str]]:
         """The order, and the environment that it names."""
         job, allocation, outputs = assignment
         base = self.environment(job)

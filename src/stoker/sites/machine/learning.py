@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, state_word
-from stoker.core.learning import Use
+from stoker.core.learning import MeasuredUse
 from stoker.core.logs.progress import read_pace
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt
@@ -58,7 +58,7 @@ class Learning:
         self._jobs.learn(self._history.learn_use(attempt.job, models, peak=peak, load=load, pace=pace))
 
 
-def _shows_no_memory(use: Use) -> bool:
+def _shows_no_memory(use: MeasuredUse) -> bool:
     """Whether a peak of 0 is a fact: no other process was on its GPUs, such as one that a container started for it."""
     return use.peak == 0 and use.looks == use.busy >= LOOKS_ENOUGH
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Active, Job, Returned, slot_of
 from stoker.core.launch import attempt_key
-from stoker.core.planner.reasons import Short
+from stoker.core.planner.reasons import OutOfResources
 from stoker.core.settings import Policy
 from stoker.runner.interface import AttemptReturned, ProcessIds
 from stoker.runner.spawn import is_machine_wide
@@ -58,7 +58,7 @@ class Pause(Struct):
         return now >= self.until and not self.attempt
 
 
-class Shortages:
+class ResourceBackoff:
     """Returns attempts that could not be started to the queue, and lets one start after another try again.
 
     A want of processes, memory or descriptors concerns all jobs, and so does a full state directory, where logs are.
@@ -90,7 +90,9 @@ class Shortages:
     def governed(self, policy: Policy, now: float) -> Policy:
         """The policy while there is a shortage everywhere: nothing may start, except for one job after the pause."""
         pause = self._pauses.get(EVERYWHERE)
-        return policy if pause is None else replace(policy, short=Short(pause.problem), probe=pause.is_due(now))
+        if pause is None:
+            return policy
+        return replace(policy, out_of_resources=OutOfResources(pause.problem), probe=pause.is_due(now))
 
     def return_attempt(self, job: Job, event: AttemptReturned) -> None:
         """A worker could not start an attempt: the job waits, and others too if they would fail as well."""

@@ -21,7 +21,7 @@ from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.queue import JobKind, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -382,8 +382,8 @@ class MachineSite:
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
         return forecast(present, self._history.expected, typical=typical)
 
-    def _estimate(self, shape: Shape) -> Resources:
-        return self._history.estimate(shape, self._policy.margin)
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return self._history.estimate(job_kind, self._policy.margin)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.core.job import Active, Job, Placed, Running, slot_of
 from stoker.core.launch import attempt_key
-from stoker.core.learning import Live, Use, reached, seen
+from stoker.core.learning import Live, MeasuredUse, reached, seen
 from stoker.runner.interface import ProcessIds
 from stoker.runner.processes import parent_of
 from stoker.sites.machine.allocations import Allocation, Allocations
@@ -38,7 +38,7 @@ class WatchedAttempt(Struct):
     job: Job
     number: int
     devices: tuple[Device, ...]
-    use: Use
+    use: MeasuredUse
     log: str = ""
     void: frozenset[Closed] = frozenset()
     """Accounts that were closed before it began: the kernel may reuse their process ids."""
@@ -60,7 +60,7 @@ class Telemetry:
         allocations: Allocations,
         processes: ProcessIds,
         active: Callable[[int], Job | None],
-        recorded: Callable[[int], Mapping[int, Use]],
+        recorded: Callable[[int], Mapping[int, MeasuredUse]],
     ) -> None:
         """`active` finds an active job; `recorded` is what was recorded of a job's attempts, by their numbers."""
         self._allocations = allocations
@@ -188,7 +188,7 @@ class Telemetry:
         key = attempt_key(job.id, job.attempts)
         attempt = self._watched.get(key)
         if attempt is None:
-            use = self._recorded(job.id).get(job.attempts, Use()) if allocation.adopted else Use()
+            use = self._recorded(job.id).get(job.attempts, MeasuredUse()) if allocation.adopted else MeasuredUse()
             log = job.state.log if isinstance(job.state, Placed) else ""
             attempt = self._watched[key] = WatchedAttempt(
                 job, job.attempts, allocation.devices, use, log, self._closed, kept=now

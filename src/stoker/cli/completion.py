@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stoker.cli.console import tell
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.hints import hints, names
@@ -137,8 +137,9 @@ def install_script(shell: str, text: str) -> None:
     path = script_path(shell, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    print(f"wrote {printable(str(path))}", file=sys.stderr)
-    print(_NEXT[shell].format(path=path), file=sys.stderr)
+    tell(f"wrote {path}")
+    for line in _NEXT[shell].format(path=path).splitlines():
+        tell(line)
 
 
 _NEXT = {

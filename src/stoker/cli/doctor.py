@@ -23,11 +23,11 @@ from stoker.app.jobs.installation import how_to_remove, how_to_repair
 from stoker.app.jobs.options import BY_NAME
 from stoker.app.jobs.submit import OF_THE_JOB_WE_ARE_IN
 from stoker.app.service.systemd_unit import missing_program, unit_path
+from stoker.cli.console import print_line, tell
 from stoker.cli.output_options import write_json
 from stoker.core.errors import StokerError
 from stoker.core.job import Active
 from stoker.core.settings import KEYS
-from stoker.core.text import printable, text_for_json
 from stoker.core.units import count_text, size_text
 from stoker.devices.detect import FIRST_ANSWER_SECONDS
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
@@ -101,17 +101,16 @@ def report(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> int:
     """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
     found = []
     for verdict in findings:
-        text, advice = text_for_json(verdict.text), text_for_json(verdict.advice)
-        found.append(structs.replace(verdict, text=text, advice=advice))
+        found.append(verdict)
         if not as_json:
-            print(f"{verdict.level:8} {verdict.topic:10} {printable(verdict.text)}", flush=True)
+            print_line(f"{verdict.level:8} {verdict.topic:10} {verdict.text}")
         if not as_json and verdict.advice:
-            print(f"{'':19} → {printable(verdict.advice)}", flush=True)
+            print_line(f"{'':19} → {verdict.advice}")
     problems = sum(verdict.level == "problem" for verdict in found)
     if as_json:
         write_json(Check(schema, problems, found))
     elif problems:
-        print(f"{count_text(problems, 'problem')} found", file=sys.stderr)
+        tell(f"{count_text(problems, 'problem')} found")
     return problems
 
 

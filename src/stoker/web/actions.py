@@ -21,7 +21,6 @@ from stoker.app.views.facts import Knowledge, known
 from stoker.app.views.pages import ids_of_pages
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
-from stoker.core.text import printable
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from stoker.web.query import jobs_filter
@@ -123,7 +122,7 @@ def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeR
 def _jobs(control: Control, given: str | TasksLine) -> list[Job]:
     label, form = (given, _LABEL) if isinstance(given, str) else (given.label, _LABEL_OF_TASKS)
     if not form.fullmatch(label):
-        raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
+        raise UsageError(f"{label[:40]!r} is not the label of a job", "give labels such as 3 or 12.4")
     if isinstance(given, TasksLine):
         return tasks_of_line(control.store, label, given.state)
     return jobs_in_order(control.store, find(control.store, [label]))

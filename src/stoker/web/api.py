@@ -32,7 +32,6 @@ from stoker.app.views.timeline import read_timeline
 from stoker.app.views.usage import read_usage
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
-from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
 from stoker.features import load
 from stoker.store.logs import blocks_of
@@ -131,9 +130,8 @@ class Api:
         self._simulated = service.simulated
 
     def session(self, _request: Request) -> Response:
-        one = self._service
-        host, user = text_for_json(host_name()), text_for_json(one.user)
-        return answer(Session(SESSION, host, user, __version__, one.simulated, one.readonly))
+        service = self._service
+        return answer(Session(SESSION, host_name(), service.user, __version__, service.simulated, service.readonly))
 
     def status(self, _request: Request) -> Response:
         with self._service.known() as knowledge:
@@ -240,7 +238,7 @@ def _label(request: Request) -> str:
     if tasks := re.fullmatch(_TASKS, text):
         return f"{tasks[1]}.{tasks[2]}"
     if not re.fullmatch(_LABEL, text):
-        raise NoSuchJob(f"{printable(text[:40])!r} is not the label of a job", "list jobs with /api/v1/jobs")
+        raise NoSuchJob(f"{text[:40]!r} is not the label of a job", "list jobs with /api/v1/jobs")
     return str(text)
 
 
@@ -264,7 +262,7 @@ def _hours(request: Request) -> float:
     with contextlib.suppress(ValueError):
         if 0 < (hours := float(text)) <= 24 * 366:
             return hours
-    raise UsageError(f"hours={printable(text[:40])} is not a number of hours", "give hours=2, for example")
+    raise UsageError(f"hours={text[:40]} is not a number of hours", "give hours=2, for example")
 
 
 def _moment(request: Request, name: str) -> float | None:

@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
 from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
 from stoker.app.views import feed as changes
 from stoker.app.views.feed import Changes
 from stoker.core.errors import StokerError
+from stoker.core.text import to_json
 from stoker.store.paths import Paths
 from stoker.web.answers import error_body
 
@@ -148,7 +148,7 @@ def _lasting(one: Changes) -> Changes:
 
 
 def event(name: str, value: object) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(value).decode(), event=name, sep="\n")
+    return ServerSentEvent(to_json(value).decode(), event=name, sep="\n")
 
 
 HELLO = event("hello", {})

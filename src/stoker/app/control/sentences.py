@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
 from stoker.core.outcomes import Result
-from stoker.core.text import text_for_json
 
 SCHEMA = "stoker.change/1"
 OVER: Collection[str] = get_args(Result)
@@ -126,4 +125,4 @@ def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -
     was, now, shown = word(before), word(after), id_text(before)
     sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
     said = sentence.text.format(id=shown, was=was, now=now, **details)
-    return ChangeResult(before.id, shown, text_for_json(before.name), was, now, sentence.refused, said)
+    return ChangeResult(before.id, shown, before.name, was, now, sentence.refused, said)

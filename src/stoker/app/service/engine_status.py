@@ -14,7 +14,6 @@ from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import exactly
 from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
-from stoker.core.text import text_for_json
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of, version_of, wake
 from stoker.store.paths import Paths, write_problem
@@ -85,8 +84,8 @@ def engine_status(paths: Paths) -> EngineStatus:
         active=load.active if load else 0,
         waiting=load.open - load.active - blocked if load else 0,
         parked=blocked,
-        state=text_for_json(str(paths.state)),
-        log=text_for_json(str(paths.log)),
+        state=str(paths.state),
+        log=str(paths.log),
         not_in_force=_not_in_force(alive),
     )
 
@@ -165,10 +164,8 @@ def _written(path: Path) -> int:
 def _devices(view: PublishedStatus) -> list[EngineDevice]:
     problems = {device_id: reading.problem for device_id, reading in view.readings.items()}
     return [
-        EngineDevice(
-            text_for_json(each.label), text_for_json(each.id), each.model, each.memory, problems.get(each.id) or ""
-        )
-        for each in view.devices
+        EngineDevice(device.label, device.id, device.model, device.memory, problems.get(device.id) or "")
+        for device in view.devices
     ]
 
 

@@ -17,7 +17,7 @@ from stoker.core.job import Ended, id_text
 from stoker.core.launch import INHERIT, shown_command
 from stoker.core.outcomes import FAILURES, Result
 from stoker.core.selectors import tasks_text
-from stoker.core.text import text_for_json, title_text
+from stoker.core.text import title_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
@@ -179,14 +179,14 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
     return PastLine(
         id=job.id,
         label=id_text(job),
-        name=text_for_json(job.name),
+        name=job.name,
         state=ended.result,
         exit_code=None if ended.signal else ended.code,
         signal=ended.signal or None,
-        note=text_for_json(_note(ended, last)),
-        group=text_for_json(spec.group),
+        note=_note(ended, last),
+        group=spec.group,
         gpus=spec.resources.gpus,
-        devices=[text_for_json(devices[one].label if one in devices else one) for one in had],
+        devices=[devices[one].label if one in devices else one for one in had],
         vram_bytes=spec.resources.memory,
         submitted=exactly(job.submitted),
         started=moment(started),
@@ -196,16 +196,16 @@ def past_line(past: Past, store: Reader, devices: Mapping[str, Device]) -> PastL
         gpu_hours=round(past.gpu_seconds / 3600, 6),
         attempts=job.run,
         peak_memory_bytes=last.peak_memory or None if last else None,
-        directory=text_for_json(spec.cwd),
-        commit=text_for_json(spec.commit),
-        tags={text_for_json(name): text_for_json(value) for name, value in spec.tags},
-        log=text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
-        command=text_for_json(shown_command(job).text),
+        directory=spec.cwd,
+        commit=spec.commit,
+        tags=dict(spec.tags),
+        log=last.log if last and last.log and last.log != INHERIT else None,
+        command=shown_command(job).text,
         vram_mode=mode_of(spec.resources),
         reserved_bytes=_reserved(past, store, devices),
         peak_vram_bytes=past.peak or None,
         utilisation_percent=past.utilisation,
-        title=text_for_json(title_text(job)),
+        title=title_text(job),
     )
 
 

@@ -10,7 +10,7 @@ from stoker.app.views.model import FailedJob, InterruptedRun
 from stoker.core.job import Ended, id_text
 from stoker.core.outcomes import FAILURES
 from stoker.core.selectors import number_ranges
-from stoker.core.text import outcome, text_for_json, title_text
+from stoker.core.text import outcome, title_text
 from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.queries import Period
@@ -29,7 +29,7 @@ def interrupted_runs(knowledge: Knowledge) -> list[InterruptedRun]:
 def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
     """Several runs may have left jobs without an owner, each in a batch of its own."""
     for batch, submitted, ids in queries.queued_by_batch(knowledge.store, engine):
-        label = text_for_json(knowledge.store.batch_label(batch)) or "a run"
+        label = knowledge.store.batch_label(batch) or "a run"
         listed = ranges_text(ids)
         commands = f"stoker resume {listed}", f"stoker cancel {listed}"
         yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
@@ -57,7 +57,7 @@ def recent_failures(knowledge: Knowledge) -> list[FailedJob]:
         FailedJob(
             job.id,
             id_text(job),
-            text_for_json(title_text(job)),
+            title_text(job),
             job.state.result,
             outcome(job.state),
             exactly(job.state.at),

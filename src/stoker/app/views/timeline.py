@@ -21,7 +21,7 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of
 from stoker.core.outcomes import JobWord
 from stoker.core.spec import Resources, amount_on
-from stoker.core.text import text_for_json, title_text
+from stoker.core.text import title_text
 from stoker.store import queries
 from stoker.store.filters import groups_in_order
 from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs
@@ -148,7 +148,7 @@ def timeline_of(
     return Timeline(
         schema=SCHEMA,
         at=exactly(now),
-        host=text_for_json(host_name()),
+        host=host_name(),
         simulated=knowledge.simulated,
         engine_running=knowledge.statuses.lives,
         since=exactly(since),
@@ -171,7 +171,7 @@ def colour_key(timeline: Timeline, bar: Bar) -> str:
 def _colours(knowledge: Knowledge, lanes: Sequence[Lane]) -> dict[str, int]:
     bars = sorted((bar for lane in lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: (bar.start, bar.job))
     if any(bar.group for bar in bars):
-        return colours_of(map(text_for_json, groups_in_order(knowledge.store)))
+        return colours_of(groups_in_order(knowledge.store))
     return colours_of(bar.title for bar in bars)
 
 
@@ -243,9 +243,9 @@ def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], knowledge: Knowledge
         bars = past.get(device_id, [])
         stacked = stack([*bars, *future.get(device_id, [])])
         yield Lane(
-            id=text_for_json(device_id),
-            label=text_for_json(device.label if device else device_id),
-            model=text_for_json(device.model) if device else "",
+            id=device_id,
+            label=device.label if device else device_id,
+            model=device.model if device else "",
             memory_bytes=device.memory if device else None,
             bars=stacked[: len(bars)],
             forecast=stacked[len(bars) :],
@@ -272,8 +272,8 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, knowledge
     bar = Bar(
         job=ran.job.id,
         label=id_text(ran.job),
-        title=text_for_json(title_text(ran.job)),
-        group=text_for_json(ran.job.spec.group),
+        title=title_text(ran.job),
+        group=ran.job.spec.group,
         attempt=ran.attempt.number,
         state=result_of_attempt(ran),
         start=exactly(ran.started),
@@ -292,8 +292,8 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
     bar = Bar(
         job=coming.job.id,
         label=id_text(coming.job),
-        title=text_for_json(title_text(coming.job)),
-        group=text_for_json(coming.job.spec.group),
+        title=title_text(coming.job),
+        group=coming.job.spec.group,
         attempt=coming.job.attempts + 1,
         state="queued",
         start=exactly(coming.start),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Sequence
 
@@ -17,11 +16,11 @@ from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_status
 from stoker.app.views.model import Status
 from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
@@ -69,7 +68,7 @@ def command(
         return _watch(ids, by, chosen, screen)
     paths = paths_here(screen.sim)
     for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
-        print(f"stoker: {printable(notice)}", file=sys.stderr)
+        say(notice)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
@@ -127,9 +126,7 @@ def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *,
         width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
         if not status.jobs and not screen.sim and (count := _open_jobs(paths.other)):
-            print(
-                f"stoker: {count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim", file=sys.stderr
-            )
+            say(f"{count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim")
 
 
 def _open_jobs(paths: Paths) -> int:
@@ -154,11 +151,11 @@ def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
         return
     write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
-        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
+        say(f"{hidden} more waiting (stoker status{screen.typed} -a)")
     if READ_ONLY in status.notes:
-        print(f"stoker: {READ_ONLY}", file=sys.stderr)
+        say(READ_ONLY)
     if status.engine.silence:
-        print(f"stoker: {status.engine.silence}", file=sys.stderr)
+        say(status.engine.silence)
 
 
 def _show_jobs(

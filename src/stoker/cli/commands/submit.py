@@ -28,7 +28,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
-from stoker.core.text import on_one_line, printable, shortened, text_for_json
+from stoker.core.text import on_one_line, printable, shortened
 from stoker.store.engine_lock import QUEUE, version_notice
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
@@ -102,14 +102,14 @@ def _title(one: Entered) -> str:
 def _jobs(one: Entered) -> Iterator[SubmittedJob]:
     if one.part.array:
         first = one.part.jobs[0]
-        command, name = text_for_json(first.command.text), text_for_json(first.name)
+        command, name = first.command.text, first.name
         yield SubmittedJob(one.ids[0], one.part.array, len(one.ids), name, command, None)
         return
     user = current_user()
     for job_id, new in zip(one.ids, one.part.jobs, strict=True):
         job = Job(job_id, 0, new.command, new.spec, Waiting(0.0), 0.0, new.name)
-        log = text_for_json(output_paths(job, user)[0])
-        yield SubmittedJob(job_id, None, 1, text_for_json(new.name), text_for_json(new.command.text), log)
+        log = output_paths(job, user)[0]
+        yield SubmittedJob(job_id, None, 1, new.name, new.command.text, log)
 
 
 NOT_SERVED = 3

@@ -12,7 +12,9 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.app.jobs.config import SYSTEM_FILE, Config, Row, user_file
 from stoker.app.service.engine_status import EngineDevice, EngineStatus
-from stoker.core.text import printable, text_for_json
+from stoker.cli.console import print_line, tell
+from stoker.cli.output_options import write_plain
+from stoker.cli.screens.plain import tab_line
 from stoker.core.units import count_text, duration_text, size_text
 
 
@@ -26,25 +28,25 @@ class ConfigShown(Struct, frozen=True):
 
 
 def config_shown(config: Config) -> ConfigShown:
-    rows = [Row(*map(text_for_json, (row.key, row.value, row.origin))) for row in config.origins()]
-    return ConfigShown("stoker.engine-config/1", [text_for_json(str(path)) for path in config.files], rows)
+    return ConfigShown("stoker.engine-config/1", [str(path) for path in config.files], config.origins())
 
 
 def print_config(config: Config) -> None:
     """A table on a terminal; for programs, columns between tabs."""
-    rows = [(printable(row.key), printable(row.value), printable(row.origin)) for row in config.origins()]
+    rows = [(row.key, row.value, row.origin) for row in config.origins()]
     if not sys.stdout.isatty():
-        print("\n".join("\t".join(row) for row in [("KEY", "VALUE", "ORIGIN"), *rows]))
+        write_plain(tab_line(row) for row in [("KEY", "VALUE", "ORIGIN"), *rows])
         return
     key, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, text, origin in rows:
-        print(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
-    print(f"\nput your settings in {printable(str(user_file(os.environ) or SYSTEM_FILE))}", file=sys.stderr)
+        print_line(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
+    tell("")
+    tell(f"put your settings in {user_file(os.environ) or SYSTEM_FILE}")
 
 
 def print_status(found: EngineStatus) -> None:
     for name, value in _status_lines(found):
-        print(f"{name + ':':10}{printable(value)}")
+        print_line(f"{name + ':':10}{value}")
 
 
 def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:

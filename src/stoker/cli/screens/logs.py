@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from stoker.app.control.requests import Control, warn
+from stoker.app.control.requests import Control
 from stoker.app.service.watch import WHY_DELAY, Watch, why_waits
 from stoker.app.views.log import streams_of
+from stoker.cli.console import say
 from stoker.core.job import Active, Ended, Job, id_text
-from stoker.core.text import printable
+from stoker.core.text import to_json
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
@@ -175,7 +175,7 @@ class JsonLines:
     def _write(self, source: Source, line: bytes) -> None:
         text = line.decode(errors="backslashreplace")
         value = LogLine(SCHEMA, self._id, self._shown, source.run, source.stream, text)
-        sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+        sys.stdout.buffer.write(to_json(value) + b"\n")
 
 
 class Prefixed:
@@ -293,7 +293,7 @@ class Follower:
     def _say(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            warn(printable(text))
+            say(text)
 
 
 MOST_FOLLOWED = 1000
@@ -302,7 +302,7 @@ MOST_FOLLOWED = 1000
 
 def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
     """Show the output of all jobs until they are over, and return the jobs."""
-    watch = Watch(control, [one.id for one in followers])
+    watch = Watch(control, [follower.id for follower in followers], say)
     ended: dict[int, Job] = {}
     while len(ended) < len(followers):
         watch.look()

@@ -14,7 +14,6 @@ from textual.widgets import Input
 
 from stoker.cli.screens.text import Line, Span, cells, clip, fitting
 from stoker.cli.top.widgets import Lines, right_aligned
-from stoker.core.text import printable
 
 Tab = Literal["jobs", "timeline", "history"]
 TABS: tuple[Tab, ...] = ("jobs", "timeline", "history")
@@ -123,7 +122,7 @@ class Footer(Container):
 
     def say(self, text: str) -> None:
         """Show a message for some seconds."""
-        self._message, self._message_until = printable(text), time.monotonic() + MESSAGE_SECONDS
+        self._message, self._message_until = text, time.monotonic() + MESSAGE_SECONDS
         self.show_keys(self._tab)
 
     def remove_old_message(self) -> None:

@@ -19,7 +19,6 @@ from stoker.cli.screens.job_table import ACTIVE, LOOKS, gpu_cell, left_cell, mem
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
 from stoker.cli.top.widgets import strip_of
-from stoker.core.text import printable
 from stoker.core.units import count_text, watch_text
 
 LEAST_NAME = 16
@@ -278,7 +277,7 @@ def _left_or_start(job: JobLine, now: float) -> str:
 
 def _name(job: JobLine) -> Line:
     tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    why = f"  {tasks}{printable(job.why)}" if job.why or tasks else ""
+    why = f"  {tasks}{job.why}" if job.why or tasks else ""
     return Span(one_line(job.title or job.name or job.command)), *((Span(why, "faint"),) if why else ())
 
 
@@ -314,6 +313,6 @@ def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
 
 def _past_name(job: PastLine) -> Line:
     counts = f"{results_text(job.counts)}: " if job.counts else ""
-    note = f"  {printable(job.note)}" if job.note else ""
+    note = f"  {job.note}" if job.note else ""
     name = Span(counts + one_line(job.title or job.name or job.command))
     return name, *((Span(note, LOOKS.get(job.state, "faint")),) if note else ())

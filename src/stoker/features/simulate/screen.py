@@ -48,7 +48,7 @@ def text_lines(report: Report, width: int) -> list[Line]:
     """A heading, a table, and a plot."""
     found = report.figures
     load = "all at once" if found.offered_load is None else f"offered load {found.offered_load:.2f}"
-    heading = f"{count_text(found.jobs, 'job')} of {printable(Path(found.trace).name)} on {found.gpus} · {load}"
+    heading = f"{count_text(found.jobs, 'job')} of {Path(found.trace).name} on {found.gpus} · {load}"
     lines = [(Span(heading, "heading"),), *_table(found.policies, width), EMPTY, *_plot(report, width)]
     summary = [EMPTY, *((Span(line),) for line in wrap(printable(found.summary), width - 1))] if found.summary else []
     return [clipped(line, width) for line in [*lines, *summary]]

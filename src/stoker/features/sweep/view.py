@@ -17,7 +17,6 @@ from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.outcomes import GOOD_RESULTS
-from stoker.core.text import text_for_json
 from stoker.features.sweep.model.importance import METHOD, importance_of, pareto, saved_seconds
 from stoker.features.sweep.model.objective import Curve, Objective, parse_objectives, score
 from stoker.features.sweep.model.record import REPEAT
@@ -199,11 +198,11 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         host=host_name(),
         simulated=simulated,
         id=stored.id,
-        name=text_for_json(sweep.name),
+        name=sweep.name,
         state=_state(stored, trials, adviser),
         method=sweep.method,
         space=[parameter_text(one) for one in sweep.space.parameters],
-        command=text_for_json(sweep.command.text),
+        command=sweep.command.text,
         objectives=[ObjectiveView(one.name, one.goal, one.source_text) for one in objectives],
         pruners=list(sweep.pruners),
         created=exactly(stored.created),
@@ -217,9 +216,9 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         gpu_hours_full_trial=round(median(full), 6) if full else None,
         adviser=stored.adviser,
         adviser_state="" if adviser is None else _WORDS.get(state_word(adviser), state_word(adviser)),
-        adviser_message="" if adviser is None else text_for_json(failure_text(reader, adviser)),
+        adviser_message="" if adviser is None else failure_text(reader, adviser),
         study=str(path) if (path := paths.study(stored.id)).exists() else None,
-        notices=sorted({text_for_json(one.notice) for one in results.values() if one.notice}),
+        notices=sorted({one.notice for one in results.values() if one.notice}),
         trials=trials,
     )
     name = objectives[0].name if objectives else ""
@@ -290,7 +289,7 @@ def _trial(
         ended=moment(row.ended),
         seconds=None if seconds is None else round(seconds, 3),
         gpu_hours=round(((spent.gpu_seconds if spent else 0.0) + lately) / 3600, 6),
-        message=text_for_json(current.message) if current else "",
+        message=current.message if current else "",
     )
 
 
@@ -323,7 +322,7 @@ def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
     best = _best(reader, stored, rows, objectives) if len(objectives) == 1 else None
     return SweepLine(
         id=stored.id,
-        name=text_for_json(sweep.name),
+        name=sweep.name,
         state=state,
         method=sweep.method,
         total=sweep.trials,

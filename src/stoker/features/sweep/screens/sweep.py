@@ -46,7 +46,7 @@ def number_text(value: object) -> str:
 
 def params_text(params: dict[str, Scalar], names: Sequence[str] | None = None) -> str:
     shown = params if names is None else {name: params[name] for name in names if name in params}
-    return " ".join(f"{printable(name)}={number_text(value)}" for name, value in shown.items())
+    return " ".join(f"{name}={number_text(value)}" for name, value in shown.items())
 
 
 def counts_text(counts: dict[str, int]) -> str:
@@ -57,13 +57,13 @@ def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
     """The state of a sweep, its best points, and what runs."""
     parts = [
         f"sweep {view.id}",
-        printable(view.name),
+        view.name,
         view.method,
         view.state,
         f"{_over(view)} of {count_text(view.total, 'trial')} over",
     ]
     lines = [heading(parts, width, simulated=view.simulated)]
-    lines += [(Span(f"  {printable(text)}", "faint"),) for text in (*view.space, view.command)]
+    lines += [(Span(f"  {text}", "faint"),) for text in (*view.space, view.command)]
     lines += [(Span(f"  {text}"),) for text in _facts(view)]
     best = view.best[:SHOWN_BEST]
     if best:
@@ -84,20 +84,20 @@ def _facts(view: SweepView) -> Iterator[str]:
     if view.counts:
         yield counts_text(view.counts)
     for one in view.objectives:
-        yield f"{printable(one.name)} ({one.goal}), from {printable(one.source)}"
+        yield f"{one.name} ({one.goal}), from {one.source}"
     if view.pruners:
-        yield f"stops early: {', '.join(map(printable, view.pruners))}"
+        yield f"stops early: {', '.join(view.pruners)}"
     if view.importance:
-        shares = " · ".join(f"{printable(name)} {share:.0%}" for name, share in view.importance.items())
+        shares = " · ".join(f"{name} {share:.0%}" for name, share in view.importance.items())
         yield f"importance: {shares} ({view.importance_method})"
     if view.gpu_hours:
         yield _gpu_time(view)
     if view.adviser is not None and view.adviser_state not in ("done", "running"):
         why = f": {view.adviser_message}" if view.adviser_message else ""
-        yield f"its adviser (job {view.adviser}): {view.adviser_state}{printable(why)}"
+        yield f"its adviser (job {view.adviser}): {view.adviser_state}{why}"
     if view.state in ("interrupted", "stopped"):
         yield f"to go on: stoker sweep extend {view.id} 10"
-    yield from (f"note: {printable(notice)}" for notice in view.notices)
+    yield from (f"note: {notice}" for notice in view.notices)
 
 
 def _gpu_time(view: SweepView) -> str:
@@ -120,9 +120,7 @@ def best_lines(best: Sequence[BestView], view: SweepView, width: int) -> list[Li
         Column("BEST" if len(view.objectives) == 1 else "NOT BEATEN", [Span(_trials(one), "id") for one in best], 9),
         Column("JOB", [Span(",".join(map(str, one.jobs))) for one in best], 5),
         *(
-            Column(
-                printable(each.name).upper(), [Span(number_text(one.values[each.name])) for one in best], 8, right=True
-            )
+            Column(each.name.upper(), [Span(number_text(one.values[each.name])) for one in best], 8, right=True)
             for each in view.objectives
         ),
     ]
@@ -146,7 +144,7 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
         column("JOB", lambda one: str(one.job), 5),
         Column("STATE", [Span(one.state, LOOKS.get(one.state, "")) for one in trials], 9),
         *(
-            column(printable(each.name).upper(), lambda one, name=each.name: number_text(one.values.get(name)), 8)  # type: ignore[misc]
+            column(each.name.upper(), lambda one, name=each.name: number_text(one.values.get(name)), 8)  # type: ignore[misc]
             for each in view.objectives
         ),
         column("STEP", lambda one: number_text(one.step), 3),
@@ -158,7 +156,7 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
 
 def _message(trial: TrialView) -> Line:
     look = LOOKS.get(trial.state, "")
-    return (Span(f"  {printable(trial.message)}", look),) if trial.message else ()
+    return (Span(f"  {trial.message}", look),) if trial.message else ()
 
 
 def render_table(view: SweepView, trials: Sequence[TrialView], width: int) -> list[Line]:
@@ -176,7 +174,7 @@ def render_list(sweeps: Sequence[SweepLine], width: int) -> list[Line]:
         Column("STATE", [Span(one.state) for one in sweeps], 8),
         Column("METHOD", [Span(one.method) for one in sweeps], 5),
         Column("TRIALS", [Span(str(one.total)) for one in sweeps], 7, right=True),
-        Column("NAME", [Span(printable(one.name)) for one in sweeps], 4),
+        Column("NAME", [Span(one.name) for one in sweeps], 4),
     ]
     lines = table_lines(columns, "", [(Span(counts_text(one.counts)),) for one in sweeps], width, 20)
     return [clipped(line, width) for line in lines]

@@ -6,7 +6,7 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help web schema reference demo test check style types page-tests rewritten faults format bench picture clean
+.PHONY: help hooks web schema reference demo test check style types page-tests rewritten faults format bench picture clean
 PAGE := src/stoker/web/page/index.html
 # Python keeps what it has compiled; else each worker of pytest rewrites all tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -18,8 +18,9 @@ help:
 	@echo "make faults  inject faults for ten minutes: kills, full disks, failing system calls, damaged files and more"
 	@echo "make web     build the page of stoker web (needs node 20.19 or newer, or fetches it)"
 	@echo "make format  format the code and fix imports (ruff)"
+	@echo "make hooks   let git check format and lint of the files that you commit"
 	@echo "make bench   measure Stoker side by side with other programs"
-	@echo "make schema  write docs/schema from the code"
+	@echo "make schema  write docs/schema and the types of the page from the code"
 	@echo "make reference  write docs/reference.md from the code"
 	@echo "make picture  draw the pictures of the documents from real runs (about 6 minutes)"
 	@echo "make clean   remove .venv and all build products"
@@ -99,6 +100,9 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+hooks: $(STAMP)
+	git config core.hooksPath .githooks
+
 BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes top samples web
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
@@ -106,6 +110,7 @@ bench: $(STAMP)
 
 schema: $(STAMP)
 	$(BIN)/python docs/make_schema.py
+	$(BIN)/python docs/make_types.py
 
 reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py

@@ -39,8 +39,8 @@ def test_it_shows_the_engine_and_its_site(world: EngineAtFakeSite, tmp_path: Pat
     world.site.shown = SiteStatus(
         world.site.shown.snapshot, [lease], [(wants, Crowded(1, 0))], job, {7: Live(1, 2, 3)}, "no driver"
     )
-    StatusWriter(tmp_path / "x.view").write(world.engine)
-    view = read(tmp_path / "x.view")
+    StatusWriter(tmp_path / "x.status").write(world.engine)
+    view = read(tmp_path / "x.status")
     assert (view.engine, view.waiting, view.blocked, view.reserved, view.trouble) == ("test", 1, 0, job, "no driver")
     assert (view.waits, view.leases, view.uses) == ((Wait(wants, Crowded(1, 0)),), (lease,), {7: Live(1, 2, 3)})
     assert [device.label for device in view.devices] == ["0"]
@@ -48,7 +48,7 @@ def test_it_shows_the_engine_and_its_site(world: EngineAtFakeSite, tmp_path: Pat
 
 def test_it_is_written_once_per_interval(world: EngineAtFakeSite, tmp_path: Path) -> None:
     """Unless a front end asks; the start of the engine stays."""
-    path = tmp_path / "x.view"
+    path = tmp_path / "x.status"
     writer = StatusWriter(path)
     writer.write(world.engine)
     first = read(path)
@@ -62,7 +62,7 @@ def test_it_is_written_once_per_interval(world: EngineAtFakeSite, tmp_path: Path
 
 def test_a_forecast_is_made_less_often(world: EngineAtFakeSite, tmp_path: Path) -> None:
     """It costs many plans."""
-    writer = StatusWriter(tmp_path / "x.view")
+    writer = StatusWriter(tmp_path / "x.status")
     for _ in range(5):
         writer.write(world.engine)
         world.clock.pass_seconds(INTERVAL)
@@ -75,7 +75,7 @@ def test_a_forecast_is_made_less_often(world: EngineAtFakeSite, tmp_path: Path) 
 @pytest.mark.parametrize("stays", [True, False])
 def test_it_may_stay(world: EngineAtFakeSite, tmp_path: Path, stays: bool) -> None:
     """That of a foreground run goes with it; that of the queue tells which devices there are."""
-    path = tmp_path / "x.view"
+    path = tmp_path / "x.status"
     writer = StatusWriter(path, stays=stays)
     writer.write(world.engine)
     writer.close()
@@ -84,4 +84,4 @@ def test_it_may_stay(world: EngineAtFakeSite, tmp_path: Path, stays: bool) -> No
 
 def test_a_directory_that_is_gone_is_no_error(world: EngineAtFakeSite, tmp_path: Path) -> None:
     """Jobs go on."""
-    StatusWriter(tmp_path / "gone/x.view").write(world.engine)
+    StatusWriter(tmp_path / "gone/x.status").write(world.engine)

@@ -35,7 +35,7 @@ notes = st.text(st.characters(), max_size=NOTE_LIMIT)
 """Any characters, also halves of surrogate pairs, as undecodable names have them."""
 records = st.one_of(
     st.builds(AttemptStarted, keys, moments),
-    st.builds(Born, keys, numbers, numbers, st.integers(0, 2**63 - 1), st.uuids().map(str), numbers),
+    st.builds(Born, keys, numbers, numbers, st.integers(0, 2**63 - 1), st.uuids().map(str)),
     st.builds(AttemptReturned, keys, moments, st.just(0), st.just("")),
     st.builds(AttemptReturned, keys, moments, st.integers(1, 4095), notes),
     st.builds(AttemptExited, keys, moments, bytes_, bytes_, words, st.integers(0, 2**62), notes),

@@ -107,7 +107,7 @@ def test_attempts_of_an_allocation_end_with_its_engine(tmp_path: Path, paused: b
     with engine_process(TIED_ENGINE, tmp_path, line) as engine:
         worker = line_from(engine.stdout).strip()
         daemon = psutil.Process(wait_pid(tmp_path / "daemon"))
-        [process] = holders(tmp_path / "keepers" / worker / "lock")
+        [process] = holders(tmp_path / "workers" / worker / "lock")
         if paused:
             process.suspend()
         engine.kill()

@@ -54,7 +54,7 @@ class TestSurroundings:
         worker = works.begin("env", "-0", variables=variables, extra={"A": "2"})
         works.wait_over()
         seen = dict(line.split("=", 1) for line in os.fsdecode(works.log().read_bytes()).split("\0") if line)
-        assert seen == {**variables, "A": "2", "STOKER_KEEPER": worker}
+        assert seen == {**variables, "A": "2", "STOKER_WORKER": worker}
 
     def test_names_that_are_no_text(self, works: Yard) -> None:
         """Words, directories and logs may be any bytes that the kernel allows."""

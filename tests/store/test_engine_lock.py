@@ -25,7 +25,6 @@ from stoker.store.engine_lock import (
     process_of,
     signal_engine,
     sweep_engine,
-    version_notice,
     version_of,
     wake,
 )
@@ -77,18 +76,7 @@ def test_a_lock_left_by_a_dead_engine_is_taken_again(paths: Paths) -> None:
     paths.engines.mkdir()
     lock_path(paths, QUEUE).write_text("1\n9.9.9\n")
     assert process_of(paths, QUEUE) is None
-    assert version_notice(paths) == ""
     EngineLock(paths, QUEUE).close()
-
-
-def test_another_version_gives_a_notice(paths: Paths) -> None:
-    """A notice of one line says what to type; the same version gives none."""
-    engine_lock = EngineLock(paths, QUEUE)
-    assert version_notice(paths) == ""
-    lock_path(paths, QUEUE).write_text(f"{os.getpid()}\n0.0.7\n")
-    assert version_notice(paths).startswith("the engine runs 0.0.7")
-    assert "stoker engine restart (jobs continue)" in version_notice(paths)
-    engine_lock.close()
 
 
 def test_an_unreadable_lock_has_no_process_and_version(paths: Paths) -> None:
@@ -130,7 +118,7 @@ def test_wake_ups_are_received_once(paths: Paths) -> None:
 def test_files_of_a_dead_engine_are_removed(paths: Paths) -> None:
     """Lock, FIFO and status file are removed."""
     paths.engines.mkdir()
-    for path in (lock_path(paths, "x"), paths.engines / "x.bell", paths.status_file("x")):
+    for path in (lock_path(paths, "x"), paths.engines / "x.wake", paths.status_file("x")):
         path.touch()
     sweep_engine(paths, "x")
     assert list(paths.engines.iterdir()) == []
@@ -167,10 +155,10 @@ def test_an_engine_whose_lock_was_replaced_leaves_the_other_alone(paths: Paths) 
     first, wake_fifo = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
     paths.engines.rename(paths.state / "elsewhere")
     assert not first.in_place
-    second, other_bell = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
+    second, other_fifo = EngineLock(paths, QUEUE), WakeFifo(paths, QUEUE)
     wake_fifo.close()
     first.close()
     assert second.in_place
     assert wake(paths, QUEUE)
-    other_bell.close()
+    other_fifo.close()
     second.close()

@@ -126,10 +126,10 @@ class TestOrphans:
 def test_all_files_of_a_dead_engine_are_removed(paths: Paths, store: Store) -> None:
     """FIFO, status file and unfinished files are removed with the lock; those of other engines stay."""
     paths.engines.mkdir()
-    for name in ("1-dead.lock", "1-dead.bell", "1-dead.view", "1-dead.view.new", "1-deadly.view"):
+    for name in ("1-dead.lock", "1-dead.wake", "1-dead.status", "1-dead.status.new", "1-deadly.status"):
         (paths.engines / name).touch()
     sweep_locks(paths, store)
-    assert [path.name for path in paths.engines.iterdir()] == ["1-deadly.view"]
+    assert [path.name for path in paths.engines.iterdir()] == ["1-deadly.status"]
 
 
 def test_old_unfinished_files_are_removed(paths: Paths, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""A queue of an older version is migrated without loss."""
+"""A queue that an earlier version stored is migrated without loss."""
 
 from __future__ import annotations
 
@@ -9,25 +9,38 @@ from pathlib import Path
 
 import pytest
 
+from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Edited, Ended, Exited, Job, Running, Waiting
 from stoker.core.requests import Edit
 from stoker.core.spec import NewJob, Resources
 from stoker.sites.machine.ref import WorkerRef, read_ref
 from stoker.store.samples import Sample, samples_between
-from stoker.store.schema import VERSION, SubmitKey
+from stoker.store.schema import MIGRATIONS, VERSION, SubmitKey
 from stoker.store.writer import Store
 
 DATA = Path(__file__).parents[1] / "data"
-OLDER = sorted(DATA.glob("queue-*.sql"))
+STORED = sorted(DATA.glob("queue-*.sql"))
+NEXT = """
+ALTER TABLE jobs ADD COLUMN made_up INTEGER NOT NULL DEFAULT 7;
+CREATE TABLE notes (job INTEGER PRIMARY KEY, note TEXT NOT NULL) STRICT;
+INSERT INTO notes SELECT id, name FROM jobs;
+"""
+"""A made-up next version."""
 
 
-@pytest.fixture(params=OLDER, ids=lambda path: path.stem)
-def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """A queue as a released version left it, opened by this one."""
+@pytest.fixture(params=STORED, ids=lambda path: path.stem)
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A queue as a version left it."""
     path = tmp_path / "queue.db"
     with closing(sqlite3.connect(path)) as database:
         database.executescript(request.param.read_text())
-    with closing(Store(path)) as store:
+    return path
+
+
+@pytest.fixture(params=[MIGRATIONS, (*MIGRATIONS, NEXT)], ids=["this", "next"])
+def queue(request: pytest.FixtureRequest, stored: Path) -> Iterator[Store]:
+    """The stored queue, opened by this version and by a made-up next one."""
+    with closing(Store(stored, migrations=request.param)) as store:
         yield store
 
 
@@ -38,9 +51,41 @@ def one(queue: Store, number: int) -> Job:
     return job
 
 
-def test_every_older_version_is_tried() -> None:
-    """There is a queue file of each older schema version."""
-    assert [path.stem for path in OLDER] == [f"queue-{number}" for number in range(1, VERSION)]
+def test_every_version_is_tried() -> None:
+    """There is a stored queue of each schema version."""
+    assert [path.stem for path in STORED] == [f"queue-{number}" for number in range(1, VERSION + 1)]
+
+
+def test_a_new_queue_has_the_tables_of_a_stored_one(tmp_path: Path, stored: Path) -> None:
+    """So a version's statements do not change once a queue of it is stored."""
+    Store(tmp_path / "new.db").close()
+    Store(stored).close()
+    made, found = (_tables(path) for path in (tmp_path / "new.db", stored))
+    assert made == found
+
+
+def _tables(path: Path) -> set[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as database:
+        return set(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+
+
+def test_the_next_version_migrates_once(stored: Path) -> None:
+    """A second open changes nothing, and this version refuses the queue from then on."""
+    for _ in range(2):
+        with closing(Store(stored, migrations=(*MIGRATIONS, NEXT))) as store:
+            assert store.rows("SELECT DISTINCT made_up FROM jobs") == [(7,)]
+            assert store.rows("SELECT job FROM notes WHERE note = 'vit'") == [(1,)]
+    with pytest.raises(StokerError, match="newer Stoker"):
+        Store(stored)
+
+
+def test_a_migration_that_fails_changes_nothing(stored: Path) -> None:
+    """All statements are one transaction, so that this version can open the queue again."""
+    with pytest.raises(StokerError):
+        Store(stored, migrations=(*MIGRATIONS, f"{NEXT}INSERT INTO missing VALUES (1);\n"))
+    with closing(Store(stored)) as store:
+        assert store.rows("SELECT count(*) FROM sqlite_master WHERE name = 'notes'") == [(0,)]
+        assert one(store, 1).name == "vit"
 
 
 def test_jobs_are_as_they_were(queue: Store) -> None:
@@ -62,7 +107,7 @@ def test_attempts_events_and_environment_are_there(queue: Store) -> None:
 
 
 def test_open_jobs_are_open(queue: Store) -> None:
-    """The indexes of this version find the open jobs of an older one."""
+    """The indexes find the open jobs."""
     assert [job.id for job in queue.open_jobs("4711-deadbeef", 0, 10)] == [2, 3, 4]
     assert [job.id for job in queue.active_jobs("4711-deadbeef")] == [3]
 
@@ -73,49 +118,34 @@ def test_ids_continue(queue: Store) -> None:
     assert queue.add_jobs(1, "queue", [NewJob(job.command, job.spec)], 2000.0) == range(6, 7)
 
 
-@pytest.fixture
-def third(tmp_path: Path) -> Iterator[Store]:
-    """A queue of schema 3, whose columns and keys had other names."""
-    path = tmp_path / "queue.db"
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript((DATA / "queue-3.sql").read_text())
-    with closing(Store(path)) as store:
-        yield store
-
-
-def test_a_running_job_keeps_its_worker_and_its_lease(third: Store) -> None:
-    """An engine of this version can adopt what an engine of schema 3 started."""
-    job = one(third, 3)
+def test_a_running_job_keeps_its_worker_and_its_lease(queue: Store) -> None:
+    """An engine of the next version can adopt what this one started."""
+    job = one(queue, 3)
     assert isinstance(job.state, Running)
     assert read_ref(job.state.ref) == WorkerRef("4711-deadbeef-2", "4711-0af3", 12)
     assert job.state.resources == Resources(memory=6 << 30)
     assert (job.shared_failures, job.floor) == (1, 7 << 30)
-    assert third.slots() == {"4711-deadbeef-2"}
+    assert queue.slots() == {"4711-deadbeef-2"}
 
 
-def test_renamed_keys_of_events_and_requests_are_found(third: Store) -> None:
+def test_events_and_requests_are_read(queue: Store) -> None:
     """Assignments, an edit, an end on a shared GPU, and a request that no engine has handled yet."""
-    events = third.events(3)
+    events = queue.events(3)
     assert [event.shared for event in events if isinstance(event, Exited)] == [True]
     assert [event.ref for event in events if isinstance(event, Assigned)] == [
         "4711-deadbeef-2 - 0",
         "4711-deadbeef-2 4711-0af3 12",
     ]
-    (edited,) = third.events(4)
+    (edited,) = queue.events(4)
     assert isinstance(edited, Edited)
     assert edited.spec.resources == Resources(gpus=2)
-    ((_, request),) = third.requests("4711-deadbeef")
+    ((_, request),) = queue.requests("4711-deadbeef")
     assert isinstance(request, Edit)
     assert request.spec.resources == Resources(gpus=0)
 
 
-def test_a_queue_without_samples_gets_them(tmp_path: Path) -> None:
-    """What a queue of schema 5 knows stays, and an engine of this version can add samples."""
-    path = tmp_path / "queue.db"
-    with closing(sqlite3.connect(path)) as database:
-        database.executescript((DATA / "queue-5.sql").read_text())
+def test_keys_and_samples_are_there(queue: Store) -> None:
+    """A key of the user's, and the use of a device, to which an engine can add."""
     sample = Sample(30_000_000, "GPU-aa", 97, 5, 6, 71, 250.0)
-    with closing(Store(path)) as store:
-        assert store.submit_key("nightly") == SubmitKey("c0ffee", [(2, 1, "")])
-        store.record([], samples=[sample])
-        assert samples_between(store, 0, 60 * 30_000_001) == [sample]
+    assert queue.submit_key("nightly") == SubmitKey("c0ffee", [(2, 1, "")])
+    assert samples_between(queue, 0, 60 * 30_000_001) == [sample]

@@ -19,7 +19,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 
 def test_round_trip(tmp_path: Path) -> None:
     """The status comes back as it was written."""
-    path = tmp_path / "queue.view"
+    path = tmp_path / "queue.status"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         _, waiting = shop.submit(WAIT, "true")
         shop.work_until(lambda: len(shop.engine.held) == 1 and bool(shop.engine.site.status().waits))
@@ -39,7 +39,7 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_it_is_written_rarely_unless_requested(tmp_path: Path) -> None:
     """Each status is a new file; the start time stays."""
-    path = tmp_path / "queue.view"
+    path = tmp_path / "queue.status"
     with Workshop(tmp_path) as shop:
         status_file = StatusWriter(path)
         status_file.write(shop.engine)
@@ -58,7 +58,7 @@ def test_it_is_written_rarely_unless_requested(tmp_path: Path) -> None:
 
 def test_unreadable_files_give_none(tmp_path: Path) -> None:
     """A missing, incomplete or newer file gives None."""
-    path = tmp_path / "queue.view"
+    path = tmp_path / "queue.status"
     assert read_status(path) is None
     for body in (b"", b'{"engine": "queue", ', b'{"engine": 7}', b"\xff"):
         path.write_bytes(body)
@@ -67,7 +67,7 @@ def test_unreadable_files_give_none(tmp_path: Path) -> None:
 
 def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
     """Unknown fields of a newer engine are ignored."""
-    path = tmp_path / "queue.view"
+    path = tmp_path / "queue.status"
     with Workshop(tmp_path) as shop:
         StatusWriter(path).write(shop.engine)
         body = msgspec.json.decode(path.read_bytes())
@@ -78,4 +78,4 @@ def test_unknown_fields_are_ignored(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_stop_the_engine(tmp_path: Path) -> None:
     """An error of the disk is ignored."""
     with Workshop(tmp_path) as shop:
-        StatusWriter(tmp_path / "no such directory/queue.view").write(shop.engine)
+        StatusWriter(tmp_path / "no such directory/queue.status").write(shop.engine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,7 +69,6 @@ class FakeRunner:
 
     def __init__(self, clock: Callable[[], float] = lambda: START) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.knows_limit = True
         self.orders: dict[str, Order] = {}
         """By attempt, those that were sent."""
         self.workers: dict[str, str] = {}
@@ -157,9 +157,8 @@ class FakeRunner:
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> bool:
+    ) -> None:
         self.calls.append(("set_limit", worker, attempt, limit))
-        return self.knows_limit
 
     def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
         self.calls.append(("stop", worker, attempt, grace, number))
@@ -322,31 +321,40 @@ class FakeSiteConfig:
         return self.site
 
 
-class _EngineTest:
+class EngineTest(ABC):
     """An engine with a real store, a fake clock and some site."""
 
     name = "test"
+    cluster = ""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.paths = Paths(directory)
         self.clock = FakeClock()
-        self.store = Store(self.paths.database)
+        self.store = Store(self.paths.database, durable=False)
         self.jobs = Jobs(self.store, self.clock)
         self.events: list[JobEvent] = []
         self._closed = False
 
-    def open(self, site: Site) -> Engine:
-        return Engine(self.name, self.jobs, site, Policy(), notify=self.events.append)
+    @abstractmethod
+    def open_site(self) -> Site:
+        """Open the site for `jobs`."""
 
-    @property
-    def engine(self) -> Engine:
-        raise NotImplementedError
+    def open(self) -> None:
+        self.engine = Engine(self.name, self.jobs, self.open_site(), Policy(), notify=self.events.append)
+
+    def restart(self) -> None:
+        """Let the engine die as by SIGKILL; another one of the same name adopts its jobs at a site of its own."""
+        self.jobs = Jobs(self.store, self.clock)
+        self.open()
+        for job in self.store.open_jobs(self.name, 0, 1000):
+            if isinstance(job.state, Active):
+                self.engine.adopt(job, adopted=False)
 
     def add(self, count: int = 1, *, engine: str = "", resources: Resources | None = None, **spec: object) -> list[int]:
         """Put jobs into the store and return their ids."""
         digest = self.store.add_environment({"PATH": "/bin"})
-        spec = {"out": str(self.directory / "%j.log"), **spec}
+        spec = {"out": str(self.directory / "%j.log"), "cluster": self.cluster, **spec}
         shared = JobSpec(resources=resources or Resources(), environment=digest, **spec)  # type: ignore[arg-type]
         jobs = [NewJob(Command(("true",)), shared)] * count
         batch = self.store.add_batch("test", self.clock())
@@ -391,34 +399,34 @@ class _EngineTest:
         self.store.close()
 
 
-class EngineAtFakeSite(_EngineTest):
+class EngineAtFakeSite(EngineTest):
     """An engine whose site is a fake."""
 
     def __init__(self, directory: Path, room: int = 1) -> None:
         super().__init__(directory)
-        self.site = FakeSite(self.jobs, room)
-        self._engine = self.open(self.site)
+        self._room = room
+        self.open()
 
-    @property
-    def engine(self) -> Engine:
-        return self._engine
+    def open_site(self) -> FakeSite:
+        self.site = FakeSite(self.jobs, self._room)
+        return self.site
 
 
-class EngineOnFakeRunner(_EngineTest):
+class EngineOnFakeRunner(EngineTest):
     """An engine at a machine site whose runner is a fake."""
 
     def __init__(self, directory: Path, devices: Devices | None = None, ledger: Ledger | None = None) -> None:
         super().__init__(directory)
         self.runner = FakeRunner(self.clock)
         self.ledger = ledger or Ledger(prepare_ledger(directory / "ledger"))
-        config = MachineConfig(self.ledger.path, devices or DeclaredDevices(["0", "1"]), "tester")
+        self._devices = devices or DeclaredDevices(["0", "1"])
+        self.open()
+
+    def open_site(self) -> MachineSite:
+        config = MachineConfig(self.ledger.path, self._devices, "tester")
         context = SiteContext(self.name, "me", "label", self.paths, self.store, self.jobs)
         self.site = MachineSite(config, context, self.runner)
-        self._engine = self.open(self.site)
-
-    @property
-    def engine(self) -> Engine:
-        return self._engine
+        return self.site
 
     def run(self, job_id: int) -> str:
         """Turn until the job is sent, report its start, and return the name of its attempt."""

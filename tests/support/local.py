@@ -31,7 +31,7 @@ class Yard:
         self, directory: Path, engine: str = "engine", *, share_output: bool = False, tied_to: str = ""
     ) -> None:
         self.directory = directory
-        self.workers = directory / "keepers"
+        self.workers = directory / "workers"
         # As with real engines no two have the same name: processes of a dead worker are found by it and killed.
         self.runner = LocalRunner(
             self.workers, f"{engine}{secrets.token_hex(4)}", share_output=share_output, tied_to=tied_to

@@ -13,7 +13,7 @@ import pytest
 
 from stoker import __version__
 from stoker.app.service.engine_status import EngineStatus
-from stoker.store.engine_lock import QUEUE, engine_lives, lock_path
+from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.restart import read_restart
 from support.background import SIMULATED, Background
 from support.cli import PROGRAM, until
@@ -84,17 +84,6 @@ class TestStatus:
         assert outcome.code == 3
         assert "does not answer" in outcome.out
         assert background("status").err == ""
-
-    def test_another_version(self, background: Background) -> None:
-        """One line on stderr says how to restart it, and that jobs go on."""
-        background.start_engine()
-        path = lock_path(background.paths, QUEUE)
-        path.write_text(f"{background.engine_process}\n0.0.1\n")
-        for words in (["engine", "status"], ["status"], ["submit", "true"]):
-            outcome = background(*words)
-            assert outcome.err.count("\n") == 1
-            assert "the engine runs 0.0.1" in outcome.err
-            assert "stoker engine restart (jobs continue)" in outcome.err
 
 
 class TestStop:

@@ -22,7 +22,7 @@ def workshop(directory: Path, name: str) -> Workshop:
 
 def is_over(shop: Workshop) -> bool:
     """Whether the worker has written down an end, which the engine may not have read."""
-    return any(b"\nE " in journal.read_bytes() for journal in shop.directory.glob("keepers/*/journal"))
+    return any(b"\nE " in journal.read_bytes() for journal in shop.directory.glob("workers/*/journal"))
 
 
 def test_a_neighbour_that_came_a_moment_ago_counts(tmp_path: Path) -> None:

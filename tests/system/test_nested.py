@@ -131,7 +131,7 @@ def test_ctrl_c(stoker: Stoker) -> None:
     assert stoker.finish(outer).code != 0
     assert stoker.lines("ends") == ["termed"]
     assert stoker("run", "--devices", "0", "--", "sh", "-c", GOT).code == 0
-    assert not list(stoker.home.glob("state/*/keepers/*"))
+    assert not list(stoker.home.glob("state/*/workers/*"))
 
 
 @pytest.fixture

@@ -185,7 +185,6 @@ class TestUpgrade:
         (third,) = background.submit("exit 7")
         assert version_of(background.paths, QUEUE) == "0.0.1+old"
         background.environment["PYTHONPATH"] = str(new)
-        assert "the engine runs 0.0.1+old" in background("engine", "status").err
         background.kill_engine()
         shutil.rmtree(old)
         background.start_engine()

@@ -184,7 +184,7 @@ def test_a_run_that_is_over_leaves_nothing_beside_its_jobs(stoker: Stoker) -> No
     """Locks, bells and what an engine showed of itself are gone, and so are its workers."""
     assert stoker("run", "--devices", "0", "--", "true").code == 0
     (state,) = Path(stoker.environment["STOKER_STATE"]).iterdir()
-    assert [*(state / "engines").iterdir(), *(state / "keepers").iterdir()] == []
+    assert [*(state / "engines").iterdir(), *(state / "workers").iterdir()] == []
 
 
 def kill_all(stoker: Stoker, run: subprocess.Popen[bytes]) -> None:

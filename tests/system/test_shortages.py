@@ -40,7 +40,7 @@ def limit_processes(user: User, pids: Iterable[int], most: int) -> None:
 
 def workers_in(state: Path) -> list[int]:
     """The processes that hold the locks of workers."""
-    return [process.pid for lock in state.glob("*/keepers/*/lock") for process in holders(lock)]
+    return [process.pid for lock in state.glob("*/workers/*/lock") for process in holders(lock)]
 
 
 @contextlib.contextmanager

@@ -375,13 +375,13 @@ def test_an_engine_that_cannot_be_woken(background: Background) -> None:
     """The job is in the queue, and the user is told so: the same submit again would be a second job."""
     assert background("submit", "-G", "0", "true").code == 0
     background.wait_over(1)
-    bell = background.paths.engines / "queue.bell"
-    bell.rename(bell.with_suffix(".away"))
-    bell.mkdir()
+    fifo = background.paths.engines / "queue.wake"
+    fifo.rename(fifo.with_suffix(".away"))
+    fifo.mkdir()
     done = background("submit", "-G", "0", "--", "touch", "ran")
     assert (done.code, done.out) == (3, "submitted 2: touch ran\n")
     assert "the job is in the queue, but the engine could not be started or reached: Is a directory" in done.err
-    bell.rmdir()
-    bell.with_suffix(".away").rename(bell)
+    fifo.rmdir()
+    fifo.with_suffix(".away").rename(fifo)
     assert background("submit", "-G", "0", "true").code == 0
     background.wait_over(2, 3)

@@ -1,20 +1,21 @@
 /** Calls of the server's API. */
 
 import type {
+  Action,
   ActionName,
-  ActionResult,
-  History,
+  GpuSamples,
+  HistoryPage,
   JobDetails,
   JobsPage,
-  LogPart,
   LogSearch,
+  LogText,
   Matching,
-  Samples,
+  Report,
   SelectedJobs,
   Series,
   Session,
   Status,
-  SweepLine,
+  SweepList,
   SweepPage,
   TasksLine,
   Timeline,
@@ -81,12 +82,12 @@ export const getSession = (): Promise<Session> => call("session");
 export const getStatus = (): Promise<Status> => call("status");
 export const getJobs = (query: Query): Promise<JobsPage> => call("jobs", query);
 export const getSeries = (label: string): Promise<Series> => call(`jobs/${encodeURIComponent(label)}/series`);
-export const getSamples = (hours: number): Promise<Samples> => call("gpus/samples", { hours });
+export const getSamples = (hours: number): Promise<GpuSamples> => call("gpus/samples", { hours });
 export const getTimeline = (query: Query): Promise<Timeline> => call("timeline", query);
-export const getHistory = (query: Query): Promise<History> => call("history", query);
+export const getHistory = (query: Query): Promise<HistoryPage> => call("history", query);
 export const getUsage = (query: Query): Promise<Usage> => call("usage", query);
 
-export const getSweeps = (): Promise<{ sweeps: SweepLine[] }> => call("sweeps");
+export const getSweeps = (): Promise<SweepList> => call("sweeps");
 export const getSweep = (id: string, page: number): Promise<SweepPage> =>
   call(`sweeps/${encodeURIComponent(id)}`, { page });
 
@@ -100,7 +101,7 @@ export async function getJob(label: string): Promise<JobDetails> {
 export function getLog(
   label: string,
   query: { attempt: number; stream: string; offset: number; limit: number },
-): Promise<LogPart> {
+): Promise<LogText> {
   return call(`jobs/${encodeURIComponent(label)}/log`, query, {}, JSON.parse); // its bytes are counted
 }
 
@@ -118,10 +119,10 @@ export function downloadAddress(label: string, attempt: number, stream: string):
 export function postAction(
   action: ActionName,
   jobs: (string | TasksLine)[] | Matching,
-  value?: number,
-): Promise<{ jobs: ActionResult[] }> {
-  const named = Array.isArray(jobs) ? { jobs } : { matching: jobs };
-  const body = JSON.stringify(value === undefined ? { action, ...named } : { action, ...named, value });
+  value: number | null = null,
+): Promise<Report> {
+  const asked: Action = { action, value, ...(Array.isArray(jobs) ? { jobs } : { matching: jobs }) };
+  const body = JSON.stringify(asked);
   const signal = AbortSignal.timeout(ACTION_PATIENCE_MS);
   return call("actions", {}, { method: "POST", headers: { "Content-Type": "application/json" }, body, signal });
 }

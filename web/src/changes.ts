@@ -1,24 +1,25 @@
 /** Merges changes from the server into data that the page already has. */
 
-import type { Changes, Job, Status } from "./types";
+import { ACTIVE, type Changes, FAILURES, type JobLine, RESULTS, type Status, WAITING } from "./types";
 
-const ACTIVE = new Set(["starting", "running", "stopping"]);
-const WAITING = new Set(["queued", "held", "blocked", "scheduled"]);
+const isOneOf =
+  (states: readonly string[]) =>
+  (job: { state: string }): boolean =>
+    states.includes(job.state);
 
-export function isActive(job: { state: string }): boolean {
-  return ACTIVE.has(job.state);
-}
+export const isActive = isOneOf(ACTIVE);
+/** Waits, by itself or since a user holds it. */
+export const isWaiting = isOneOf([...WAITING, "held"]);
+export const isOver = isOneOf(RESULTS);
+export const isFailure = isOneOf(FAILURES);
 
-export function isWaiting(job: { state: string }): boolean {
-  return WAITING.has(job.state);
-}
-
-export function isOver(job: { state: string }): boolean {
-  return !isActive(job) && !isWaiting(job);
+/** How many jobs are in some of the states. */
+export function countIn(states: readonly string[], counts: Record<string, number>): number {
+  return states.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
 }
 
 /** The lines of a page with those that changed replaced. */
-export function mergeJobs(lines: Job[], changes: Changes): Job[] {
+export function mergeJobs(lines: JobLine[], changes: Changes): JobLine[] {
   const changed = new Map(changes.jobs.map((job) => [job.label, job]));
   return lines.map((line) => changed.get(line.label) ?? line);
 }
@@ -51,7 +52,7 @@ export function mergeStatus(status: Status, changes: Changes): Status {
 }
 
 /** Waiting jobs in the order in which they will start, as far as that is known. */
-function byPlace(one: Job, other: Job): number {
+function byPlace(one: JobLine, other: JobLine): number {
   return (one.place ?? Infinity) - (other.place ?? Infinity) || one.id - other.id;
 }
 

@@ -1,5 +1,7 @@
 /** What the table of jobs shows: the filter in the address of the view, and the query for the server. */
 
+import { ACTIVE, FAILURES, WAITING } from "./types";
+
 export interface Filter {
   state: string;
   group: string;
@@ -13,10 +15,10 @@ export interface Filter {
 /** The chips above the table, and the states that the server is asked for. */
 export const STATES: { state: string; label: string; words: string }[] = [
   { state: "", label: "Open", words: "" },
-  { state: "running", label: "Running", words: "starting,running,stopping" },
-  { state: "waiting", label: "Waiting", words: "queued,blocked,scheduled" },
+  { state: "running", label: "Running", words: ACTIVE.join() },
+  { state: "waiting", label: "Waiting", words: WAITING.join() },
   { state: "held", label: "Held", words: "held" },
-  { state: "failed", label: "Failed", words: "failed,oom,timeout,lost" },
+  { state: "failed", label: "Failed", words: FAILURES.join() },
   { state: "done", label: "Done", words: "done" },
   { state: "all", label: "All", words: "all" },
 ];

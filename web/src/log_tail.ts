@@ -1,14 +1,14 @@
 /** The part of a log that the page has: its end and what came since, or a place that the user went to. */
 
 import { type Line, LogReader } from "./log";
-import type { LogPart } from "./types";
+import type { LogText } from "./types";
 
 const FIRST_BYTES = 64 * 1024;
 const MORE_BYTES = 256 * 1024;
 const BEFORE_BYTES = 32 * 1024;
 const MOST_LINES = 8000;
 
-export type GetPart = (offset: number, limit: number) => Promise<LogPart>;
+export type GetPart = (offset: number, limit: number) => Promise<LogText>;
 
 export class LogTail {
   lines: Line[] = [];
@@ -85,7 +85,7 @@ export class LogTail {
     this.arrange();
   }
 
-  private begin(part: LogPart): void {
+  private begin(part: LogText): void {
     const { text, from } = wholeLines(part);
     this.reader = new LogReader();
     this.reader.feed(text);
@@ -95,7 +95,7 @@ export class LogTail {
     this.take(part);
   }
 
-  private take(part: LogPart): void {
+  private take(part: LogText): void {
     this.next = part.next;
     this.size = part.size;
     this.ended = part.ended;
@@ -109,7 +109,7 @@ export class LogTail {
 }
 
 /** The whole lines of a part: one from a place inside a file begins in the middle of a line, which is left out. */
-export function wholeLines(part: LogPart): { text: string; from: number } {
+export function wholeLines(part: LogText): { text: string; from: number } {
   const end = part.offset === 0 ? -1 : part.text.indexOf("\n");
   if (end < 0) return { text: part.text, from: part.offset };
   const text = part.text.slice(end + 1);

@@ -1,66 +1,142 @@
-/** The JSON of the API: the values of `stoker ... --json`, described in docs/schema. */
+/** Generated from the code by `make schema`; the structs there tell what the fields mean. */
 
-export type JobState =
-  | "queued"
-  | "held"
-  | "blocked"
-  | "scheduled"
-  | "starting"
-  | "running"
-  | "stopping"
-  | "done"
-  | "failed"
-  | "oom"
-  | "timeout"
-  | "cancelled"
-  | "stopped"
-  | "skipped"
-  | "lost";
+export type JobState = "blocked" | "cancelled" | "done" | "failed" | "held" | "lost" | "oom" | "queued" | "running" | "scheduled" | "skipped" | "starting" | "stopped" | "stopping" | "timeout";
 
-export type VramMode = "none" | "all" | "auto" | "size";
+export type Tone = "active" | "bad" | "faint" | "good" | "held" | "waiting";
 
-export interface Mark {
+export type VramMode = "all" | "auto" | "none" | "size";
+
+export type ActionName = "cancel" | "hold" | "priority" | "release" | "retry";
+
+export type Scalar = boolean | number | string | null;
+
+export type Point = [number, number];
+
+export const WAITING: readonly JobState[] = ["queued", "blocked", "scheduled"];
+
+export const ACTIVE: readonly JobState[] = ["starting", "running", "stopping"];
+
+export const RESULTS: readonly JobState[] = ["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"];
+
+export const FAILURES: readonly JobState[] = ["failed", "oom", "timeout", "lost"];
+
+export const TONES: Record<JobState, Tone> = {"queued": "waiting", "blocked": "waiting", "scheduled": "waiting", "held": "held", "starting": "active", "running": "active", "stopping": "active", "done": "good", "failed": "bad", "oom": "bad", "timeout": "bad", "cancelled": "faint", "stopped": "faint", "skipped": "faint", "lost": "bad"};
+
+/** An action on jobs: `POST /api/v1/actions`. */
+export interface Action {
+  action: ActionName;
+  jobs?: (string | TasksLine)[];
+  value?: number | null;
+  matching?: Matching | null;
+}
+
+/** One run of a job. */
+export interface AttemptLine {
+  number: number;
+  devices: string[];
+  assigned: string;
+  started: string | null;
+  ended: string | null;
+  seconds: number | null;
+  exit_code: number | null;
+  signal: number | null;
+  why: string;
+  peak_memory_bytes: number | null;
   note: string;
-  since: string | null;
+  log: string | null;
+  errors: string | null;
+  reserved_bytes: number | null;
+  peak_vram_bytes: number | null;
+  utilisation_percent: number | null;
+  vram_curve: Point[];
 }
 
-export interface Engine {
-  running: boolean;
-  pid: number | null;
-  version: string;
-  since: string | null;
-  seen: string | null;
-  trouble: string;
-  draining: boolean;
-  paused: Mark | null;
-  silence: string;
+/** GPU memory of one attempt. */
+export interface AttemptMemory {
+  attempt: number;
+  reserved_bytes: number | null;
+  memory: Point[];
 }
 
-export interface ForeignProcess {
-  pid: number;
-  owner: string;
-  command: string;
-  memory_bytes: number | null;
-  graphics: boolean;
-}
-
-export interface Lease {
-  owner: string;
-  pid: number;
-  what: string;
-  memory_bytes: number | null;
-  since: string;
-  yours: boolean;
-}
-
-export interface OtherJob {
+/** An attempt on one GPU. */
+export interface Bar {
+  job: number;
   label: string;
-  name: string;
-  pid: number;
-  memory_bytes: number | null;
+  title: string;
+  group: string;
+  attempt: number;
+  state: JobState;
+  start: string;
+  end: string | null;
+  expected_end: string | null;
+  reserved_bytes: number | null;
+  used_bytes: number | null;
+  bottom: number;
+  height: number;
 }
 
-export interface Device {
+/** One of the best points. */
+export interface BestView {
+  trials: number[];
+  jobs: number[];
+  params: Record<string, Scalar>;
+  values: Record<string, number>;
+}
+
+/** What became of one job. */
+export interface ChangeResult {
+  id: number;
+  shown: string;
+  name: string;
+  before: string;
+  after: string;
+  refused: boolean;
+  said: string;
+}
+
+/** What changed since the last look. */
+export interface Changes {
+  schema: string;
+  at: string;
+  jobs: JobLine[];
+  gone: string[];
+  devices: DeviceLine[];
+  changed: string[];
+  more: boolean;
+  engine: EngineLine;
+  counts: Counts;
+  hidden: Counts;
+  today: Record<string, number>;
+  expected_empty: string | null;
+  notes: string[];
+  failures: FailedJob[];
+}
+
+/** How many jobs are where. */
+export interface Counts {
+  active: number;
+  waiting: number;
+  held: number;
+}
+
+/** What was measured of a GPU: a value for each step of the period, null where nothing is known. */
+export interface Curves {
+  utilisation_percent: (number | null)[];
+  used_bytes: (number | null)[];
+  reserved_bytes: (number | null)[];
+  temperature_celsius: (number | null)[];
+  power_watts: (number | null)[];
+}
+
+/** What the jobs of a group used on one day. */
+export interface DayUsage {
+  day: string;
+  group: string;
+  gpu_hours: number;
+}
+
+/** One device, and who has what of it. */
+export interface DeviceLine {
   id: string;
   label: string;
   model: string;
@@ -76,13 +152,113 @@ export interface Device {
   problem: string;
   drained: Mark | null;
   jobs: string[];
-  leases: Lease[];
+  leases: LeaseLine[];
   strangers: ForeignProcess[];
   combined_speed: number | null;
   elsewhere: OtherJob[];
 }
 
-export interface Job {
+/** The curves of one GPU. */
+export interface DeviceSamples {
+  id: string;
+  label: string;
+  model: string;
+  memory_bytes: number | null;
+  curves: Curves;
+}
+
+/** The engine in the background. */
+export interface EngineLine {
+  running: boolean;
+  pid: number | null;
+  version: string;
+  since: string | null;
+  seen: string | null;
+  trouble: string;
+  draining: boolean;
+  paused: Mark | null;
+  silence: string;
+}
+
+/** Something that happened to a job. */
+export interface EventLine {
+  at: string;
+  event: string;
+  detail: string;
+}
+
+/** A job that failed lately. */
+export interface FailedJob {
+  id: number;
+  label: string;
+  title: string;
+  state: JobState;
+  how: string;
+  ended: string;
+  why: string;
+}
+
+/** A process on a device that is none of our jobs. */
+export interface ForeignProcess {
+  pid: number;
+  owner: string;
+  command: string;
+  memory_bytes: number | null;
+  graphics: boolean;
+}
+
+/** The curves of all GPUs, which have the same steps. */
+export interface GpuSamples {
+  schema: string;
+  at: string;
+  simulated: boolean;
+  start: string;
+  step_seconds: number;
+  devices: DeviceSamples[];
+}
+
+/** The open jobs of one group. */
+export interface GroupLine {
+  group: string;
+  active: number;
+  waiting: number;
+  held: number;
+  gpus: number;
+  limit: number | null;
+}
+
+/** What the jobs of a group used in the period. */
+export interface GroupUsage {
+  group: string;
+  gpu_hours: number;
+  outcomes: Record<string, number>;
+  median_wait_seconds: number | null;
+  median_run_seconds: number | null;
+}
+
+/** A part of the jobs that are over: `/api/v1/history`. */
+export interface HistoryPage {
+  schema: string;
+  at: string;
+  jobs: PastLine[];
+  page: number;
+  pages: number;
+  total: number;
+  counts: Record<string, number>;
+  gpu_hours: number;
+}
+
+/** A foreground run that ended before all its jobs had started. */
+export interface InterruptedRun {
+  label: string;
+  jobs: number;
+  submitted: string;
+  resume: string;
+  discard: string;
+}
+
+/** A job with all that is known of it. */
+export interface JobDetails {
   id: number;
   label: string;
   tasks: number;
@@ -116,235 +292,82 @@ export interface Job {
   interrupted: boolean;
   place: number | null;
   expected_seconds: number | null;
+  waited_ratio: number | null;
   ended: string | null;
-}
-
-export interface Counts {
-  active: number;
-  waiting: number;
-  held: number;
-}
-
-export interface FailedJob {
-  id: number;
-  label: string;
-  title: string;
-  state: JobState;
-  how: string;
-  ended: string;
-  why: string;
-}
-
-export interface InterruptedRun {
-  label: string;
-  jobs: number;
-  submitted: string;
-  resume: string;
-}
-
-export interface Status {
-  at: string;
-  host: string;
-  version: string;
-  simulated: boolean;
-  engine: Engine;
-  devices: Device[];
-  jobs: Job[];
-  counts: Counts;
-  hidden: Counts;
-  today: Record<string, number>;
-  expected_empty: string | null;
-  notes: string[];
-  interrupted: InterruptedRun[];
-  failures: FailedJob[];
-}
-
-export interface JobsPage {
-  jobs: Job[];
-  page: number;
-  pages: number;
-  total: number;
-  counts: Record<string, number>;
-}
-
-export interface Attempt {
-  number: number;
-  devices: string[];
-  assigned: string;
-  started: string | null;
-  ended: string | null;
-  seconds: number | null;
-  exit_code: number | null;
-  signal: number | null;
-  why: string;
-  peak_memory_bytes: number | null;
-  note: string;
-  log: string | null;
-  errors: string | null;
-  reserved_bytes: number | null;
-  peak_vram_bytes: number | null;
-  utilisation_percent: number | null;
-}
-
-export interface JobEvent {
-  at: string;
-  event: string;
-  detail: string;
-}
-
-export interface JobDetails extends Job {
   directory: string;
   shell: string;
   tags: Record<string, string>;
+  allowed: string[];
+  preferred: string[];
+  gpu_type: string;
   after: string[];
   begin: string | null;
+  grace_seconds: number;
   retries: number;
+  retry_on: string[];
+  requeue: boolean;
+  at_once: number | null;
   commit: string;
   exit_code: number | null;
   signal: number | null;
   note: string;
-  attempts: Attempt[];
-  events: JobEvent[];
+  attempts: AttemptLine[];
+  events: EventLine[];
   variables: Record<string, string>;
   environment: Record<string, string> | null;
+  early_signal: string;
+  notify: string[];
+  notified: string;
   advice: string;
   failure: string;
   order: string[];
+  reported: Latest | null;
+  sweep: number | null;
+  trial: number | null;
+  params: Record<string, Scalar> | null;
+  output: string[];
 }
 
-export interface SelectedJobs {
-  at: string;
-  jobs: JobDetails[];
-}
-
-export interface LogPart {
-  text: string;
-  offset: number;
-  next: number;
-  size: number;
-  stream: string;
-  /** `out`, and `err` if errors have a file of their own. */
-  streams: string[];
-  ended: boolean;
-}
-
-/** What changed since the last look. Fields from `engine` on are as they are now, changed or not. */
-export interface Changes {
-  at: string;
-  jobs: Job[];
-  gone: string[];
-  devices: Device[];
-  /** Labels of all jobs with new events, also of those that the status does not list. */
-  changed: string[];
-  /** Whether further jobs changed, which are not named. */
-  more: boolean;
-  engine: Engine;
-  counts: Counts;
-  hidden: Counts;
-  today: Record<string, number>;
-  expected_empty: string | null;
-  notes: string[];
-  failures: FailedJob[];
-}
-
-export type ActionName = "cancel" | "retry" | "hold" | "release" | "priority";
-
-/** Tasks of an array that share a line; the state tells which of them are meant if the label is shortened. */
-export interface TasksLine {
+/** A job, or several tasks of an array that wait alike. */
+export interface JobLine {
+  id: number;
   label: string;
-  state: string;
-}
-
-/** All jobs of a list, as many as the user saw. */
-export interface Matching {
-  count: number;
-  state: string;
-  group: string;
-  search: string;
-  array: string;
-}
-
-export interface LogSearch {
-  offsets: number[];
-  start: number;
-  size: number;
-}
-
-export interface ActionResult {
-  shown: string;
+  tasks: number;
   name: string;
-  before: string;
-  after: string;
-  refused: boolean;
-  said: string;
-}
-
-export interface Session {
-  readonly: boolean;
-  host: string;
-  user: string;
-  version: string;
-  simulated: boolean;
-}
-
-/** A value for each step of a period; null where nothing is known. */
-export interface Curves {
-  utilisation_percent: (number | null)[];
-  used_bytes: (number | null)[];
-  reserved_bytes: (number | null)[];
-  temperature_celsius: (number | null)[];
-  power_watts: (number | null)[];
-}
-
-export interface Samples {
-  at: string;
-  start: string;
-  step_seconds: number;
-  devices: { id: string; label: string; model: string; memory_bytes: number | null; curves: Curves }[];
-}
-
-/** An attempt on one GPU; `bottom` and `height` are parts of the GPU's memory. */
-export interface Bar {
-  job: number;
-  label: string;
-  title: string;
-  group: string;
-  attempt: number;
+  command: string;
   state: JobState;
-  start: string;
-  end: string | null;
-  expected_end: string | null;
-  reserved_bytes: number | null;
+  group: string;
+  priority: number;
+  gpus: number;
+  devices: string[];
+  vram_bytes: number | null;
   used_bytes: number | null;
-  bottom: number;
-  height: number;
+  submitted: string;
+  started: string | null;
+  seconds: number | null;
+  limit_seconds: number | null;
+  expected_start: string | null;
+  expected_end: string | null;
+  why: string;
+  run: string;
+  hook: boolean;
+  vram_mode: VramMode;
+  reserved_bytes: number | null;
+  held_bytes: number | null;
+  peak_vram_bytes: number | null;
+  utilisation_percent: number | null;
+  speed: number | null;
+  last_seen: string | null;
+  title: string;
+  progress: number | null;
+  interrupted: boolean;
+  place: number | null;
+  expected_seconds: number | null;
+  waited_ratio: number | null;
+  ended: string | null;
 }
 
-export interface Lane {
-  id: string;
-  label: string;
-  model: string;
-  memory_bytes: number | null;
-  bars: Bar[];
-  forecast: Bar[];
-  samples: Curves;
-}
-
-export interface Timeline {
-  at: string;
-  engine_running: boolean;
-  since: string;
-  until: string;
-  expected_empty: string | null;
-  samples_start: string;
-  samples_step_seconds: number;
-  lanes: Lane[];
-  left_out: number;
-  without_gpu: number;
-  /** Numbers of the colours of groups; of titles, if no bar has a group. */
-  colours: Record<string, number>;
-}
-
+/** One ended job, for charts of times and memory. */
 export interface JobUsage {
   id: number;
   label: string;
@@ -362,55 +385,112 @@ export interface JobUsage {
   note: string;
 }
 
-export interface GroupUsage {
-  group: string;
-  gpu_hours: number;
-  outcomes: Record<string, number>;
-  median_wait_seconds: number | null;
-  median_run_seconds: number | null;
-}
-
-export interface UserLine {
-  user: string;
-  you: boolean;
-  running: number;
-  gpus: number;
-  vram_bytes: number | null;
-  waiting: number | null;
-  waiting_gpus: number | null;
-  waiting_since: string | null;
-  recent_gpu_hours: number | null;
-}
-
-export interface Usage {
+/** A part of the jobs: `/api/v1/jobs`. */
+export interface JobsPage {
+  schema: string;
   at: string;
-  user: string;
-  since: string | null;
-  gpu_hours: number;
-  busy_gpu_hours: number;
-  saved_gpu_hours: number;
-  outcomes: Record<string, number>;
-  days: { day: string; group: string; gpu_hours: number }[];
-  groups: GroupUsage[];
-  jobs: JobUsage[];
-  hidden: number;
-  users: UserLine[];
-  /** Numbers of the colours of groups. */
-  colours: Record<string, number>;
+  jobs: JobLine[];
+  page: number;
+  pages: number;
+  total: number;
+  counts: Record<string, number>;
 }
 
-export interface PastJob {
+/** One GPU. */
+export interface Lane {
+  id: string;
+  label: string;
+  model: string;
+  memory_bytes: number | null;
+  bars: Bar[];
+  forecast: Bar[];
+  samples: Curves;
+}
+
+/** The newest word on each matter. */
+export interface Latest {
+  values: Record<string, unknown>;
+  done: number | null;
+  total: number | null;
+}
+
+/** What another user, or another queue, has claimed of a device. */
+export interface LeaseLine {
+  owner: string;
+  pid: number;
+  what: string;
+  memory_bytes: number | null;
+  since: string;
+  yours: boolean;
+  job: string;
+  until: string | null;
+}
+
+/** The lines of a log that contain a text: `/api/v1/jobs/ID/log/search`. */
+export interface LogSearch {
+  schema: string;
+  offsets: number[];
+  start: number;
+  size: number;
+}
+
+/** A part of a log: `/api/v1/jobs/ID/log`. */
+export interface LogText {
+  schema: string;
+  text: string;
+  offset: number;
+  next: number;
+  size: number;
+  attempt: number;
+  attempts: number;
+  stream: "err" | "out";
+  streams: ("err" | "out")[];
+  ended: boolean;
+}
+
+/** Something that a user set, since when. */
+export interface Mark {
+  note: string;
+  since: string | null;
+}
+
+/** All jobs that a list shows on its pages. */
+export interface Matching {
+  count: number;
+  state?: string;
+  group?: string;
+  search?: string;
+  array?: string;
+}
+
+/** What a sweep makes small or large. */
+export interface ObjectiveView {
+  name: string;
+  goal: string;
+  source: string;
+}
+
+/** A job of another queue of this user. */
+export interface OtherJob {
+  label: string;
+  name: string;
+  pid: number;
+  memory_bytes: number | null;
+}
+
+/** A job that is over. */
+export interface PastLine {
   id: number;
   label: string;
   name: string;
-  title: string;
-  state: JobState;
+  state: "cancelled" | "done" | "failed" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
   exit_code: number | null;
   signal: number | null;
   note: string;
   group: string;
   gpus: number;
   devices: string[];
+  vram_bytes: number | null;
   submitted: string;
   started: string | null;
   ended: string;
@@ -418,41 +498,104 @@ export interface PastJob {
   run_seconds: number | null;
   gpu_hours: number;
   attempts: number;
+  peak_memory_bytes: number | null;
+  directory: string;
+  commit: string;
+  tags: Record<string, string>;
+  log: string | null;
   command: string;
+  vram_mode: VramMode;
   reserved_bytes: number | null;
   peak_vram_bytes: number | null;
   utilisation_percent: number | null;
+  title: string;
   tasks: number;
+  counts: Record<string, number>;
 }
 
-export interface History {
-  jobs: PastJob[];
-  page: number;
-  pages: number;
-  total: number;
+/** All that a verb did: `stoker cancel --json` and others. */
+export interface Report {
+  schema: string;
+  verb: string;
+  dry_run: boolean;
+  jobs: ChangeResult[];
+  notes: string[];
 }
 
-/** Curves of one job. Times in seconds since 1970. */
-export interface Series {
+/** Some jobs: `stoker status ID... --json`. */
+export interface SelectedJobs {
+  schema: string;
   at: string;
+  simulated: boolean;
+  jobs: JobDetails[];
+}
+
+/** The curves of a job: `/api/v1/jobs/ID/series`. */
+export interface Series {
+  schema: string;
+  at: string;
+  label: string;
   limit_bytes: number | null;
-  attempts: { attempt: number; reserved_bytes: number | null; memory: [number, number][] }[];
-  progress: [number, number][];
-  metrics: Record<string, [number, number][]>;
-  /** Whether the first number of a metric's points is a step, and not a time. */
+  attempts: AttemptMemory[];
+  progress: Point[];
+  metrics: Record<string, Point[]>;
   steps: boolean;
 }
 
-/** A value of a parameter. */
-export type Scalar = string | number | boolean | null;
+/** What the page has to know of the server: `/api/v1/session`. */
+export interface Session {
+  schema: string;
+  host: string;
+  user: string;
+  version: string;
+  simulated: boolean;
+  readonly: boolean;
+}
 
-/** `interrupted`: the job that chooses its trials failed or was cancelled. */
-export type SweepState = "queued" | "running" | "done" | "stopped" | "interrupted";
+/** The queue: `stoker status --json`. */
+export interface Status {
+  schema: string;
+  at: string;
+  host: string;
+  version: string;
+  simulated: boolean;
+  engine: EngineLine;
+  devices: DeviceLine[];
+  jobs: JobLine[];
+  counts: Counts;
+  hidden: Counts;
+  today: Record<string, number>;
+  expected_empty: string | null;
+  notes: string[];
+  filtered: boolean;
+  groups: GroupLine[];
+  users: UserLine[];
+  interrupted: InterruptedRun[];
+  failures: FailedJob[];
+  total: Counts | null;
+  web: string;
+}
 
+/** An axis of the charts: a parameter that differs between trials, or the value. */
+export interface SweepAxis {
+  name: string;
+  log: boolean;
+  names: string[];
+}
+
+/** Values by step of one trial. */
+export interface SweepCurve {
+  trial: number;
+  job: number;
+  state: string;
+  points: Point[];
+}
+
+/** A sweep in a list. */
 export interface SweepLine {
   id: number;
   name: string;
-  state: SweepState;
+  state: string;
   method: string;
   total: number;
   counts: Record<string, number>;
@@ -462,10 +605,95 @@ export interface SweepLine {
   params: Record<string, Scalar>;
 }
 
-export interface Trial {
+/** All sweeps, the newest first: `stoker sweep list --json`. */
+export interface SweepList {
+  schema: string;
+  sweeps: SweepLine[];
+}
+
+/** A sweep, a part of its trials, and its charts: `/api/v1/sweeps/ID`. */
+export interface SweepPage {
+  schema: string;
+  sweep: SweepView;
+  page: number;
+  pages: number;
+  total: number;
+  axes: SweepAxis[];
+  points: SweepPoint[];
+  points_left_out: number;
+  steps: Point[];
+  curves: SweepCurve[];
+  curves_left_out: number;
+}
+
+/** A trial in the charts. */
+export interface SweepPoint {
+  trial: TrialView;
+  place: number;
+  line: (number | null)[];
+  goodness: number;
+}
+
+/** A sweep with all its trials: `stoker sweep status --json`, and `table --json`. */
+export interface SweepView {
+  schema: string;
+  at: string;
+  host: string;
+  simulated: boolean;
+  id: number;
+  name: string;
+  state: string;
+  method: string;
+  space: string[];
+  command: string;
+  objectives: ObjectiveView[];
+  pruners: string[];
+  created: string;
+  total: number;
+  counts: Record<string, number>;
+  best: BestView[];
+  importance: Record<string, number>;
+  importance_method: string;
+  gpu_hours: number;
+  gpu_hours_saved: number;
+  gpu_hours_full_trial: number | null;
+  adviser: number | null;
+  adviser_state: string;
+  adviser_message: string;
+  study: string | null;
+  notices: string[];
+  trials: TrialView[];
+}
+
+/** Tasks of an array that a list shows in one line. */
+export interface TasksLine {
+  label: string;
+  state: string;
+}
+
+/** GPUs over time: `stoker history --timeline --json`. */
+export interface Timeline {
+  schema: string;
+  at: string;
+  host: string;
+  simulated: boolean;
+  engine_running: boolean;
+  since: string;
+  until: string;
+  expected_empty: string | null;
+  samples_start: string;
+  samples_step_seconds: number;
+  lanes: Lane[];
+  left_out: number;
+  without_gpu: number;
+  colours: Record<string, number>;
+}
+
+/** One trial. */
+export interface TrialView {
   number: number;
   job: number;
-  state: JobState;
+  state: string;
   params: Record<string, Scalar>;
   values: Record<string, number | null>;
   step: number | null;
@@ -476,73 +704,35 @@ export interface Trial {
   message: string;
 }
 
-export interface BestPoint {
-  trials: number[];
-  jobs: number[];
-  params: Record<string, Scalar>;
-  values: Record<string, number>;
-}
-
-export interface Sweep {
+/** The totals of a period. A queue belongs to one user, so that they are this user's. */
+export interface Usage {
+  schema: string;
   at: string;
-  id: number;
-  name: string;
-  state: SweepState;
-  method: string;
-  space: string[];
-  command: string;
-  objectives: { name: string; goal: string; source: string }[];
-  pruners: string[];
-  created: string;
-  total: number;
-  counts: Record<string, number>;
-  best: BestPoint[];
-  importance: Record<string, number>;
-  importance_method: string;
+  host: string;
+  simulated: boolean;
+  user: string;
+  since: string | null;
   gpu_hours: number;
-  gpu_hours_saved: number;
-  gpu_hours_full_trial: number | null;
-  adviser: number | null;
-  adviser_state: string;
-  adviser_message: string;
-  notices: string[];
-  trials: Trial[];
+  busy_gpu_hours: number;
+  saved_gpu_hours: number;
+  outcomes: Record<string, number>;
+  days: DayUsage[];
+  groups: GroupUsage[];
+  jobs: JobUsage[];
+  hidden: number;
+  users: UserLine[];
+  colours: Record<string, number>;
 }
 
-export interface SweepAxis {
-  name: string;
-  log: boolean;
-  /** Texts that stand for 0, 1, 2 ...; empty for numbers. */
-  names: string[];
-}
-
-export interface SweepPoint {
-  trial: Trial;
-  /** How many trials had ended when it ended. */
-  place: number;
-  /** Where it is on each axis. */
-  line: (number | null)[];
-  /** From 0 (the worst) to 1 (the best). */
-  goodness: number;
-}
-
-export interface SweepCurve {
-  trial: number;
-  job: number;
-  state: JobState;
-  points: [number, number][];
-}
-
-/** A sweep with a page of its table and the data of its charts. */
-export interface SweepPage {
-  sweep: Sweep;
-  page: number;
-  pages: number;
-  total: number;
-  axes: SweepAxis[];
-  points: SweepPoint[];
-  points_left_out: number;
-  steps: [number, number][];
-  curves: SweepCurve[];
-  curves_left_out: number;
+/** What one user has of the machine, and waits for. */
+export interface UserLine {
+  user: string;
+  you: boolean;
+  running: number;
+  gpus: number;
+  vram_bytes: number | null;
+  waiting: number | null;
+  waiting_gpus: number | null;
+  waiting_since: string | null;
+  recent_gpu_hours: number | null;
 }

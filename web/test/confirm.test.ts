@@ -1,10 +1,10 @@
 import { expect, test } from "vitest";
 
 import { nameOf, prioritiesOf, summary } from "../src/parts/confirm";
-import type { ActionResult } from "../src/types";
+import type { ChangeResult } from "../src/types";
 
-function result(before: string, after: string, said: string, refused = false): ActionResult {
-  return { shown: "7", name: "", before, after, refused, said };
+function result(before: string, after: string, said: string, refused = false): ChangeResult {
+  return { id: 7, shown: "7", name: "", before, after, refused, said };
 }
 
 test("a job that had finished by itself was not cancelled", () => {

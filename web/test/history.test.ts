@@ -9,7 +9,10 @@ import { GIB, device } from "./sample";
 
 function usage(days: Usage["days"]): Usage {
   return {
+    schema: "",
     at: "",
+    host: "lab7",
+    simulated: false,
     user: "me",
     since: null,
     gpu_hours: 0,

@@ -1,19 +1,21 @@
 import { describe, expect, test } from "vitest";
 
 import { placeText, placesOf, searchAll, stepped } from "../src/log_search";
+import type { LogSearch } from "../src/types";
 
 const HITS = { text: "x", offsets: [5, 40, 70, 200], searched: 400, more: false };
 
 describe("a search in a log", () => {
   test("goes on until the start of the file", async () => {
-    const parts = [
-      { offsets: [900, 800], start: 500, size: 1000 },
-      { offsets: [100], start: 0, size: 1000 },
+    const part = { schema: "", start: 0, size: 1000 };
+    const parts: LogSearch[] = [
+      { ...part, offsets: [900, 800], start: 500 },
+      { ...part, offsets: [100] },
     ];
     const asked: (number | undefined)[] = [];
-    const search = (_: string, before: number | undefined): Promise<(typeof parts)[0]> => {
+    const search = (_: string, before: number | undefined): Promise<LogSearch> => {
       asked.push(before);
-      return Promise.resolve(parts[asked.length - 1] ?? { offsets: [], start: 0, size: 0 });
+      return Promise.resolve(parts[asked.length - 1] ?? { ...part, offsets: [] });
     };
     expect(await searchAll("x", search, () => false)).toEqual({
       text: "x",

@@ -2,7 +2,7 @@ import { describe, expect, test } from "vitest";
 
 import { plain } from "../src/log";
 import { LogTail } from "../src/log_tail";
-import type { LogPart } from "../src/types";
+import type { LogText } from "../src/types";
 
 /** A log file behind the API. */
 class FakeLog {
@@ -14,13 +14,16 @@ class FakeLog {
     this.bytes = Uint8Array.from([...this.bytes, ...new TextEncoder().encode(text)]);
   }
 
-  readonly get = (asked: number, limit: number): Promise<LogPart> => {
+  readonly get = (asked: number, limit: number): Promise<LogText> => {
     this.requests++;
     const size = this.bytes.length;
     const offset = asked < 0 ? Math.max(0, size + asked) : asked > size ? 0 : asked;
     const part = this.bytes.slice(offset, offset + limit);
     const text = new TextDecoder().decode(part);
     return Promise.resolve({
+      schema: "",
+      attempt: 1,
+      attempts: 1,
       text,
       offset,
       next: offset + part.length,

@@ -1,10 +1,10 @@
 /** Small values of the API for tests. */
 
-import type { Bar, Changes, Device, Job, Lane, Status, Timeline } from "../src/types";
+import type { Bar, Changes, DeviceLine, JobLine, Lane, Status, Timeline } from "../src/types";
 
 export const GIB = 2 ** 30;
 
-export function job(label: string, more: Partial<Job> = {}): Job {
+export function job(label: string, more: Partial<JobLine> = {}): JobLine {
   return {
     id: Number(label.split(".")[0]),
     label,
@@ -39,12 +39,13 @@ export function job(label: string, more: Partial<Job> = {}): Job {
     interrupted: false,
     place: null,
     expected_seconds: null,
+    waited_ratio: null,
     ended: null,
     ...more,
   };
 }
 
-export function device(id: string, more: Partial<Device> = {}): Device {
+export function device(id: string, more: Partial<DeviceLine> = {}): DeviceLine {
   return {
     id,
     label: id,
@@ -69,8 +70,9 @@ export function device(id: string, more: Partial<Device> = {}): Device {
   };
 }
 
-export function status(jobs: Job[], devices: Device[] = []): Status {
+export function status(jobs: JobLine[], devices: DeviceLine[] = []): Status {
   return {
+    schema: "",
     at: "2026-11-17T12:00:20Z",
     host: "lab7",
     version: "1",
@@ -93,14 +95,20 @@ export function status(jobs: Job[], devices: Device[] = []): Status {
     today: {},
     expected_empty: null,
     notes: [],
+    filtered: false,
+    groups: [],
+    users: [],
     interrupted: [],
     failures: [],
+    total: null,
+    web: "",
   };
 }
 
 export function changes(more: Partial<Changes> = {}): Changes {
   const { engine, counts, hidden, today, expected_empty, notes, failures } = status([]);
   return {
+    schema: "",
     at: "2026-11-17T12:00:30Z",
     jobs: [],
     gone: [],
@@ -150,7 +158,10 @@ export function lane(bars: Bar[], forecast: Bar[] = []): Lane {
 
 export function timeline(lanes: Lane[]): Timeline {
   return {
+    schema: "",
     at: "2026-11-17T12:20:00Z",
+    host: "lab7",
+    simulated: false,
     engine_running: true,
     since: "2026-11-17T11:00:00Z",
     until: "2026-11-17T13:00:00Z",

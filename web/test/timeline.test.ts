@@ -1,11 +1,11 @@
 import { describe, expect, test } from "vitest";
 
+import { isFailure } from "../src/changes";
 import { heat, longHex, mixed } from "../src/charts/palette";
 import {
   bridged,
   edgesOf,
   firstWindow,
-  isFailure,
   memoryRuns,
   pieces,
   placeInBand,

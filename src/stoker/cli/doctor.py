@@ -201,8 +201,6 @@ def check_engine(subject: Subject) -> Iterator[Verdict]:
         yield problem(f"the engine (process {pid}) does not answer", f"see {paths.log}; then: {RESTART}")
         return
     status = read_status(paths.status_file(QUEUE))
-    if notice := engine_lock.version_notice(paths):
-        yield note(notice.partition(";")[0], RESTART)
     if status is not None and status.trouble:
         yield problem(f"the engine has a problem: {status.trouble}", f"see {paths.log}")
     else:
@@ -291,7 +289,7 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
 # -- configuration -------------------------------------------------------------------------------
 
 _PROGRAM_VARIABLES = frozenset({"STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "STOKER_SIM_DIR", "STOKER_OUTPUT"})
-_JOB_VARIABLES = OF_THE_JOB_WE_ARE_IN | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_KEEPER"}
+_JOB_VARIABLES = OF_THE_JOB_WE_ARE_IN | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_WORKER"}
 
 
 def check_config(subject: Subject) -> Iterator[Verdict]:

@@ -48,7 +48,7 @@ class Order(Struct, frozen=True):
     mps_terminate: tuple[str, ...] = ()
     """A command to run before the attempt is killed; the ids of its processes are appended."""
     signal: EarlySignal | None = None
-    """Sent before the limit; a worker of an older version does not know it."""
+    """Sent before the limit."""
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""

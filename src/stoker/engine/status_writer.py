@@ -50,7 +50,7 @@ class StatusWriter:
             self._forecast = engine.site.forecast()
             self._forecast_due = now + FORECAST_INTERVAL
         status = engine_status(engine, self._since, self._forecast, self.settings)
-        made = self._path.with_suffix(".view.new")
+        made = self._path.with_suffix(".status.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
             made.write_bytes(to_json(status))
             made.rename(self._path)

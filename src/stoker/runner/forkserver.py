@@ -25,8 +25,8 @@ IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 def main() -> None:
     """Fork a worker for every message: a byte each for sharing our input and output, and its folder.
 
-    The descriptors with it are the listener, the lock, the journal, and the lock that jobs inherit (none from an engine
-    of an older version). Where no process can be made, the answer is the error's number and the folder.
+    The descriptors with it are the listener, the lock, the journal, and the lock that jobs inherit. If no process can
+    be made, the answer is the error's number and the folder.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
@@ -46,7 +46,7 @@ def main() -> None:
             is_worker = os.fork() == 0
         except OSError as error:
             is_worker = False
-            with contextlib.suppress(OSError):  # an older engine does not read answers
+            with contextlib.suppress(OSError):  # the engine may be dead, or not read answers for long
                 control.send(b"%d " % (error.errno or 0) + data[2:], socket.MSG_DONTWAIT)
         if is_worker:
             control.close()
@@ -65,7 +65,7 @@ def _leave_streams(*, share_input: bool, share_output: bool) -> None:
     os.close(nothing)
 
 
-def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: int, *inherited: int) -> None:
+def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: int, inherited: int) -> None:
     """Never return. The lock is held as long as this process lives, because its descriptor stays open.
 
     The inherited lock is held as long as this process or one of its jobs lives that did not close the descriptor.
@@ -74,7 +74,7 @@ def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: i
         os.setsid()
         processes.become_subreaper()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        passed = [*map(_pass_on, inherited), *NUMBERS]
+        passed = [_pass_on(inherited), *NUMBERS]
         worker = Worker(socket.socket(fileno=listener), journal, boot)
         worker.serve()
         if worker.lost_engine:

@@ -61,8 +61,8 @@ class Runner(Protocol):
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> bool:
-        """Change the time limit of an attempt, which counts from its start; False where the worker is too old."""
+    ) -> None:
+        """Change the time limit of an attempt, which counts from its start."""
 
     def adopt(self, worker: str) -> bool:
         """Take over a worker of a dead engine; its events are reported again. False if it left no trace."""

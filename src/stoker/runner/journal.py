@@ -15,10 +15,6 @@ from typing import NamedTuple
 SIZE = 1 << 20
 """Bytes reserved; room for several thousand attempts, after which a worker is replaced."""
 NOTE_LIMIT = 600
-LIMIT_ORDER = 1
-"""Version of the orders since which a worker can change the time limit of an attempt."""
-ORDERS = LIMIT_ORDER
-"""Version of the orders of this worker."""
 REFUSED = 126
 """Exit code of a command that exists and cannot be started."""
 _NO_NOTE = '""'
@@ -46,14 +42,12 @@ class Born(NamedTuple):
 
     attempt: str
     pid: int
-    worker: int = 0
+    worker: int
     """The worker's process: the ancestor of all processes of the attempt, orphans too."""
-    ticks: int = 0
+    ticks: int
     """Clock ticks since boot when it had started: one that starts later and has the same number is another."""
-    boot: str = ""
+    boot: str
     """The kernel's id of this boot: after the next one the other numbers mean nothing."""
-    orders: int = 0
-    """Version of the orders that the worker knows; those of version 0 do not write it."""
 
 
 class AttemptExited(NamedTuple):
@@ -88,22 +82,23 @@ class Unreadable(ValueError):
 
 
 def line_of(record: Record) -> bytes:
-    """The record as one line. Fields may only be added where older engines ignore them (after those of S, P and R)."""
+    """The record as one line."""
     match record:
         case AttemptStarted(attempt, at):
             return f"S {attempt} {at:.6f}\n".encode()
-        case Born(attempt, pid, worker, ticks, boot, orders):
-            more = f" {ticks} {boot}" + (f" {orders}" if orders else "") if boot else ""
-            return f"P {attempt} {pid} {worker}{more}\n".encode()
+        case Born(attempt, pid, worker, ticks, boot):
+            return f"P {attempt} {pid} {worker} {ticks} {boot}\n".encode()
         case AttemptReturned(attempt, at, 0):
             return f"R {attempt} {at:.6f}\n".encode()
         case AttemptReturned(attempt, at, errno, note):
-            # It follows an S, after which an older engine takes only an E. To that it is what it always was, a refusal.
-            return line_of(AttemptExited(attempt, at, REFUSED, 0, "refused", -errno, note))
+            return f"N {attempt} {at:.6f} {errno} {_quoted(note)}\n".encode()
         case AttemptExited():
             head = f"E {record.attempt} {record.at:.6f} {record.code} {record.signal} {record.why} {record.peak}"
-            note = json.dumps(record.note[:NOTE_LIMIT]) if record.note else _NO_NOTE
-            return f"{head} {note}\n".encode()
+            return f"{head} {_quoted(record.note)}\n".encode()
+
+
+def _quoted(note: str) -> str:
+    return json.dumps(note[:NOTE_LIMIT]) if note else _NO_NOTE
 
 
 def record_of(line: bytes) -> Record:
@@ -118,6 +113,8 @@ def record_of(line: bytes) -> Record:
             return _born(attempt, at, *rest)
         if kind == "R":
             return AttemptReturned(attempt, _moment(at))
+        if kind == "N":
+            return _not_started(attempt, at, *rest)
         if kind == "E":
             return _ended(attempt, at, *rest)
         raise Unreadable
@@ -125,22 +122,27 @@ def record_of(line: bytes) -> Record:
         raise Unreadable(f"{line[:60]!r} is not a journal line") from None
 
 
-def _born(attempt: str, pid: str, worker: str = "0", ticks: str = "0", *rest: str) -> Born:
-    boot = rest[0] if rest else ""
-    orders = rest[1] if len(rest) > 1 else "0"
-    numbers = _number(pid, 2**31), _number(worker, 2**31), _number(ticks, 2**63)
-    return Born(attempt, *numbers, boot, _number(orders, 2**31))
+def _born(attempt: str, pid: str, worker: str, ticks: str, boot: str) -> Born:
+    return Born(attempt, _number(pid, 2**31), _number(worker, 2**31), _number(ticks, 2**63), boot)
 
 
-def _ended(attempt: str, at: str, *fields: str) -> AttemptExited | AttemptReturned:
-    code, signal, why, peak, note = fields
-    words = "" if note == _NO_NOTE else json.loads(note)
-    if why not in _WHYS or not isinstance(words, str):
+def _not_started(attempt: str, at: str, errno: str, *note: str) -> AttemptReturned:
+    return AttemptReturned(attempt, _moment(at), _number(errno, 4096, least=1), _note(" ".join(note)))
+
+
+def _ended(attempt: str, at: str, *rest: str) -> AttemptExited:
+    code, signal, why, peak, note = rest
+    if why not in _WHYS:
         raise Unreadable
-    if peak.startswith("-"):
-        return AttemptReturned(attempt, _moment(at), _number(peak[1:], 4096, least=1), words)
     ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)
-    return AttemptExited(attempt, _moment(at), *ended, words)
+    return AttemptExited(attempt, _moment(at), *ended, _note(note))
+
+
+def _note(text: str) -> str:
+    note = "" if text == _NO_NOTE else json.loads(text)
+    if not isinstance(note, str):
+        raise Unreadable
+    return note
 
 
 def _moment(text: str) -> float:
@@ -204,7 +206,7 @@ class Reader:
         """What the unreadable rest still says about the ends of attempts. Only of use once the worker is dead."""
         found: dict[str, AttemptExited | AttemptReturned] = {}
         for line in re.split(rb"[\0\n]+", self._rest()):
-            if line.startswith(b"E "):
+            if line.startswith((b"E ", b"N ")):
                 try:
                     record = record_of(line)
                 except Unreadable:
@@ -216,15 +218,6 @@ class Reader:
     def contents(self) -> bytes:
         """All that was written, for inspection."""
         return os.pread(self._descriptor, _LONGEST, 0).rstrip(b"\0")
-
-    def orders(self) -> int:
-        """Version of the orders that the worker knows, as its newest process tells; reads no events."""
-        _, found, rest = self.contents().rpartition(b"\nP ")
-        try:
-            record = record_of(b"P " + rest.partition(b"\n")[0]) if found else None
-        except Unreadable:
-            return 0
-        return record.orders if isinstance(record, Born) else 0
 
     def _check(self, record: Record) -> None:
         """Raise Unreadable where a worker cannot have written this after the lines before it."""

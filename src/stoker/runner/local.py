@@ -143,11 +143,9 @@ class LocalRunner:
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> bool:
-        """Change the time limit of an attempt, which counts from its start; False where the worker is too old."""
+    ) -> None:
+        """Change the time limit of an attempt, which counts from its start."""
         self._send(worker, {"do": "limit", "attempt": attempt, "limit": limit, "grace": grace, "signal": _plain(early)})
-        link = self._links.get(worker)
-        return link is not None and link.knows_limit
 
     def recall(self, worker: str) -> None:
         """Ask for the attempts back that have not started."""
@@ -353,7 +351,6 @@ class LocalRunner:
             record = _inherited(inherited, journal.create(str(folder / "journal")))
             listener = inherited.enter_context(_listen(folder))
             link = Link(folder, journal.Reader(str(folder / "journal")))
-            link.knows_limit = True
             try:
                 link.connection = _connect(folder)
                 self._forkserver.fork(folder, [listener.fileno(), lock, record, jobs], self._shared)
@@ -370,10 +367,7 @@ def _plain(early: EarlySignal | None) -> dict[str, Any] | None:
 def _opened(folder: Path) -> Link:
     """The link of a worker that another engine started, whatever its folder is like."""
     try:
-        reader = journal.Reader(str(folder / "journal"))
-        link = Link(folder, reader)
-        link.knows_limit = reader.orders() >= journal.LIMIT_ORDER
-        return link
+        return Link(folder, journal.Reader(str(folder / "journal")))
     except OSError as error:
         return Link(folder, None, error.strerror or str(error))
 

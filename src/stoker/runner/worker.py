@@ -284,7 +284,7 @@ class Worker:
 
     def _spawn(self, order: dict[str, Any]) -> Attempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
-        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot, journal.ORDERS))
+        self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         self._childless = False
         return Attempt(order, pid)
 

@@ -18,7 +18,7 @@ from stoker.core.launch import parse_key
 from stoker.runner import journal, processes
 from stoker.runner.inherited import INHERITED
 
-MARKER = "STOKER_KEEPER"
+MARKER = "STOKER_WORKER"
 """Variable in every job's environment by which processes of a dead worker are found."""
 LOCK = "lock"
 """File that the worker alone keeps locked, which proves that it lives."""
@@ -51,8 +51,6 @@ class Link:
         """The newest process in the journal."""
         self._process = 0
         """The worker's own process, once it is known."""
-        self.knows_limit = False
-        """Whether it can change the time limit of an attempt."""
         self.check_at = 0.0
         """When to check again whether the worker, once its connection is closed, is dead (monotonic)."""
         self._pause = FIRST_PAUSE
@@ -64,8 +62,7 @@ class Link:
         events: list[journal.Fact] = []
         for record in self.reader.news() if self.reader is not None else ():
             if isinstance(record, journal.Born):
-                self.born, self._process = record, record.worker or self._process
-                self.knows_limit = self.knows_limit or record.orders >= journal.LIMIT_ORDER
+                self.born, self._process = record, record.worker
                 continue
             if isinstance(record, journal.AttemptStarted):
                 self._open[record.attempt] = None
@@ -116,9 +113,7 @@ class Link:
     def _holds_inherited(self) -> bool:
         try:
             return is_locked(self.folder / INHERITED)
-        except (FileNotFoundError, NotADirectoryError):  # a worker of an older version has none
-            return False
-        except (IsADirectoryError, PermissionError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):  # its folder is damaged
             return False
 
     def _search(self) -> list[processes.Seen]:

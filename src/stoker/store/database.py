@@ -10,7 +10,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class Database:
     """A connection and the lock of its writers. It must not be used after a fork."""
 
     def __init__(
-        self, path: Path, patience: float, before_migration: Callable[[], None] = lambda: None, *, durable: bool = True
+        self, path: Path, patience: float, *, durable: bool = True, migrations: Sequence[str] = MIGRATIONS
     ) -> None:
         """`patience` is how many seconds a writer waits for its turn, and SQLite for its own locks.
 
@@ -58,7 +58,7 @@ class Database:
         """
         self._path = path
         self._synchronous = "FULL" if durable else "OFF"
-        self._before_migration = before_migration
+        self._migrations = migrations
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
         self._preserving = contextlib.ExitStack()
@@ -148,26 +148,24 @@ class Database:
 
     def _prepare(self) -> None:
         """Check the version, switch to WAL, migrate."""
-        if (found := self._version()) > VERSION:
+        if (version := self._version()) > len(self._migrations):
             self._preserve()
-            newer = f"{self._path} was written by a newer Stoker (schema {found} instead of {VERSION})"
+            newer = f"{self._path} was written by a newer Stoker (schema {version} instead of {len(self._migrations)})"
             raise StokerError(newer, NEWER_HINT)
         if not self.read_only and self.rows("PRAGMA journal_mode") != [("wal",)]:
             with self._write_lock:  # two processes that open a new file at once would block each other
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge
-        if self._version() < VERSION:
+        if self._version() < len(self._migrations):
             self._migrate()
 
     def _migrate(self) -> None:
-        if self._version():
-            self._before_migration()
         with self.writing() as connection:
-            for number in range(self._version(), VERSION):  # read again: another process may have migrated meanwhile
-                for statement in MIGRATIONS[number].split(";\n"):
+            for statements in self._migrations[self._version() :]:  # another process may have migrated meanwhile
+                for statement in statements.split(";\n"):
                     connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute(f"PRAGMA user_version = {len(self._migrations)}")
 
     def _version(self) -> int:
         ((version,),) = self.rows("PRAGMA user_version")

@@ -26,8 +26,6 @@ CLUSTER = "cluster:"
 """Prefix of the name of a cluster's background engine, before the name of the cluster."""
 PROBE_SECONDS = 0.25
 """How long a lock may be held by processes that only probe it; after that an engine holds it."""
-DYING_SECONDS = 10.0
-"""How long a killed engine may take to be gone."""
 _PAGE = 10_000
 UNFINISHED_SECONDS = 60.0
 """Age at which an unfinished file counts as abandoned."""
@@ -156,14 +154,6 @@ def version_of(paths: Paths, engine: str) -> str:
     return _written(paths, engine)[1]
 
 
-def version_notice(paths: Paths) -> str:
-    """A notice where the background engine runs another version than this program; else empty."""
-    version = version_of(paths, QUEUE)
-    if version in ("", __version__):
-        return ""
-    return f"the engine runs {version}, this is {__version__}; to upgrade it: stoker engine restart (jobs continue)"
-
-
 def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | None:
     """Send a signal to a living engine and return its process id; None where none lives.
 
@@ -181,19 +171,6 @@ def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | No
         finally:
             os.close(descriptor)
     return None
-
-
-def end_older_engine(paths: Paths) -> None:
-    """Kill the background engines before the tables change that they work on; jobs go on under their workers.
-
-    One would fail at its next query, after a submit had relied on it. One that was killed is started again.
-    """
-    for engine in [name for name in living_engines(paths) if is_background(name)]:
-        pid = process_of(paths, engine)
-        if pid is None or pid == os.getpid():
-            continue
-        signal_engine(paths, engine, signal.SIGKILL)
-        wait_gone(paths, engine, pid, DYING_SECONDS)
 
 
 def wait_gone(paths: Paths, engine: str, pid: int, patience: float) -> bool:
@@ -242,7 +219,7 @@ def _written(paths: Paths, engine: str) -> tuple[str, str]:
 
 
 def _wake_fifo_path(paths: Paths, engine: str) -> Path:
-    return paths.engines / f"{engine}.bell"
+    return paths.engines / f"{engine}.wake"
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

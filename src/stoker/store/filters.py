@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+from stoker.core.outcomes import WAITING
 from stoker.store.reader import Reader
 from stoker.store.schema import OPEN, text_of
 
@@ -13,7 +14,6 @@ Scope = Literal["open", "ended", "any"]
 SCOPES: dict[Scope, str] = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
 NOT_ON_FINISH = "coalesce((SELECT json_extract(body, '$.role') FROM specs WHERE specs.id = jobs.spec), 'job') = 'job'"
 NOT_NESTED = "coalesce((SELECT json_extract(body, '$.parent') FROM specs WHERE specs.id = jobs.spec), '') = ''"
-WAITING = ("queued", "blocked", "scheduled")
 """State words of jobs that are stored as waiting; which of them applies depends on the clock and on other jobs."""
 
 

@@ -56,7 +56,7 @@ class Paths(Struct, frozen=True):
     @property
     def workers(self) -> Path:
         """One folder per worker."""
-        return self.state / "keepers"  # the old name, so that engines find workers that an older version started
+        return self.state / "workers"
 
     @property
     def damaged_journals(self) -> Path:
@@ -69,7 +69,7 @@ class Paths(Struct, frozen=True):
         return self.state / "engines"
 
     def status_file(self, engine: str) -> Path:
-        return self.engines / f"{engine}.view"
+        return self.engines / f"{engine}.status"
 
     @property
     def log(self) -> Path:

@@ -29,40 +29,9 @@ from stoker.core.learning import Use
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, Trial
 
-VERSION = 7
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
 
-_FIRST = """
-CREATE TABLE batches (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
-) STRICT;
-CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
-CREATE TABLE terms (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
-CREATE TABLE jobs (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
-  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, terms INTEGER NOT NULL, submitted REAL NOT NULL,
-  state TEXT NOT NULL, detail BLOB NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
-  failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE state NOT IN (
-  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
-CREATE INDEX jobs_held ON jobs(engine, id) WHERE state IN ('starting', 'running', 'stopping');
-CREATE INDEX jobs_content ON jobs(content);
-CREATE TABLE attempts (
-  job INTEGER NOT NULL, number INTEGER NOT NULL, keeper TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
-  errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
-  peak_memory INTEGER, note TEXT, PRIMARY KEY (job, number)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE events (
-  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
-) STRICT;
-CREATE INDEX events_job ON events(job);
-"""
-_NOT_OVER = (
-    "(state != 'done' AND state != 'failed' AND state != 'oom' AND state != 'timeout' AND state != 'cancelled'"
-    " AND state != 'skipped' AND state != 'lost')"
-)
 OPEN = "ended IS NULL"
 ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
@@ -72,99 +41,54 @@ ENDED = "ended IS NOT NULL"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
 
-_QUEUE = f"""
-DROP INDEX jobs_open;
-DROP INDEX jobs_held;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {_NOT_OVER};
+_TABLES = f"""
+CREATE TABLE batches (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
+) STRICT;
+CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
+CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
+CREATE TABLE jobs (
+  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
+  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
+  state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
+  attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
+  tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
+  array INTEGER NOT NULL DEFAULT 0, task INTEGER, sweep INTEGER NOT NULL DEFAULT 0, trial INTEGER, params TEXT
+) STRICT;
+CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
-ALTER TABLE jobs ADD COLUMN tries INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN array INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN task INTEGER;
-ALTER TABLE jobs ADD COLUMN ended REAL;
-UPDATE jobs SET tries = failures + losses + (state = 'done');
-UPDATE jobs SET ended = json_extract(CAST(detail AS TEXT), '$.at') WHERE state IN (
-  'done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost');
-CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
-CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE state = 'held';
-CREATE INDEX jobs_ended ON jobs(ended, state) WHERE ended IS NOT NULL;
-CREATE INDEX terms_of_hooks ON terms(id) WHERE json_extract(body, '$.role') = 'hook';
+CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE {HELD};
+CREATE INDEX jobs_ended ON jobs(ended, state) WHERE {ENDED};
+CREATE INDEX jobs_content ON jobs(content);
+CREATE INDEX jobs_array ON jobs(array, id) WHERE {IN_ARRAY};
+CREATE UNIQUE INDEX jobs_trial ON jobs(sweep, trial) WHERE {IN_SWEEP};
+CREATE TABLE attempts (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, ref TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
+  errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
+  peak_memory INTEGER, note TEXT, PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE measures (
+  job INTEGER NOT NULL, number INTEGER NOT NULL, peak INTEGER NOT NULL, utilisation INTEGER, body TEXT NOT NULL,
+  PRIMARY KEY (job, number)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE events (
+  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
+) STRICT;
+CREATE INDEX events_job ON events(job);
+CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT NULL, parts TEXT NOT NULL)
+  STRICT, WITHOUT ROWID;
+CREATE INDEX keys_job ON keys(job);
 CREATE TABLE requests (
   id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
   body BLOB NOT NULL
 ) STRICT;
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE learnt (signature TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
-"""
-_PACKING = """
-ALTER TABLE jobs ADD COLUMN shortages INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN floor INTEGER NOT NULL DEFAULT 0;
-CREATE TABLE measures (
-  job INTEGER NOT NULL, number INTEGER NOT NULL, peak INTEGER NOT NULL, utilisation INTEGER, body TEXT NOT NULL,
-  PRIMARY KEY (job, number)
-) STRICT, WITHOUT ROWID;
-"""
-
-
-def _renamed(column: str, old: str, new: str) -> str:
-    """SQL for the JSON of a column with one of its objects renamed."""
-    return f"json_remove(json_set({column}, '$.{new}', json(json_extract({column}, '$.{old}'))), '$.{old}')"
-
-
-def _with_ref(column: str) -> str:
-    """SQL for the JSON of a column with one ref in place of worker, lease and log start."""
-    lease = f"coalesce(nullif(json_extract({column}, '$.lease'), ''), '-')"
-    log_start = f"coalesce(json_extract({column}, '$.log_start'), 0)"
-    ref = f"json_extract({column}, '$.keeper') || ' ' || {lease} || ' ' || {log_start}"
-    return f"json_remove(json_set({column}, '$.ref', {ref}), '$.keeper', '$.lease', '$.log_start')"
-
-
-def _rename(table: str, column: str, old: str, new: str) -> str:
-    """Rename a key in all rows of a BLOB column that have it. The filter on the text avoids parsing most rows."""
-    text, key = f"CAST({column} AS TEXT)", old.rpartition(".")[2]
-    return (
-        f"UPDATE {table} SET {column} = CAST({_renamed(text, old, new)} AS BLOB)"
-        f" WHERE instr({column}, CAST('\"{key}\":' AS BLOB)) AND json_type({text}, '$.{old}') = 'object';"
-    )
-
-
-_VOCABULARY = f"""
-ALTER TABLE terms RENAME TO specs;
-ALTER TABLE jobs RENAME COLUMN terms TO spec;
-ALTER TABLE jobs RENAME COLUMN shortages TO shared_failures;
-ALTER TABLE attempts RENAME COLUMN keeper TO ref;
-DROP INDEX terms_of_hooks;
-CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
-UPDATE specs SET body = {_renamed("body", "need", "resources")} WHERE json_type(body, '$.need') = 'object';
-UPDATE jobs SET detail = CAST({_with_ref("CAST(detail AS TEXT)")} AS BLOB) WHERE {ACTIVE};
-UPDATE events SET body = CAST({_with_ref("CAST(body AS TEXT)")} AS BLOB)
-  WHERE instr(body, CAST('"keeper":' AS BLOB)) AND json_type(CAST(body AS TEXT), '$.keeper') = 'text';
-UPDATE events SET body = CAST(replace(CAST(body AS TEXT), '"company":true', '"shared":true') AS BLOB)
-  WHERE instr(body, CAST('"company":true' AS BLOB)) AND json_type(CAST(body AS TEXT), '$.company') = 'true';
-{_rename("jobs", "detail", "need", "resources")}
-{_rename("events", "body", "need", "resources")}
-{_rename("events", "body", "terms", "spec")}
-{_rename("requests", "body", "terms", "spec")}
-{_rename("events", "body", "spec.need", "spec.resources")}
-{_rename("requests", "body", "spec.need", "spec.resources")}
-"""
-_KEYS = """
-CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT NULL, parts TEXT NOT NULL)
-  STRICT, WITHOUT ROWID;
-CREATE INDEX keys_job ON keys(job);
-"""
-_SAMPLES = """
 CREATE TABLE samples (
   minute INTEGER NOT NULL, device TEXT NOT NULL, utilisation INTEGER, used INTEGER, reserved INTEGER NOT NULL,
   temperature INTEGER, power REAL, PRIMARY KEY (minute, device)
 ) STRICT, WITHOUT ROWID;
-"""
-_SWEEPS = f"""
-DROP INDEX jobs_open;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
-ALTER TABLE jobs ADD COLUMN sweep INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE jobs ADD COLUMN trial INTEGER;
-ALTER TABLE jobs ADD COLUMN params TEXT;
-CREATE UNIQUE INDEX jobs_trial ON jobs(sweep, trial) WHERE sweep != 0;
 CREATE TABLE sweeps (
   id INTEGER PRIMARY KEY, batch INTEGER NOT NULL, created REAL NOT NULL, adviser INTEGER, stopped REAL,
   spec INTEGER NOT NULL, body BLOB NOT NULL
@@ -173,8 +97,9 @@ CREATE TABLE trials (
   sweep INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (sweep, number)
 ) STRICT, WITHOUT ROWID;
 """
-MIGRATIONS = (_FIRST, _QUEUE, _PACKING, _VOCABULARY, _KEYS, _SAMPLES, _SWEEPS)
-"""Statements that lead from each version to the next."""
+MIGRATIONS = (_TABLES,)
+"""Statements that lead from each version to the next; the first make an empty queue."""
+VERSION = len(MIGRATIONS)
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"

@@ -7,7 +7,6 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +20,6 @@ from stoker.core.learning import Learnt
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
-from stoker.store.engine_lock import end_older_engine
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.samples import Sample, write_samples
@@ -30,6 +28,7 @@ from stoker.store.schema import (
     IN_SWEEP,
     JOBS_AT_ONCE,
     MEASURE,
+    MIGRATIONS,
     NO_ENGINE,
     OPEN,
     UPDATE_JOB,
@@ -63,12 +62,12 @@ class Store(Reader):
         self,
         path: Path,
         patience: float = 30.0,
-        before_migration: Callable[[], None] = lambda: None,
         *,
         durable: bool = True,
+        migrations: Sequence[str] = MIGRATIONS,
     ) -> None:
         """`patience` is how many seconds a writer waits for its turn."""
-        super().__init__(Database(path, patience, before_migration, durable=durable))
+        super().__init__(Database(path, patience, durable=durable, migrations=migrations))
 
     def close(self) -> None:
         self._database.close()
@@ -253,7 +252,7 @@ class Store(Reader):
 def open_store(paths: Paths, *, durable: bool = True) -> Store:
     """The queue of this user on this host, created where it is missing."""
     try:
-        return Store(paths.database, before_migration=partial(end_older_engine, paths), durable=durable)
+        return Store(paths.database, durable=durable)
     except OSError as error:
         raise StokerError(
             f"cannot open the queue {paths.database}: {error.strerror}",

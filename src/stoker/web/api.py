@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Route
 
 from stoker import __version__
 from stoker.app.jobs.local_time import LocalZone
-from stoker.app.jobs.select import ENDED_STATES, find
+from stoker.app.jobs.select import find
 from stoker.app.views.facts import Knowledge, known
 from stoker.app.views.gpus import gpus_of, known_devices
 from stoker.app.views.job_details import SelectedJobs, read_jobs
@@ -32,6 +32,7 @@ from stoker.app.views.timeline import read_timeline
 from stoker.app.views.usage import read_usage
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
+from stoker.core.outcomes import RESULTS
 from stoker.core.units import parse_since
 from stoker.features import load
 from stoker.store.logs import blocks_of
@@ -193,7 +194,7 @@ class Api:
         return answer(read_timeline(self._paths, Period(since), until, simulated=self._simulated))
 
     def history(self, request: Request) -> Response:
-        period = Period(_moment(request, "since") or 0.0, filter_of(request.query_params, ENDED_STATES))
+        period = Period(_moment(request, "since") or 0.0, filter_of(request.query_params, RESULTS))
         return answer(history_page(self._paths, period, page_of(request.query_params)))
 
     def usage(self, request: Request) -> Response:

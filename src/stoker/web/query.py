@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from stoker.app.jobs.select import ENDED_STATES, parse_filter
+from stoker.app.jobs.select import parse_filter
 from stoker.core.errors import UsageError
+from stoker.core.outcomes import RESULTS
 from stoker.store.filters import Filter, Scope
 
 LONGEST_TEXT = 1000
@@ -19,7 +20,7 @@ def jobs_filter(given: Given) -> tuple[Filter, Scope]:
     if given.get("state", "") == "all":
         return filter_of(given, ()), "any"
     chosen = filter_of(given)
-    ended = [word in ENDED_STATES for word in chosen.states]
+    ended = [word in RESULTS for word in chosen.states]
     return chosen, "open" if not any(ended) else "ended" if all(ended) else "any"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,8 @@ from stoker.features.slurm.checks import NodeChecks, pilot_check
 from stoker.features.slurm.cluster import SlurmFact
 from stoker.features.slurm.context import ClusterContext
 from stoker.features.slurm.shared import BundleFolder
+from stoker.sites.interface import EngineJobs
+from support.fakes import FakeClock
 
 FOLDER = BundleFolder(Path("/shared/pilot7-ab-1"))
 CHECK = pilot_check(FOLDER)
@@ -19,8 +22,8 @@ CHECK = pilot_check(FOLDER)
 
 def checks_of(*, pilot: bool) -> NodeChecks:
     """Checks where a pilot is on each node, or none."""
-    unused = cast("Any", None)
-    context = ClusterContext("lab", ClusterSettings(), unused, unused, unused, "stoker:queue/", "7-ab")
+    jobs, unused = cast("EngineJobs", SimpleNamespace(clock=FakeClock())), cast("Any", None)
+    context = ClusterContext("lab", ClusterSettings(), jobs, unused, unused, "stoker:queue/", "7-ab")
     return NodeChecks(context, lambda _node, _check: pilot)
 
 

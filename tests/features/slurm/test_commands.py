@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -102,7 +103,7 @@ def test_any_job_of_the_user_may_end() -> None:
 
 def test_a_missing_program_is_no_refusal(tmp_path: Path) -> None:
     """Slurm may be installed later, or its file system be away for a moment."""
-    commands = SlurmCommands({"PATH": str(tmp_path)}, os.getuid())
+    commands = SlurmCommands({"PATH": str(tmp_path)}, os.getuid(), time.monotonic)
     commands.query()
     done = commands.finished()
     assert done is not None
@@ -116,7 +117,7 @@ def test_a_large_answer_does_not_block(tmp_path: Path) -> None:
     program = tmp_path / "squeue"
     program.write_text("#!/bin/sh\nhead -c 3000000 /dev/zero | tr '\\0' 'x'; echo no >&2; exit 1\n")
     program.chmod(0o700)
-    commands = SlurmCommands({"PATH": f"{tmp_path}:{os.environ['PATH']}"}, os.getuid())
+    commands = SlurmCommands({"PATH": f"{tmp_path}:{os.environ['PATH']}"}, os.getuid(), time.monotonic)
     commands.query()
     found: list[Done] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +30,8 @@ class Fake:
             note = f'echo {name} "$@" >> {self.calls_file}'
             program.write_text(f"#!/bin/sh\n{note}\n[ {name} != squeue ] || cat {self.answer}\n")
             program.chmod(0o700)
-        commands = SlurmCommands({"PATH": f"{directory}:{os.environ['PATH']}"}, os.getuid())
-        self.controller = Controller(commands, TAG, ClusterSettings(poll=0.05), lambda _: "")
+        commands = SlurmCommands({"PATH": f"{directory}:{os.environ['PATH']}"}, os.getuid(), time.monotonic)
+        self.controller = Controller(commands, TAG, ClusterSettings(poll=0.05), lambda _: "", time.monotonic)
 
     def calls(self, name: str) -> list[list[str]]:
         lines = [line.split() for line in self.calls_file.read_text().splitlines()] if self.calls_file.exists() else []

@@ -28,7 +28,7 @@ def test_missing_parts_are_empty(text: str) -> None:
 def test_leases_in_ledgers_of_parent_jobs() -> None:
     """Only an engine inside the same parent job keeps the lease of an adopted job."""
     assert lease_name("/run/lock/stoker/0.ab.lease", "") == "0.ab.lease"
-    nested = lease_name("/state/keepers/w-1/ledger/0.ab.lease", "w-1")
+    nested = lease_name("/state/workers/w-1/ledger/0.ab.lease", "w-1")
     assert adopted_lease(nested, "w-1") == "0.ab.lease"
     assert adopted_lease(nested, "w-2") == adopted_lease(nested, "") == adopted_lease("0.ab.lease", "w-1") == ""
     assert adopted_lease("0.ab.lease", "") == "0.ab.lease"

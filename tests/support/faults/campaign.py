@@ -16,13 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.faults import allocations, clusters, damage, disks, driver, jobs, kills, limits, storms, syscalls, versions
+from support.faults import allocations, clusters, damage, disks, driver, jobs, kills, limits, storms, syscalls
 from support.faults.driver import stand_in
 from support.faults.table import TABLE, Fault, missing
 from support.storm.background import QueueStorm
 from support.storm.weather import SIMULATED, Weather
 
-MODULES = (kills, syscalls, disks, limits, damage, driver, jobs, versions, storms, clusters, allocations)
+MODULES = (kills, syscalls, disks, limits, damage, driver, jobs, storms, clusters, allocations)
 """What fills the table."""
 LANES = 3
 """Trials at the same time: most of the time each of them waits."""

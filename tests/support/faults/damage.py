@@ -81,7 +81,7 @@ def damaged_journal(trial: QueueStorm) -> None:
     if trial.dice.random() < 0.5:
         trial.killer.kill_one(name, pid, with_job=True)
     garbage = trial.dice.choice([b"GARBAGE \xff\xfe line\n", b"S\n", b"E x y z\n", b"\xff" * 200])
-    with (trial.killer.state / "keepers" / name / "journal").open("r+b") as journal:
+    with (trial.killer.state / "workers" / name / "journal").open("r+b") as journal:
         journal.seek(trial.dice.choice([0, 0, 10]))
         journal.write(garbage)
     trial.blows["journal damaged"] += 1

@@ -12,7 +12,6 @@ from pathlib import Path
 from support import optional
 from support.slurm import missing_slurm
 from support.storm.background import QueueStorm
-from support.versions import missing_history
 from support.wait import PATIENCE_SECONDS
 
 FAKETIME = "libfaketime.so.1"
@@ -89,7 +88,6 @@ _NEEDS: Mapping[str, Callable[[], str]] = {
     "root": lambda: "" if os.geteuid() == 0 else "only root can do it",
     "strace": _no_strace,
     "faketime": lambda: "" if faketime_library() else "libfaketime is missing",
-    "history": missing_history,
     "slurm": missing_slurm,
     "cc": lambda: optional.missing("cc"),
 }

@@ -28,7 +28,7 @@ ALWAYS_FAILS = 6
 LONG_SECONDS = 0.8
 END_SECONDS = 60.0
 """How long a run that nobody disturbs may take to its end."""
-KEEPER_TOO = 0.3
+WORKER_TOO = 0.3
 """How often a worker is killed right after its engine."""
 
 
@@ -134,7 +134,7 @@ class RunStorm:
         time.sleep(self._dice.uniform(0.0, self.weather.pause))
         hit = self._strike(blow)
         self.blows[blow] += hit
-        if hit and blow == "engine" and self._dice.random() < KEEPER_TOO:
+        if hit and blow == "engine" and self._dice.random() < WORKER_TOO:
             self.blows["worker without engine"] += self._killer.kill_worker(self._living)
         return hit
 

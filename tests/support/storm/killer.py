@@ -50,7 +50,7 @@ class Killer:
 
     def kill_one(self, name: str, pid: int, *, with_job: bool) -> bool:
         """Kill a worker, and read in its journal, which nobody writes any more, what it leaves open."""
-        folder = self.state / "keepers" / name
+        folder = self.state / "workers" / name
         with contextlib.ExitStack() as closing:
             try:
                 journal, lock = [closing.enter_context((folder / file).open("rb")) for file in ("journal", "lock")]
@@ -58,7 +58,7 @@ class Killer:
                 return False
             kill_and_wait(pid)
             if with_job:
-                for process in marked(f"STOKER_KEEPER={name}"):
+                for process in marked(f"STOKER_WORKER={name}"):
                     kill_and_wait(process)
             wait_until(lambda: is_free(lock.fileno()))  # a child it was just starting has it until it executes
             self.kills.append(KeeperKill(name, open_attempts(journal.read())))
@@ -85,7 +85,7 @@ class Killer:
 
     def _is_at_work(self, worker: str) -> bool:
         try:
-            return bool(open_attempts((self.state / "keepers" / worker / "journal").read_bytes()))
+            return bool(open_attempts((self.state / "workers" / worker / "journal").read_bytes()))
         except FileNotFoundError:
             return False
 
@@ -97,6 +97,6 @@ def open_attempts(journal: bytes) -> tuple[str, ...]:
         kind, attempt, *_ = line.split(" ")
         if kind == "S":
             found[attempt] = None
-        elif kind in ("E", "R"):
+        elif kind in ("E", "R", "N"):
             found.pop(attempt, None)
     return tuple(found)

@@ -19,7 +19,7 @@ def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] 
 
     def left() -> list[str]:
         state = killer.state
-        folders = (state / "keepers", state / "engines", ledger)  # without a job on a GPU there is no ledger
+        folders = (state / "workers", state / "engines", ledger)  # without a job on a GPU there is no ledger
         files = [path for folder in folders if folder.exists() for path in folder.iterdir()]
         # An unfinished file of a killed process is removed by the first claim after a minute.
         wrong = [path for path in files if path.name not in ("mutex", *allowed) and path.suffix != ".new"]

@@ -260,7 +260,7 @@ class Trial:
     def faults(self, *, losses_known: bool = True, noisy: bool = False, timed: bool = True) -> list[str]:
         """Everything that is not as it should be, in words; an engine in a noisy trial may complain."""
         evidence = self.evidence(losses_known=losses_known)
-        left = leftovers(self.killer, self.ledger, self.marker, allowed=["queue.view"])
+        left = leftovers(self.killer, self.ledger, self.marker, allowed=["queue.status"])
         log = [] if noisy else self.paths.log.read_text().splitlines()
         return [
             *self.broken,

@@ -1,7 +1,7 @@
 /** Charts of the past: GPU-hours by day, waiting against running, peak against reserved memory. */
 
 import { day as dayText, hours, size, span } from "../format";
-import type { JobState, JobUsage, Usage } from "../types";
+import { type JobUsage, TONES, type Tone, type Usage } from "../types";
 import { type Option, axis, common, niceStep, tip } from "./base";
 import { type Palette, colourOf } from "./palette";
 
@@ -97,39 +97,21 @@ export function daysOption(usage: Usage, palette: Palette): Option {
   };
 }
 
-const GOOD = new Set<JobState>(["done"]);
-const NEUTRAL = new Set<JobState>(["cancelled", "skipped", "stopped"]);
-
 /** Series of points for jobs that went well, badly, or neither. */
 function byOutcome(jobs: JobUsage[], point: (job: JobUsage) => [number, number], palette: Palette): object[] {
-  const series = (name: string, symbol: string, colour: string, chosen: JobUsage[]): object => ({
+  const series = (name: string, symbol: string, colour: string, tone: Tone): object => ({
     type: "scatter",
     name,
     symbol,
     symbolSize: 8,
     itemStyle: { color: colour, opacity: 0.7 },
-    data: chosen.map((job) => ({ value: point(job), job })),
+    data: jobs.filter((job) => TONES[job.state] === tone).map((job) => ({ value: point(job), job })),
     cursor: "pointer",
   });
   return [
-    series(
-      "done",
-      "circle",
-      palette.accent,
-      jobs.filter((job) => GOOD.has(job.state)),
-    ),
-    series(
-      "cancelled",
-      "rect",
-      palette.faint,
-      jobs.filter((job) => NEUTRAL.has(job.state)),
-    ),
-    series(
-      "failed",
-      "triangle",
-      palette.bad,
-      jobs.filter((job) => !GOOD.has(job.state) && !NEUTRAL.has(job.state)),
-    ),
+    series("done", "circle", palette.accent, "good"),
+    series("cancelled", "rect", palette.faint, "faint"),
+    series("failed", "triangle", palette.bad, "bad"),
   ];
 }
 

@@ -35,12 +35,6 @@ export interface Piece {
   bar: Bar;
 }
 
-const FAILED = new Set(["failed", "oom", "timeout", "lost"]);
-
-export function isFailure(bar: Bar): boolean {
-  return FAILED.has(bar.state);
-}
-
 /** The pieces of all bars. One that runs has a piece until now, and a pale one until its expected end. */
 export function pieces(timeline: Timeline): Piece[] {
   const at = moment(timeline.at);

@@ -1,7 +1,7 @@
 /** Charts of a sweep: the best so far, parallel coordinates, one parameter, learning curves. */
 
 import { number } from "../format";
-import type { Sweep, SweepAxis, SweepCurve, SweepPage, SweepPoint } from "../types";
+import type { SweepView, SweepAxis, SweepCurve, SweepPage, SweepPoint } from "../types";
 import { type Option, axis, common, tip } from "./base";
 import type { Palette } from "./palette";
 import { isBest, scalar, scaleOf, stepLine, tick } from "./sweep_data";
@@ -34,11 +34,11 @@ function column(points: SweepPoint[], place: number): (number | null)[] {
   return points.map((point) => point.line.at(place) ?? null);
 }
 
-function trialTip(sweep: Sweep): (one: { data: { point?: SweepPoint } }) => HTMLElement | string {
+function trialTip(sweep: SweepView): (one: { data: { point?: SweepPoint } }) => HTMLElement | string {
   return ({ data: { point } }) => (point ? tipOf(point, sweep) : "");
 }
 
-function tipOf({ trial }: SweepPoint, sweep: Sweep): HTMLElement {
+function tipOf({ trial }: SweepPoint, sweep: SweepView): HTMLElement {
   return tip(`trial ${trial.number}`, [
     ["state", trial.state === "stopped" ? "stopped early" : trial.state],
     ...sweep.objectives.map((one): [string, string] => [one.name, scalar(trial.values[one.name])]),

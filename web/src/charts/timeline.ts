@@ -6,6 +6,7 @@ import type {
   CustomSeriesRenderItemReturn as Drawn,
 } from "echarts";
 
+import { isFailure } from "../changes";
 import { clock, duration, moment, size } from "../format";
 import type { Bar, Lane, Timeline } from "../types";
 import { type Option, common, timeAxis, tip } from "./base";
@@ -19,7 +20,6 @@ import {
   TOP,
   bridged,
   edgesOf,
-  isFailure,
   memoryRuns,
   pieces,
   placeInBand,

@@ -8,7 +8,7 @@ import { getJob, postAction } from "../api";
 import { isOver } from "../changes";
 import { count } from "../format";
 import { refresh, useChanges } from "../state";
-import type { ActionName, ActionResult, Matching, TasksLine } from "../types";
+import type { ActionName, ChangeResult, Matching, TasksLine } from "../types";
 
 /** What an action needs to know of a job. */
 export interface Target {
@@ -57,7 +57,7 @@ export function nameOf({ label, state, tasks = 1 }: Target): string | TasksLine 
 }
 
 /** One sentence about the results. */
-export function summary(action: ActionName, results: ActionResult[]): Notice {
+export function summary(action: ActionName, results: ChangeResult[]): Notice {
   if (!results.length) return { text: "nothing was done: the jobs are in another state by now", bad: true };
   const refused = results.filter((result) => result.refused);
   const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
@@ -78,7 +78,7 @@ export function summary(action: ActionName, results: ActionResult[]): Notice {
 }
 
 /** Jobs that ended by themselves before they could be cancelled. */
-function lateText(late: ActionResult[]): string {
+function lateText(late: ChangeResult[]): string {
   const [first, ...others] = late;
   return first && others.length ? `${count(late.length, "job")} had already finished` : (first?.said ?? "");
 }
@@ -134,7 +134,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
     setBusy(true);
     try {
       const meant = matching ?? targets.map(nameOf);
-      const report = await postAction(action, meant, action === "priority" ? Number(value) : undefined);
+      const report = await postAction(action, meant, action === "priority" ? Number(value) : null);
       notice.value = summary(action, report.jobs);
       close();
       void refresh();

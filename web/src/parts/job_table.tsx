@@ -6,33 +6,33 @@ import { isActive, isOver, isWaiting } from "../changes";
 import { ago, clock, count, duration, moment, span } from "../format";
 import { arrayHash, go, jobHash } from "../router";
 import { now } from "../state";
-import type { Job } from "../types";
+import type { JobLine } from "../types";
 import { Progress, StateMark, jobMemory } from "./marks";
 
-export function titleOf(job: Job): string {
+export function titleOf(job: JobLine): string {
   return job.title || job.name || job.command;
 }
 
 /** The page of a job; of a line of several tasks, that of their array. */
-export function hashOfLine(job: Job): string {
+export function hashOfLine(job: JobLine): string {
   return job.tasks > 1 ? arrayHash(job.label) : jobHash(job.label);
 }
 
 /** What is worth a second line: the reason for waiting or failing, else the command. */
-function secondLine(job: Job): string {
+function secondLine(job: JobLine): string {
   if (job.why) return job.tasks > 1 ? `${job.tasks} tasks: ${job.why}` : job.why;
   return titleOf(job) === job.command ? "" : job.command;
 }
 
 /** How long it has been running, or ran. */
-function Elapsed({ job }: { job: Job }): JSX.Element {
+function Elapsed({ job }: { job: JobLine }): JSX.Element {
   if (job.seconds === null) return <span class="faint">–</span>;
   const running = isActive(job) && job.started !== null && job.last_seen === null;
   return <>{duration(running ? (now.value - moment(job.started as string)) / 1000 : job.seconds)}</>;
 }
 
 /** When it will end, start, or ended: `~` is an estimate, `≤` a limit. */
-export function whenText(job: Job, at: number): string {
+export function whenText(job: JobLine, at: number): string {
   if (isActive(job)) {
     if (job.expected_end !== null) return leftText((moment(job.expected_end) - at) / 1000);
     if (job.limit_seconds !== null) return `≤${span(job.limit_seconds - (job.seconds ?? 0))} left`;
@@ -47,7 +47,7 @@ function leftText(seconds: number): string {
 }
 
 /** GPU and memory, which have no columns on a narrow screen. */
-function Where({ job }: { job: Job }): JSX.Element | null {
+function Where({ job }: { job: JobLine }): JSX.Element | null {
   const gpu = job.devices.length ? `GPU ${job.devices.join(",")}` : job.gpus ? count(job.gpus, "GPU") : "";
   return gpu ? <span class="narrow faint">{[gpu, jobMemory(job), ""].join(" · ")}</span> : null;
 }
@@ -55,7 +55,7 @@ function Where({ job }: { job: Job }): JSX.Element | null {
 export interface Selection {
   labels: ReadonlySet<string>;
   /** Choose a job or not; with `range` also those between it and the last one. */
-  toggle: (job: Job, range?: boolean) => void;
+  toggle: (job: JobLine, range?: boolean) => void;
   toggleAll: () => void;
 }
 
@@ -65,7 +65,7 @@ interface Sorting {
 }
 
 interface Props {
-  jobs: Job[];
+  jobs: JobLine[];
   selection?: Selection | undefined;
   sorting?: Sorting | undefined;
   /** The row that the keyboard is on. */
@@ -134,7 +134,7 @@ function Row({
   isCurrent,
   point,
 }: {
-  job: Job;
+  job: JobLine;
   selection: Selection | undefined;
   isCurrent: boolean;
   point: () => void;

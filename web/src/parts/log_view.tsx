@@ -11,7 +11,7 @@ import { type Line, type Span, marked, parseLine, plain } from "../log";
 import { type Hits, placeText, placesOf, searchAll, stepped } from "../log_search";
 import { LogTail } from "../log_tail";
 import { connection } from "../state";
-import type { LogPart } from "../types";
+import type { LogText } from "../types";
 
 const HEAD_BYTES = 16 * 1024;
 const POLL_MS = 1000;
@@ -33,7 +33,7 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
   const [search, setSearch] = useState("");
   const [match, setMatch] = useState(0);
   const box = useRef<HTMLDivElement>(null);
-  const get = (offset: number, limit: number): Promise<LogPart> => getLog(label, { attempt, stream, offset, limit });
+  const get = (offset: number, limit: number): Promise<LogText> => getLog(label, { attempt, stream, offset, limit });
   const tail = useMemo(() => new LogTail(get), [label, attempt, stream]);
   const { version, problem, changed } = useTail(tail, follow, live);
   const { lines } = tail;
@@ -237,7 +237,7 @@ function useTail(
 function useTrackers(
   tail: LogTail,
   version: number,
-  getHead: () => Promise<LogPart>,
+  getHead: () => Promise<LogText>,
   found: (links: Link[]) => void,
 ): void {
   const [head, setHead] = useState<string[]>([]);

@@ -4,36 +4,17 @@ import type { JSX } from "preact";
 
 import { isActive, isOver } from "../changes";
 import { percent, size, sizeOf } from "../format";
-import type { Device, Job, JobState, SweepState } from "../types";
-
-export type Tone = "active" | "waiting" | "held" | "good" | "bad" | "faint";
-
-const TONES: Record<JobState | SweepState, Tone> = {
-  queued: "waiting",
-  blocked: "waiting",
-  scheduled: "waiting",
-  held: "held",
-  starting: "active",
-  running: "active",
-  stopping: "active",
-  done: "good",
-  failed: "bad",
-  oom: "bad",
-  timeout: "bad",
-  lost: "bad",
-  interrupted: "bad",
-  cancelled: "faint",
-  stopped: "faint",
-  skipped: "faint",
-};
+import { type DeviceLine, type JobLine, TONES, type Tone } from "../types";
 
 const SIGNS: Record<Tone, string> = { active: "▶", waiting: "◌", held: "‖", good: "✓", bad: "✗", faint: "–" };
 
-export function toneOf(state: JobState | SweepState): Tone {
-  return TONES[state] ?? "faint";
+/** The tone of the state of a job or a sweep. */
+export function toneOf(state: string): Tone {
+  const tones: Record<string, Tone> = { ...TONES, interrupted: "bad" };
+  return tones[state] ?? "faint";
 }
 
-export function StateMark({ state }: { state: JobState | SweepState }): JSX.Element {
+export function StateMark({ state }: { state: string }): JSX.Element {
   const tone = toneOf(state);
   return (
     <span class={`state ${tone}`}>
@@ -65,7 +46,7 @@ export function Progress({ part, label = "progress" }: { part: number; label?: s
 }
 
 /** What a job holds of its reservation, or held at most; what will be reserved for one that waits. */
-export function jobMemory(job: Job): string {
+export function jobMemory(job: JobLine): string {
   if (!job.gpus) return "–";
   const used = job.held_bytes ?? job.used_bytes;
   if (isActive(job) && used !== null)
@@ -83,7 +64,7 @@ interface Parts {
 }
 
 /** The parts of a GPU's memory, from 0 to 1: used by us, reserved beyond that, used or claimed by others. */
-export function memoryParts(device: Device): Parts {
+export function memoryParts(device: DeviceLine): Parts {
   const total = device.memory_bytes ?? 0;
   if (!total) return { ours: 0, reserved: 0, others: 0 };
   const part = (bytes: number, room: number): number => Math.max(0, Math.min(room, bytes / total));
@@ -93,7 +74,7 @@ export function memoryParts(device: Device): Parts {
   return { ours, reserved, others };
 }
 
-export function MemoryBar({ device }: { device: Device }): JSX.Element {
+export function MemoryBar({ device }: { device: DeviceLine }): JSX.Element {
   const { ours, reserved, others } = memoryParts(device);
   const text = `${size(device.ours_bytes)} used by our jobs, ${size(device.reserved_bytes)} reserved, ${size(device.others_bytes)} others, of ${size(device.memory_bytes)}`;
   return (

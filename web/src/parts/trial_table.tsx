@@ -7,19 +7,19 @@ import { scalar } from "../charts/sweep_data";
 import { duration, hours } from "../format";
 import { useKeys } from "../keys";
 import { go, jobHash } from "../router";
-import type { Sweep, Trial } from "../types";
+import type { SweepView, TrialView } from "../types";
 import { StateMark } from "./marks";
 
 interface Props {
-  sweep: Sweep;
-  trials: Trial[];
+  sweep: SweepView;
+  trials: TrialView[];
   /** Parameters that differ between trials. */
   parameters: string[];
 }
 
 export function TrialTable({ sweep, trials, parameters }: Props): JSX.Element {
   const [current, setCurrent] = useState(-1);
-  const open = (trial: Trial | undefined): void => {
+  const open = (trial: TrialView | undefined): void => {
     if (trial) go(jobHash(String(trial.job)));
   };
   const move = (step: number): void => {

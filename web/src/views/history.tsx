@@ -10,11 +10,11 @@ import { swatchOf } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
 import { Chart } from "../parts/chart";
-import { StateMark, toneOf } from "../parts/marks";
+import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
 import { now, useChanges } from "../state";
-import type { JobState, PastJob, Usage, UserLine } from "../types";
+import { type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../types";
 
 const PERIODS = ["1d", "7d", "30d", "90d"];
 const CHART_HEIGHT = 270;
@@ -149,7 +149,7 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
   );
 }
 
-const OUTCOMES: JobState[] = ["done", "failed", "oom", "timeout", "lost", "stopped", "cancelled", "skipped"];
+const OUTCOMES = ["good", "bad", "faint"].flatMap((tone) => RESULTS.filter((result) => TONES[result] === tone));
 
 function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Element {
   const total = Object.values(outcomes).reduce((sum, value) => sum + value, 0);
@@ -164,7 +164,7 @@ function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Eleme
       {OUTCOMES.filter((word) => outcomes[word]).map((word) => (
         <span
           key={word}
-          class={toneOf(word)}
+          class={TONES[word]}
           style={{ width: `${(100 * (outcomes[word] ?? 0)) / total}%` }}
           title={`${outcomes[word]} ${word}`}
         />
@@ -266,7 +266,7 @@ function Users({ users }: { users: UserLine[] }): JSX.Element | null {
 }
 
 interface PastProps {
-  past: { jobs: PastJob[]; page: number; pages: number; total: number } | null;
+  past: { jobs: PastLine[]; page: number; pages: number; total: number } | null;
   search: string;
   change: (next: { search?: string; page?: number }, isStep?: boolean) => void;
 }
@@ -319,7 +319,7 @@ function Past({ past, search, change }: PastProps): JSX.Element {
   );
 }
 
-function PastTable({ jobs }: { jobs: PastJob[] }): JSX.Element {
+function PastTable({ jobs }: { jobs: PastLine[] }): JSX.Element {
   return (
     <table class="jobs">
       <thead>

@@ -18,7 +18,7 @@ import { Progress, StateMark, jobMemory } from "../parts/marks";
 import { Loading, Problem } from "../parts/placeholder";
 import { arrayHash, hashOf } from "../router";
 import { now, session, useChanges } from "../state";
-import type { ActionName, Attempt, JobDetails, Series } from "../types";
+import type { ActionName, AttemptLine, JobDetails, Series } from "../types";
 
 const CURVE_HEIGHT = 170;
 const SERIES_REST_MS = 3000;
@@ -80,7 +80,7 @@ export function JobView({ label }: { label: string }): JSX.Element {
 }
 
 /** The attempts that ran. One that was returned before its start has no log of its own. */
-function runsOf(job: JobDetails): Attempt[] {
+function runsOf(job: JobDetails): AttemptLine[] {
   return job.attempts.filter((attempt) => attempt.why !== "returned");
 }
 
@@ -238,7 +238,7 @@ function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element 
   );
 }
 
-function attemptEnd(attempt: Attempt): string {
+function attemptEnd(attempt: AttemptLine): string {
   if (attempt.ended === null && !attempt.why) return "running";
   return [attempt.why === "exited" ? "" : attempt.why, exitText(attempt)].filter(Boolean).join(", ");
 }

@@ -15,7 +15,7 @@ import { JobTable, hashOfLine, titleOf } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
-import type { ActionName, Job, Matching } from "../types";
+import type { ActionName, JobLine, Matching } from "../types";
 
 const TYPING_MS = 250;
 /** Between two reads of the table: the end of a job shows within a second. */
@@ -27,7 +27,7 @@ export function Jobs(): JSX.Element {
     adjust(writeFilter({ ...filter, page: 1, ...next }), next.search === undefined);
   const key = JSON.stringify(queryOf(filter));
   const table = useLoaded(key, () => getJobs(queryOf(filter)), REST_MS);
-  const chosen = useSignal<ReadonlyMap<string, Job>>(new Map());
+  const chosen = useSignal<ReadonlyMap<string, JobLine>>(new Map());
   const current = useSignal(-1);
   const all = useSignal<number | null>(null);
   const clear = (): void => {
@@ -44,7 +44,7 @@ export function Jobs(): JSX.Element {
   });
   const jobs = table.data?.jobs ?? [];
   const moveTo = useRow(key, jobs, current);
-  const toggle = (job: Job, range = false): void => {
+  const toggle = (job: JobLine, range = false): void => {
     all.value = null;
     chosen.value = toggled(chosen.value, jobs, job, range);
   };
@@ -54,7 +54,7 @@ export function Jobs(): JSX.Element {
       ? new Map()
       : new Map(jobs.map((job) => [job.label, job]));
   };
-  const picked = (): Job[] => {
+  const picked = (): JobLine[] => {
     const byLabel = new Map(jobs.map((job) => [job.label, job]));
     const rows = [...chosen.value.keys()].flatMap((label) => byLabel.get(label) ?? []);
     const row = jobs[current.value];
@@ -105,11 +105,11 @@ export function Jobs(): JSX.Element {
 
 /** The choice after a click on the box of a job; with `range`, all from the last one chosen to it. */
 export function toggled(
-  chosen: ReadonlyMap<string, Job>,
-  jobs: Job[],
-  job: Job,
+  chosen: ReadonlyMap<string, JobLine>,
+  jobs: JobLine[],
+  job: JobLine,
   range: boolean,
-): ReadonlyMap<string, Job> {
+): ReadonlyMap<string, JobLine> {
   const next = new Map(chosen);
   const places = [[...chosen.keys()].at(-1), job.label].map((label) => jobs.findIndex((one) => one.label === label));
   const [from = -1, until = -1] = places.sort((one, other) => one - other);
@@ -126,7 +126,7 @@ function matchingOf(filter: Filter, found: number): Matching {
 /** The row that the user was on, by the filter, so that it is found again after a look at the job. */
 const rows = new Map<string, string>();
 
-function useRow(key: string, jobs: Job[], current: { value: number }): (index: number) => void {
+function useRow(key: string, jobs: JobLine[], current: { value: number }): (index: number) => void {
   useEffect(() => {
     if (current.value < 0) current.value = jobs.findIndex((job) => job.label === rows.get(key));
   }, [key, jobs.length > 0]);
@@ -137,11 +137,11 @@ function useRow(key: string, jobs: Job[], current: { value: number }): (index: n
 }
 
 function useTableKeys(table: {
-  jobs: Job[];
+  jobs: JobLine[];
   current: { value: number };
   moveTo: (index: number) => void;
-  toggle: (job: Job) => void;
-  picked: () => Job[];
+  toggle: (job: JobLine) => void;
+  picked: () => JobLine[];
   clear: () => void;
   matching: () => Matching | undefined;
 }): void {
@@ -152,8 +152,8 @@ function useTableKeys(table: {
       .querySelector(`tr[data-label="${CSS.escape(jobs[current.value]?.label ?? "")}"]`)
       ?.scrollIntoView({ block: "nearest" });
   };
-  const here = (): Job | undefined => jobs[current.value];
-  const act = (action: ActionName, fits: (job: Job) => boolean): void => {
+  const here = (): JobLine | undefined => jobs[current.value];
+  const act = (action: ActionName, fits: (job: JobLine) => boolean): void => {
     if (session.value && !session.value.readonly) askFor(action, picked().filter(fits), matching());
   };
   useKeys({
@@ -177,7 +177,7 @@ function useTableKeys(table: {
   });
 }
 
-function askFor(action: ActionName, jobs: Job[], matching?: Matching): void {
+function askFor(action: ActionName, jobs: JobLine[], matching?: Matching): void {
   ask(
     action,
     jobs.map((job) => ({
@@ -325,7 +325,7 @@ function Pages({
 }
 
 interface BulkProps {
-  jobs: Job[];
+  jobs: JobLine[];
   /** All jobs of the list, if they are chosen. */
   matching: Matching | undefined;
   /** Whether other pages have jobs, and all of this page are chosen. */
@@ -341,7 +341,7 @@ function Bulk({ jobs, matching, hasMore, chooseAll, clear }: BulkProps): JSX.Ele
   const waiting = jobs.filter((job) => isWaiting(job) && job.state !== "held");
   const held = jobs.filter((job) => job.state === "held");
   const editable = jobs.filter((job) => isWaiting(job) && !isActive(job));
-  const action = (name: ActionName, text: string, fitting: Job[], danger = false): JSX.Element => (
+  const action = (name: ActionName, text: string, fitting: JobLine[], danger = false): JSX.Element => (
     <button
       type="button"
       class={danger ? "danger" : ""}

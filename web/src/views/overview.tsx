@@ -4,7 +4,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getSamples, getUsage } from "../api";
-import { isActive, isWaiting } from "../changes";
+import { countIn, isActive, isWaiting } from "../changes";
 import { ago, clock, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
@@ -13,13 +13,12 @@ import { type Point, Sparkline } from "../parts/sparkline";
 import { hashOfLine, titleOf, whenText } from "../parts/job_table";
 import { hashOf, jobHash } from "../router";
 import { now, status } from "../state";
-import type { Device, Job, Samples, Status } from "../types";
+import { type DeviceLine, FAILURES, type GpuSamples, type JobLine, type Status } from "../types";
 
 const CURVE_HOURS = 2;
 const LEAST_CURVE_SECONDS = 300;
 const SAMPLES_REST_MS = 60_000;
 const MOST_LINES = 8;
-const FAILED = ["failed", "oom", "timeout", "lost"];
 
 export function Overview(): JSX.Element {
   const shown = status.value;
@@ -82,7 +81,7 @@ function Cards({ count: cards, children }: { count: number; children: ComponentC
 function Tiles({ status: shown }: { status: Status }): JSX.Element {
   const usage = useLoaded("usage", () => getUsage({ since: "7d" }), 60_000);
   const { counts, today, expected_empty: empty } = shown;
-  const failed = FAILED.reduce((sum, word) => sum + (today[word] ?? 0), 0);
+  const failed = countIn(FAILURES, today);
   const saved = usage.data?.saved_gpu_hours ?? null;
   return (
     <div class="tiles">
@@ -129,7 +128,7 @@ function Tile({
   );
 }
 
-function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; samples: Samples | null }): JSX.Element {
+function GpuCard({ device, jobs, samples }: { device: DeviceLine; jobs: JobLine[]; samples: GpuSamples | null }): JSX.Element {
   const { memory_bytes: total, drained, problem } = device;
   const used = device.used_bytes ?? device.ours_bytes + device.others_bytes;
   return (
@@ -205,7 +204,7 @@ function GpuCard({ device, jobs, samples }: { device: Device; jobs: Job[]; sampl
   );
 }
 
-function OnGpu({ label, job }: { label: string; job: Job | undefined }): JSX.Element {
+function OnGpu({ label, job }: { label: string; job: JobLine | undefined }): JSX.Element {
   return (
     <li>
       <a href={jobHash(label)} title={job ? titleOf(job) : ""}>
@@ -217,7 +216,7 @@ function OnGpu({ label, job }: { label: string; job: Job | undefined }): JSX.Ele
 }
 
 /** When the curves begin: where the first value of a GPU is known, so that a young queue has no empty curves. */
-function curvesStart(samples: Samples | null, until: number): number {
+function curvesStart(samples: GpuSamples | null, until: number): number {
   const whole = until - CURVE_HOURS * 3600;
   if (!samples) return whole;
   const places = samples.devices.map(({ curves }) => curves.utilisation_percent.findIndex((value) => value !== null));
@@ -226,7 +225,7 @@ function curvesStart(samples: Samples | null, until: number): number {
   return Math.max(whole, Math.min(known, until - LEAST_CURVE_SECONDS));
 }
 
-function Curve({ device, samples }: { device: Device; samples: Samples | null }): JSX.Element {
+function Curve({ device, samples }: { device: DeviceLine; samples: GpuSamples | null }): JSX.Element {
   const until = now.value / 1000;
   const from = curvesStart(samples, until);
   const curves = samples?.devices.find((one) => one.id === device.id)?.curves;
@@ -255,7 +254,7 @@ function Curve({ device, samples }: { device: Device; samples: Samples | null })
   );
 }
 
-function Running({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
+function Running({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Element {
   return (
     <section class="card list">
       <h2>Running</h2>
@@ -281,7 +280,7 @@ function Running({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
   );
 }
 
-function Next({ jobs, total }: { jobs: Job[]; total: number }): JSX.Element {
+function Next({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Element {
   return (
     <section class="card list">
       <h2>Next</h2>

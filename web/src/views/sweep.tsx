@@ -5,6 +5,7 @@ import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { getSweep } from "../api";
+import { countIn } from "../changes";
 import { axisId, axisPlace, bestOption, curvesOption, parallelOption, parameterOption } from "../charts/sweep";
 import { type Brush, brushedTrials, parametersOf, paramsText, scalar } from "../charts/sweep_data";
 import { ago, clock, count, hours, moment, number } from "../format";
@@ -15,7 +16,7 @@ import { Empty, Loading, Problem } from "../parts/placeholder";
 import { TrialTable } from "../parts/trial_table";
 import { adjust, go, hashOf, jobHash, route } from "../router";
 import { now, useChanges } from "../state";
-import type { Sweep, SweepPage, SweepPoint, Trial } from "../types";
+import { ACTIVE, FAILURES, RESULTS, type SweepPage, type SweepPoint, type SweepView, type TrialView } from "../types";
 
 const REST_MS = 2000;
 /** Values of trials that run come without an event. */
@@ -23,10 +24,8 @@ const POLL_MS = 5000;
 const CHART_HEIGHT = 270;
 const NARROW = 700;
 const LINES = 100;
-export const OVER = ["done", "stopped", "failed", "oom", "timeout", "lost", "cancelled", "skipped"];
-const FAILED = ["failed", "oom", "timeout", "lost"];
 
-export function SweepView({ id }: { id: string }): JSX.Element {
+export function SweepContent({ id }: { id: string }): JSX.Element {
   const page = Math.max(1, Number(route.value.query.get("page") ?? 1) || 1);
   const loaded = useLoaded(`sweep ${id} ${page}`, () => getSweep(id, page), REST_MS);
   useChanges((changes) => {
@@ -109,7 +108,7 @@ function Content({ data }: { data: SweepPage }): JSX.Element {
   );
 }
 
-function Head({ sweep }: { sweep: Sweep }): JSX.Element {
+function Head({ sweep }: { sweep: SweepView }): JSX.Element {
   const lost = sweep.state === "interrupted";
   return (
     <header class="job-head">
@@ -136,10 +135,6 @@ function Head({ sweep }: { sweep: Sweep }): JSX.Element {
   );
 }
 
-function sum(counts: Record<string, number>, words: string[]): number {
-  return words.reduce((total, word) => total + (counts[word] ?? 0), 0);
-}
-
 function Tile({ name, tone = "", children }: { name: string; tone?: string; children: ComponentChildren }): JSX.Element {
   return (
     <div class={`tile ${tone}`}>
@@ -149,10 +144,10 @@ function Tile({ name, tone = "", children }: { name: string; tone?: string; chil
   );
 }
 
-function Tiles({ sweep }: { sweep: Sweep }): JSX.Element {
+function Tiles({ sweep }: { sweep: SweepView }): JSX.Element {
   const first = sweep.objectives[0];
   const best = first && sweep.best[0]?.values[first.name];
-  const failed = sum(sweep.counts, FAILED);
+  const failed = countIn(FAILURES, sweep.counts);
   return (
     <div class="tiles sweep-tiles">
       {first ? (
@@ -161,10 +156,10 @@ function Tiles({ sweep }: { sweep: Sweep }): JSX.Element {
         </Tile>
       ) : null}
       <Tile name={`of ${count(sweep.total, "trial")} over`}>
-        {sum(sweep.counts, OVER).toLocaleString("en")}
+        {countIn(RESULTS, sweep.counts).toLocaleString("en")}
       </Tile>
       <Tile name="running" tone="active">
-        {sum(sweep.counts, ["starting", "running", "stopping"]).toLocaleString("en")}
+        {countIn(ACTIVE, sweep.counts).toLocaleString("en")}
       </Tile>
       {first ? <Tile name="stopped early">{(sweep.counts["stopped"] ?? 0).toLocaleString("en")}</Tile> : null}
       <Tile name="failed" tone={failed ? "bad" : ""}>
@@ -185,8 +180,8 @@ function Fact({ name, children }: { name: string; children: ComponentChildren })
   );
 }
 
-function Facts({ sweep }: { sweep: Sweep }): JSX.Element {
-  const over = sum(sweep.counts, OVER);
+function Facts({ sweep }: { sweep: SweepView }): JSX.Element {
+  const over = countIn(RESULTS, sweep.counts);
   return (
     <section class="card facts">
       {sweep.best[0] ? <BestPoints sweep={sweep} /> : null}
@@ -229,7 +224,7 @@ function Facts({ sweep }: { sweep: Sweep }): JSX.Element {
 const MOST_BEST = 8;
 
 /** The best point; with several objectives, all that no other point beats. */
-function BestPoints({ sweep }: { sweep: Sweep }): JSX.Element {
+function BestPoints({ sweep }: { sweep: SweepView }): JSX.Element {
   const shown = sweep.objectives.length > 1 ? sweep.best.slice(0, MOST_BEST) : sweep.best.slice(0, 1);
   return (
     <>
@@ -264,7 +259,7 @@ function BestPoints({ sweep }: { sweep: Sweep }): JSX.Element {
   );
 }
 
-function Importance({ sweep }: { sweep: Sweep }): JSX.Element | null {
+function Importance({ sweep }: { sweep: SweepView }): JSX.Element | null {
   const found = Object.entries(sweep.importance);
   if (!found.length) return <p class="faint">Importance of parameters: too few full trials to tell.</p>;
   return (
@@ -480,7 +475,7 @@ function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX
 /** The page of the table that the server sent; of chosen trials, all that the charts have. */
 function Trials({ data, chosen, clear }: { data: SweepPage; chosen: Chosen; clear: () => void }): JSX.Element {
   const asked = Math.max(1, Number(route.value.query.get("page") ?? 1) || 1);
-  const found: Trial[] = chosen
+  const found: TrialView[] = chosen
     ? data.points
         .filter((point) => chosen.has(point.trial.number))
         .sort((one, other) => other.goodness - one.goodness)

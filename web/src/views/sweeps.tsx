@@ -4,6 +4,7 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 
 import { getSweeps } from "../api";
+import { countIn } from "../changes";
 import { paramsText } from "../charts/sweep_data";
 import { ago, count, moment, number } from "../format";
 import { useKeys } from "../keys";
@@ -12,14 +13,14 @@ import { Progress, StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { go, hashOf, route } from "../router";
 import { now, useChanges } from "../state";
-import type { SweepLine } from "../types";
-import { OVER, SweepView } from "./sweep";
+import { RESULTS, type SweepLine } from "../types";
+import { SweepContent } from "./sweep";
 
 const REST_MS = 2000;
 
 export function Sweeps(): JSX.Element {
   const id = route.value.argument;
-  return id ? <SweepView key={id} id={id} /> : <SweepList />;
+  return id ? <SweepContent key={id} id={id} /> : <SweepList />;
 }
 
 function SweepList(): JSX.Element {
@@ -77,7 +78,7 @@ function NoSweeps(): JSX.Element {
 }
 
 function Line({ sweep, isCurrent }: { sweep: SweepLine; isCurrent: boolean }): JSX.Element {
-  const over = OVER.reduce((sum, word) => sum + (sweep.counts[word] ?? 0), 0);
+  const over = countIn(RESULTS, sweep.counts);
   const title = sweep.name || `sweep ${sweep.id}`;
   const best = paramsText(sweep.params);
   return (

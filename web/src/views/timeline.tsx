@@ -5,8 +5,9 @@ import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
+import { isFailure } from "../changes";
 import { colourOf, swatchOf } from "../charts/palette";
-import { edgesOf, firstWindow, isFailure, pieces, timelineHeight } from "../charts/lanes";
+import { edgesOf, firstWindow, pieces, timelineHeight } from "../charts/lanes";
 import { timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";

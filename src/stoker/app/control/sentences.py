@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
-from stoker.core.outcomes import Result
+from stoker.core.outcomes import ACTIVE, RESULTS
 
 SCHEMA = "stoker.change/1"
-OVER: Collection[str] = get_args(Result)
-ACTIVE = ("starting", "running", "stopping")
 
 
 class ChangeResult(Struct, frozen=True):
@@ -57,9 +55,9 @@ class Sentence(NamedTuple):
         return states and self.when in ("", when)
 
 
-_OVER = Sentence("already finished: {id} ({was})", before=OVER)
-_OVER_IN_SWEEP = Sentence(_OVER.text, before=OVER, when="sweep")
-_RETRY = Sentence("already finished: {id} ({was}); to run again: stoker retry {id}", before=OVER, refused=True)
+_OVER = Sentence("already finished: {id} ({was})", before=RESULTS)
+_OVER_IN_SWEEP = Sentence(_OVER.text, before=RESULTS, when="sweep")
+_RETRY = Sentence("already finished: {id} ({was}); to run again: stoker retry {id}", before=RESULTS, refused=True)
 _NO_SUSPEND = (
     "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
 )
@@ -68,7 +66,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "cancel": (
         _OVER,
         Sentence("cancelled {id} ({was})", after=["cancelled"]),
-        Sentence("finished before the cancel: {id} ({now})", after=OVER),
+        Sentence("finished before the cancel: {id} ({now})", after=RESULTS),
         Sentence("already stopping: {id} ({how})", before=["stopping"]),
         Sentence("stopping {id} ({how})"),
     ),
@@ -87,7 +85,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence("not changed: {id} (stopping)", before=["stopping"], refused=True),
         Sentence("{id}: {difference}", when="changed"),
         Sentence(
-            "time limit not changed: {id} (started by an older version of Stoker); the rest was changed",
+            "time limit not changed: {id} (it cannot change where the job runs); the rest was changed",
             when="limit kept",
             refused=True,
         ),
@@ -98,10 +96,10 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         _OVER_IN_SWEEP,
         Sentence("still at work: {id}, the adviser; it adds no trial while one is held", after=ACTIVE, when="adviser"),
         Sentence("may finish: {id} ({now})", after=ACTIVE, when="sweep"),
-        Sentence("just ended: {id} ({now})", after=OVER, when="sweep"),
-        Sentence(_OVER.text, before=OVER, refused=True),
+        Sentence("just ended: {id} ({now})", after=RESULTS, when="sweep"),
+        Sentence(_OVER.text, before=RESULTS, refused=True),
         Sentence("held {id}", after=["held"]),
-        Sentence("just ended: {id} ({now})", after=OVER, refused=True),
+        Sentence("just ended: {id} ({now})", after=RESULTS, refused=True),
         Sentence(f"just started: {{id}}; {_NO_SUSPEND}", before=["queued"], refused=True),
         Sentence(f"not paused: {{id}} ({{was}}); {_NO_SUSPEND}", refused=True),
     ),

@@ -82,7 +82,7 @@ class Parent:
 
     def _is_nested(self, process: Process) -> bool:
         """Whether a process is of a job inside this job: it has another worker, which descends from this job's."""
-        mark = f"STOKER_KEEPER={self.worker}".encode()
+        mark = f"STOKER_WORKER={self.worker}".encode()
         variables = process_file(process.pid, "environ").split(b"\0")
         return mark not in variables and self._worker in ancestors(process.pid)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Waiting, is_handed_over
-from stoker.core.outcomes import LETTERS, Result
+from stoker.core.outcomes import LETTERS, OPEN, RESULTS, WAITING
 from stoker.core.selectors import (
     All,
     Last,
@@ -24,7 +24,7 @@ from stoker.core.selectors import (
 )
 from stoker.core.spec import Dependency, parse_after
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, WAITING, Filter, ids_matching
+from stoker.store.filters import NO_FILTER, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
@@ -50,9 +50,6 @@ def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filt
 
 # -- filters -------------------------------------------------------------------------------------
 
-OPEN_STATES = (*WAITING, "held", "starting", "running", "stopping")
-ENDED_STATES: tuple[str, ...] = get_args(Result)
-
 
 def parse_filter(
     names: Sequence[str] = (), tags: Sequence[str] = (), groups: Sequence[str] = (), states: Sequence[str] = ()
@@ -77,7 +74,7 @@ def _parse_tag(text: str) -> tuple[str, str]:
 
 
 def _parse_states(texts: Sequence[str]) -> list[str]:
-    known = (*OPEN_STATES, *ENDED_STATES)
+    known = (*OPEN, *RESULTS)
     found: list[str] = []
     for word in (word.strip() for text in texts for word in text.split(",")):
         letters = [one for one, code in LETTERS.items() if code == word.upper()]

@@ -14,13 +14,13 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.app.jobs.options import current_user
 from stoker.app.jobs.targets import MAIL, mail_program, shown_target
 from stoker.core.job import Ended, Job, id_text
-from stoker.core.outcomes import FAILURES, Result
+from stoker.core.outcomes import FAILURES, RESULTS
 from stoker.core.text import outcome, printable, title
 from stoker.core.units import count_text, duration_text
 from stoker.store import queries
@@ -82,11 +82,7 @@ def summary(jobs: Sequence[Job]) -> str:
         took = duration_text(ended[0].at - jobs[0].submitted)
         return f"job {id_text(jobs[0])} ({title(jobs[0])}): {outcome(ended[0])}, {took} after submit"
     counts = Counter(state.result for state in ended)
-    others = [
-        f"{counts[word]} {word}"
-        for word in get_args(Result)
-        if counts[word] and word != "done" and word not in FAILURES
-    ]
+    others = [f"{counts[word]} {word}" for word in RESULTS if counts[word] and word != "done" and word not in FAILURES]
     parts = [f"{len(ended)} of {len(jobs)} finished", f"{len(failed(jobs))} failed", *others]
     return ", ".join(parts)
 

@@ -16,10 +16,11 @@ from stoker.app.views.model import JobLine
 from stoker.app.views.status import active_lines, group_line, job_line, queued_lines, tasks_line
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Waiting, is_handed_over
+from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
 from stoker.core.text import printable
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, WAITING, Filter, Scope, ids_matching
+from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
 from stoker.store.listing import (
     SORTS,
     Listing,

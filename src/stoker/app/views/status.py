@@ -29,7 +29,7 @@ from stoker.core.amounts import mode_of
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
 from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
 from stoker.core.launch import shown_command
-from stoker.core.outcomes import JobWord
+from stoker.core.outcomes import WAITING, JobWord
 from stoker.core.planner.order import times_waited
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import amount_on
@@ -37,7 +37,7 @@ from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, is_background
-from stoker.store.filters import NO_FILTER, WAITING, Filter, Group, counts_of_open, ids_matching, queued_groups
+from stoker.store.filters import NO_FILTER, Filter, Group, counts_of_open, ids_matching, queued_groups
 from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"

@@ -96,7 +96,7 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     """Start an engine; `wanted` are the options that one which is already running may not have."""
     from stoker.app.control.engine_process import died_again, ensure_engine
-    from stoker.store.engine_lock import QUEUE, process_of, version_notice
+    from stoker.store.engine_lock import QUEUE, process_of
 
     started = ensure_engine(paths, words, os.environ)
     if (pid := process_of(paths, QUEUE)) is None:  # an engine that was just leaving is not taken for one
@@ -110,8 +110,6 @@ def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     tell(f"the engine {'was started' if started else 'is already running'} (process {pid})")
     if not started and wanted:
         tell(f"        it keeps its settings; to change them: stoker engine restart {' '.join(words)}")
-    if notice := version_notice(paths):
-        tell(notice)
     return 0
 
 
@@ -262,13 +260,9 @@ def status(sim: str | None, as_json: bool) -> int:
     from stoker.app.service.engine_status import engine_status
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.screens.engine import print_status
-    from stoker.store.engine_lock import version_notice
     from stoker.store.paths import paths_for
 
-    paths = paths_for(sim)
-    found = engine_status(paths)
-    if notice := version_notice(paths):
-        tell(notice)
+    found = engine_status(paths_for(sim))
     if wants_json(as_json):
         write_json(found)
     else:

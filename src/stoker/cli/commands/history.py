@@ -9,7 +9,7 @@ import time
 import click
 
 from stoker.app.jobs.local_time import LocalZone
-from stoker.app.jobs.select import ENDED_STATES, find, refuse_states
+from stoker.app.jobs.select import find, refuse_states
 from stoker.app.views.history import History, past_jobs, read_history
 from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
@@ -19,6 +19,7 @@ from stoker.cli.screens.job import render_history
 from stoker.cli.screens.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
+from stoker.core.outcomes import RESULTS
 from stoker.core.text import to_json
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
@@ -73,7 +74,7 @@ def command(
       stoker history --timeline --since 2h        GPUs over time; --svg FILE draws it
     """
     now = time.time()
-    refuse_states(chosen, ENDED_STATES, "stoker status")
+    refuse_states(chosen, RESULTS, "stoker status")
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, chosen, on_finish_jobs)
     paths = paths_here(screen.sim)
     if ids:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
-from stoker.app.jobs.select import OPEN_STATES, refuse_states
+from stoker.app.jobs.select import refuse_states
 from stoker.app.service.engine_status import revive
 from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
 from stoker.app.views.model import Status
@@ -21,8 +21,8 @@ from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
+from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
-from stoker.store.engine_lock import version_notice
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
 from stoker.store.web_server import web_address
@@ -67,12 +67,12 @@ def command(
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = paths_here(screen.sim)
-    for notice in filter(None, (revive(paths, os.environ.get("STOKER_SIM")), version_notice(paths))):
+    if notice := revive(paths, os.environ.get("STOKER_SIM")):
         say(notice)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
-    refuse_states(chosen, OPEN_STATES, "stoker history")
+    refuse_states(chosen, OPEN, "stoker history")
     with known(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as knowledge:
         limit = None if everything else MOST_LINES
         status = status_of(

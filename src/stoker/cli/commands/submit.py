@@ -29,7 +29,7 @@ from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened
-from stoker.store.engine_lock import QUEUE, version_notice
+from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, find_paths
 from stoker.store.queries import paused_key
 from stoker.store.status_file import read_machine, read_status
@@ -162,7 +162,7 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
         paused = store.settings().get(paused_key(QUEUE))
     failure = _wake(engines)
     difference = engine.difference() if submission.needs_devices else ""
-    for note in filter(None, [*submission.notes, difference, version_notice(paths)]):
+    for note in filter(None, [*submission.notes, difference]):
         say(note)
     code = _report(request, entered, failure)
     if paused and "" in submission.clusters:

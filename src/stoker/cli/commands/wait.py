@@ -7,7 +7,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import get_args
 
 import click
 from msgspec import Struct
@@ -22,7 +21,7 @@ from stoker.cli.console import say
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.job import Ended, Job, id_text
-from stoker.core.outcomes import GOOD_RESULTS, Result
+from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
 from stoker.core.text import outcome, title
 from stoker.core.units import parse_duration
 from stoker.store import queries
@@ -121,8 +120,8 @@ class _Progress:
     def look(self) -> tuple[RunCounts, float | None]:
         found = queries.counts_among(self._control.store, self._wanted)
         done, cancelled = found.get("done", 0), found.get("cancelled", 0) + found.get("stopped", 0)
-        over = sum(count for state, count in found.items() if state in get_args(Result))
-        running = sum(found.get(state, 0) for state in ("starting", "running", "stopping"))
+        over = sum(count for state, count in found.items() if state in RESULTS)
+        running = sum(found.get(state, 0) for state in ACTIVE)
         total, failed = len(self._wanted), over - done - cancelled
         counts = RunCounts(total, done, failed, running, total - over - running, cancelled=cancelled)
         self._over = over if self._over is None else self._over

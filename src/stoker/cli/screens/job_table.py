@@ -19,7 +19,7 @@ from stoker.cli.screens.text import (
     short_size,
     table_lines,
 )
-from stoker.core.outcomes import FAILURES, JobWord
+from stoker.core.outcomes import ACTIVE, FAILURES, JobWord
 from stoker.core.text import printable, without_common_leads
 from stoker.core.units import ago_text, count_text, left_text, watch_text
 
@@ -32,7 +32,6 @@ LEAST_WHY = 16
 MOST_FAILURES = 3
 ROUNDING = 2.0
 """Seconds by which an end that follows from the limit may differ from it."""
-ACTIVE: tuple[JobWord, ...] = ("starting", "running", "stopping")
 
 LOOKS: dict[JobWord, Look] = {
     "running": "good",

@@ -8,7 +8,6 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.model import JobLine, Status
 from stoker.cli.screens.gpus import device_table, machine_text, marked
 from stoker.cli.screens.job_table import (
-    ACTIVE,
     attention_lines,
     chosen_jobs,
     headers_in,
@@ -25,6 +24,7 @@ from stoker.cli.screens.text import (
     fitting,
     heading,
 )
+from stoker.core.outcomes import ACTIVE
 from stoker.core.text import printable
 from stoker.core.units import ago_text, span_text
 

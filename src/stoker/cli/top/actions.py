@@ -10,9 +10,10 @@ from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
 from stoker.app.control.sentences import ChangeResult
-from stoker.app.jobs.select import ENDED_STATES, find, jobs_in_order, tasks_of_line
+from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.cli.screens.text import clip, one_line
 from stoker.core.job import Ended, Job, OnHold
+from stoker.core.outcomes import RESULTS
 from stoker.core.units import count_text
 
 Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
@@ -32,7 +33,7 @@ class Target(NamedTuple):
 
 def refusal(verb: Verb, targets: Sequence[Target]) -> str:
     """Why something cannot be done to these jobs, before anything is asked; empty if it can."""
-    ended = [one for one in targets if one.state in ENDED_STATES]
+    ended = [one for one in targets if one.state in RESULTS]
     if verb == "retry" and len(ended) < len(targets):
         first = next(one for one in targets if one not in ended)
         return f"{first.label} has not finished: cancel it first (c), then retry it in the history (3)"

@@ -15,10 +15,11 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.history import History, PastLine
 from stoker.app.views.model import JobLine, Status
 from stoker.cli.screens.job import peak_text
-from stoker.cli.screens.job_table import ACTIVE, LOOKS, gpu_cell, left_cell, memory_cell, progress_cell, start_cell
+from stoker.cli.screens.job_table import LOOKS, gpu_cell, left_cell, memory_cell, progress_cell, start_cell
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
 from stoker.cli.top.widgets import strip_of
+from stoker.core.outcomes import ACTIVE
 from stoker.core.units import count_text, watch_text
 
 LEAST_NAME = 16

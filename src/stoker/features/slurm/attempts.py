@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -78,7 +77,7 @@ class Attempt:
         self.is_gone = False
         """Whether its node has shown that no process of it is left."""
         self.asked_at: float | None = None
-        """When its node was asked whether it goes on (monotonic); None where it answered, or there was no need."""
+        """When its node was asked whether it goes on; None where it answered, or there was no need."""
 
     @property
     def key(self) -> str:
@@ -131,7 +130,7 @@ class Bundle:
         self.made = False
         """Whether its folder is complete."""
         self.submitted_at: float | None = None
-        """When sbatch had taken it (monotonic): only answers of later questions count."""
+        """When sbatch had taken it: only answers of later questions count."""
         self.doubtful = False
         self.slurm_id = ""
         self.since = 0.0
@@ -248,7 +247,7 @@ class Judgement:
         A task that is over for Slurm may have left processes. A controller that forgot a task, or lost sight of its
         node, says nothing about the processes there.
         """
-        fact, now = attempt.answers.fact, time.monotonic()
+        fact, now = attempt.answers.fact, self._jobs.clock()
         if attempt.is_gone:
             return True
         if fact is not None and fact.state not in UNSEEN_STATES:

@@ -6,7 +6,6 @@ looks for what is left and kills it, or else a job of Slurm's that does nothing 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -49,7 +48,7 @@ class NodeChecks:
         self._by_pilot = by_pilot
         self._count = 0
         self._due: dict[str, float] = {}
-        """When an allocation may be checked again (monotonic)."""
+        """When an allocation may be checked again."""
         self._nodes: dict[str, str] = {}
         """Nodes that at Slurm's last answer had not shown yet that an allocation is over, by allocation."""
         self._asked: dict[str, str] = {}
@@ -64,7 +63,7 @@ class NodeChecks:
         if self.trusts_slurm or not node:
             return True
         self._asked[check.allocation] = node
-        now = time.monotonic()
+        now = self._context.jobs.clock()
         if now >= self._due.get(check.allocation, 0.0):
             self._due[check.allocation] = now + AGAIN_SECONDS
             self._start(check, node, folder)

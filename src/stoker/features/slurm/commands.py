@@ -11,8 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Literal, NamedTuple
 
 from stoker.core.text import printable
@@ -54,7 +53,7 @@ class Done(NamedTuple):
     error: str
     """The errors on standard error; an administrator's own words come before those of Slurm."""
     began: float
-    """When it was started, by the monotonic clock."""
+    """When it was started."""
     seconds: float
 
     @property
@@ -87,8 +86,9 @@ class _Running(NamedTuple):
 class SlurmCommands:
     """Runs one command at a time; `finished` tells when it has ended."""
 
-    def __init__(self, environment: Mapping[str, str], user: int) -> None:
+    def __init__(self, environment: Mapping[str, str], user: int, clock: Callable[[], float]) -> None:
         """`environment` is all that the commands get; `user` is whose jobs are asked for."""
+        self._clock = clock
         self._environment = {**environment, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
         self._user = user
         self._running: _Running | None = None
@@ -132,7 +132,7 @@ class SlurmCommands:
         if failed is not None or self._running is None:
             return failed
         process, out, err, kind, subject, began = self._running
-        code, seconds = process.poll(), time.monotonic() - began
+        code, seconds = process.poll(), self._clock() - began
         if code is None:
             if seconds > PATIENCE_SECONDS:
                 process.kill()
@@ -154,7 +154,7 @@ class SlurmCommands:
 
     def _start(self, kind: Kind, subject: str, words: list[str], given: str = "") -> None:
         assert not self.busy
-        began = time.monotonic()
+        began = self._clock()
         try:
             self._running = _Running(*self._spawn(words, given), kind, subject, began)
         except OSError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from itertools import islice
@@ -53,13 +52,19 @@ class Controller:
     """Speaks with Slurm: one command at a time, none more often than is polite."""
 
     def __init__(
-        self, commands: SlurmCommands, tag: str, settings: ClusterSettings, script: Callable[[Bundle], str]
+        self,
+        commands: SlurmCommands,
+        tag: str,
+        settings: ClusterSettings,
+        script: Callable[[Bundle], str],
+        clock: Callable[[], float],
     ) -> None:
         """`tag` begins all tags of this queue; `script` makes the batch script of a bundle."""
+        self._clock = clock
         self.facts: dict[Key, SlurmFact] = {}
         """The newest answer."""
         self.asked_at = 0.0
-        """When its question was asked (monotonic)."""
+        """When its question was asked."""
         self.answer_interval = 0.0
         """Seconds between it and the answer before."""
         self.max_array: int | None = None
@@ -82,7 +87,7 @@ class Controller:
         self._poll_at = 0.0
         self._submitted_at = -FRESH_SECONDS
         self._submits_left = float(SUBMITS_AT_ONCE)
-        self._refilled_at = time.monotonic()
+        self._refilled_at = self._clock()
         self._pause = FIRST_PAUSE
         self._retry_at = 0.0
         self.limit = SubmitLimit()
@@ -95,7 +100,7 @@ class Controller:
 
     def due_in(self, bundles: Mapping[str, Bundle]) -> float | None:
         """Seconds until `step` is due; None is never."""
-        now = time.monotonic()
+        now = self._clock()
         if self._commands.busy:
             return BUSY_INTERVAL
         moments = []
@@ -111,7 +116,7 @@ class Controller:
         """Take the result of a command and start the next one; whether Slurm answered the question for all jobs."""
         done = self._commands.finished()
         answered = done is not None and self._take(done, bundles)
-        now = time.monotonic()
+        now = self._clock()
         if not self._commands.busy and now >= self._retry_at:
             self._start_next(bundles, now)
         return answered
@@ -127,14 +132,14 @@ class Controller:
 
     def too_large(self, bundles: Mapping[str, Bundle]) -> list[str]:
         """Bundles that a submit limit leaves no room for, though fewer tasks may fit."""
-        most = self.limit.most(time.monotonic())
+        most = self.limit.most(self._clock())
         left = 0 if most is None else most - _in_slurm(bundles)
         waiting = () if most is None else filter(_is_ready, bundles.values())
         return [bundle.name for bundle in waiting if len(bundle.tasks) > max(1, left)]
 
     def limit_room(self, bundles: Mapping[str, Bundle]) -> int | None:
         """How many more tasks a submit limit leaves room for, beside those of all bundles; None is any number."""
-        most = self.limit.most(time.monotonic())
+        most = self.limit.most(self._clock())
         return None if most is None else max(0, most - sum(len(bundle.tasks) for bundle in bundles.values()))
 
     def signal(self, tag: str, index: int) -> None:
@@ -145,7 +150,7 @@ class Controller:
         """Cancel a task whose attempt was taken back."""
         self._unwanted.add((tag, index))
         if (tag, index) not in self.facts:
-            self._poll_at = min(self._poll_at, time.monotonic() + min(self._poll, FRESH_INTERVAL))
+            self._poll_at = min(self._poll_at, self._clock() + min(self._poll, FRESH_INTERVAL))
 
     def cancel_ghosts(self, is_over: Callable[[str, int], bool]) -> None:
         """Cancel tasks that Slurm goes on with though their attempts are over."""
@@ -158,7 +163,7 @@ class Controller:
         """When Slurm answered last, to follow a sentence."""
         if self._answered_at is None:
             return ""
-        return f", which answered {duration_text(time.monotonic() - self._answered_at)} ago"
+        return f", which answered {duration_text(self._clock() - self._answered_at)} ago"
 
     def close(self) -> None:
         self._commands.close()
@@ -187,11 +192,11 @@ class Controller:
     def _wait(self, done: Done) -> None:
         """Slurm did not answer: change nothing, say so, and try again later."""
         self.trouble = f"Slurm does not answer: {done.error or 'no reason given'}; jobs on the cluster go on"
-        self._retry_at = time.monotonic() + self._pause
+        self._retry_at = self._clock() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     def _take_submit(self, done: Done, bundle: Bundle | None, bundles: Mapping[str, Bundle]) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._submitted_at, self._poll_at = now, min(self._poll_at, now + min(self._poll, FRESH_INTERVAL))
         if bundle is None:
             return
@@ -222,7 +227,7 @@ class Controller:
             return
 
     def _take_answer(self, done: Done, bundles: Collection[Bundle]) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self.facts, self.asked_at = read_facts(done.out), done.began
         self.answer_interval = 0.0 if self._answered_at is None else now - self._answered_at
         self._answered_at, self.trouble, self._has_alive = now, "", has_alive(done.out)

@@ -79,7 +79,7 @@ class Pilot(Bundle):
         self.until: float | None = None
         """When Slurm ends it."""
         self.asked_at: float | None = None
-        """When it was asked whether it lives (monotonic); None where it answered, or there was no need."""
+        """When it was asked whether it lives; None where it answered, or there was no need."""
         self._offset = 0
         self._environments: set[str] = set()
         self._ahead = 0

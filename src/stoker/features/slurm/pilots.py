@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Collection, Iterable, Mapping
 from math import ceil
 
@@ -387,7 +386,7 @@ class Pilots:
 
     def _is_dead(self, pilot: Pilot) -> bool:
         """As for an attempt: its node must show it, and a pilot that Slurm lost sight of is asked, and is silent."""
-        fact, now = pilot.answers.fact, time.monotonic()
+        fact, now = pilot.answers.fact, self._jobs.clock()
         if pilot.is_over:
             return True
         if fact is not None and fact.state not in UNSEEN_STATES:

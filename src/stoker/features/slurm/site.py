@@ -47,7 +47,7 @@ class SlurmConfig(Struct, frozen=True):
 
     def open(self, context: SiteContext) -> SlurmSite:
         files = context.paths.share(self.name, Path(self.settings.shared))
-        return SlurmSite(self, context, files, SlurmCommands(self.environment, os.getuid()))
+        return SlurmSite(self, context, files, SlurmCommands(self.environment, os.getuid(), context.jobs.clock))
 
 
 def slurm_config(name: str, settings: ClusterSettings, user: str, environment: Mapping[str, str]) -> SlurmConfig:
@@ -76,7 +76,7 @@ class SlurmSite:
         self._tag = f"{TAG}{identity_of(context.paths)}/"
         self._directory = QueueDirectory(files)
         self._judgement = Judgement(context.jobs, config.name, self._is_clear)
-        self._controller = Controller(commands, self._tag, config.settings, self._script)
+        self._controller = Controller(commands, self._tag, config.settings, self._script, self._jobs.clock)
         shared = ClusterContext(
             config.name,
             config.settings,

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from stoker.app.views.pages import LINES
 from stoker.core.chart import Axis
+from stoker.core.outcomes import ACTIVE
 from stoker.features.sweep.charts import in_order, parallel, shown_curves, value_in, with_value
 from stoker.features.sweep.model.importance import best_so_far
 from stoker.features.sweep.model.objective import score
@@ -21,7 +22,6 @@ MOST_POINTS = 2000
 """Trials that charts show."""
 MOST_BEST = 20
 """Best points that are named; with several objectives, each of them beats all others in something."""
-_OPEN_FIRST = ("stopping", "running", "starting")
 
 
 class SweepAxis(Struct, frozen=True):
@@ -107,7 +107,7 @@ def _ordered(data: SweepData) -> list[TrialView]:
     def key(one: TrialView) -> tuple[float, bool, int]:
         value = one.values.get(data.objectives[0].name) if data.objectives else None
         by_value = inf if value is None or one.state == "failed" else score(data.objectives[0].goal, value)
-        return by_value, one.state not in _OPEN_FIRST, one.number
+        return by_value, one.state not in ACTIVE, one.number
 
     return sorted(data.view.trials, key=key)
 

@@ -342,7 +342,8 @@ class MachineSite:
     def set_limit(self, job: Job) -> bool:
         assert isinstance(job.state, Active)
         worker, key = slot_of(job.state.ref), attempt_key(job.id, job.state.attempt)
-        return self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
+        self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
+        return True
 
     def process_of(self, job: Job) -> int | None:
         if not isinstance(job.state, Active):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.cli.screens.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
-from stoker.core.outcomes import FAILURES, GOOD_RESULTS
+from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text
 from stoker.features.sweep.view import BestView, SweepLine, SweepView, TrialView, tuned_names
@@ -68,7 +68,7 @@ def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
     best = view.best[:SHOWN_BEST]
     if best:
         lines += [EMPTY, *best_lines(best, view, width)]
-    running = [one for one in view.trials if one.state in ("running", "starting", "stopping")]
+    running = [one for one in view.trials if one.state in ACTIVE]
     if running:
         lines += [EMPTY, *trial_lines(running[:SHOWN_RUNNING], view, width)]
     more = [f"stoker sweep {word} {view.id}{sim}" for word in ("best", "table", "plot")]

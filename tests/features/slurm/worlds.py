@@ -1,0 +1,157 @@
+"""Worlds for tests of the Slurm site: a test plays the nodes of direct mode, or the pilots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sites.contract import SiteWorld
+from stoker.core.job import Active, Assigned, Exited, Returned, Started, started_at
+from stoker.core.launch import attempt_key
+from stoker.core.settings import ClusterSettings
+from stoker.features.slurm.attempts import read_ref
+from stoker.features.slurm.guard import OWN_CLAIM
+from stoker.features.slurm.pilot import MARK
+from stoker.features.slurm.pilot_files import Hand, News, Order, PilotFolder, Ready, Recall, Report, Stop
+from stoker.features.slurm.shared import JOURNALS, BundleFolder, append
+from stoker.runner import journal
+from support.fake_slurm import NODE, EngineOnFakeSlurm
+
+STOPPED = 143
+
+
+class DirectWorld(SiteWorld, EngineOnFakeSlurm):
+    """Plays the program that runs on a node for one task (node.py)."""
+
+    def __init__(self, directory: Path, settings: ClusterSettings | None = None) -> None:
+        super().__init__(directory, settings or ClusterSettings(pilots="never", poll=1.0))
+
+    def _attempt(self, job_id: int) -> tuple[str, BundleFolder, int]:
+        """Tag, folder and index of the attempt of a job."""
+        state = self.job(job_id).state
+        assert isinstance(state, Active)
+        name, index = read_ref(state.ref)
+        tag = next((tag for tag, _ in self.slurm.tasks if tag.endswith(f"/{name}")), "")
+        return tag, BundleFolder(self.files.state / name), index
+
+    @property
+    def handed_over(self) -> int:
+        return len(self.slurm.tasks)
+
+    def begin(self, job_id: int) -> bool:
+        if not isinstance(self.job(job_id).state, Active):
+            return False
+        tag, folder, index = self._attempt(job_id)
+        if not tag or not folder.claim(index):
+            return False
+        self.slurm.run(tag, index)
+        line = journal.line_of(journal.AttemptStarted(self.key(job_id), self.clock()))
+        self.write(job_id, line[:-1] + f" {NODE} 0\n".encode())
+        return True
+
+    def end(self, job_id: int, code: int = 0, why: str = "exited") -> None:
+        self.write(job_id, journal.line_of(journal.AttemptExited(self.key(job_id), self.clock(), code, 0, why, 1, "")))
+        tag, _, index = self._attempt(job_id)
+        self.slurm.tasks[tag, index].state = "COMPLETED"
+
+    def lose(self, job_id: int) -> None:
+        tag, _, index = self._attempt(job_id)
+        self.slurm.tasks[tag, index].state = "NODE_FAIL"
+
+    def stops(self, job_id: int) -> list[tuple[float, int]]:
+        _, folder, index = self._attempt(job_id)
+        return [(message["grace"], message["signal"]) for message in folder.messages(index) if "grace" in message]
+
+    def obey(self) -> None:
+        for job in self.store.open_jobs(self.name, 0, 1000):
+            if isinstance(job.state, Active) and started_at(job) is not None and self.stops(job.id):
+                self.end(job.id, STOPPED, why="stopped")
+
+    def key(self, job_id: int) -> str:
+        return attempt_key(job_id, self.job(job_id).attempts)
+
+    def write(self, job_id: int, line: bytes) -> None:
+        """Write a line into the journal of an attempt."""
+        _, folder, index = self._attempt(job_id)
+        append(folder.at(JOURNALS, index), line)
+
+
+class PilotWorld(SiteWorld, EngineOnFakeSlurm):
+    """Plays the pilots, which Slurm starts at once."""
+
+    def __init__(self, directory: Path, settings: ClusterSettings | None = None) -> None:
+        self._begun: set[str] = set()
+        self._obeyed = 0
+        super().__init__(directory, settings or ClusterSettings(pilots="always", poll=1.0))
+
+    @property
+    def pilots(self) -> dict[str, PilotFolder]:
+        """The folders of pilots that Slurm has started or will start, by tag."""
+        tags = [tag for tag, _ in self.slurm.tasks if tag.rpartition("/")[2].startswith(MARK)]
+        folders = {tag: PilotFolder(self.files.state / tag.rpartition("/")[2]) for tag in tags}
+        return {tag: folder for tag, folder in folders.items() if folder.is_complete}
+
+    def step(self, count: int = 1) -> None:
+        for _ in range(count):
+            super().step()
+            for tag, folder in self.pilots.items():
+                if self.slurm.tasks[tag, 0].state == "PENDING" and folder.claim(OWN_CLAIM):
+                    self.slurm.run(tag)
+                    folder.tell([Ready(NODE, 4)])
+
+    def orders(self) -> Iterator[tuple[PilotFolder, Order]]:
+        """All orders that pilots were given."""
+        for folder in self.pilots.values():
+            yield from ((folder, order) for order in folder.read_orders(0)[0])
+
+    def _hands(self) -> dict[str, PilotFolder]:
+        """The folder of the pilot of each attempt."""
+        orders = ((folder, order) for folder, order in self.orders() if isinstance(order, Hand))
+        return {attempt_key(order.job.id, order.job.attempts + 1): folder for folder, order in orders}
+
+    @property
+    def handed_over(self) -> int:
+        return len(self._hands())
+
+    def key(self, job_id: int) -> str:
+        return attempt_key(job_id, self.job(job_id).attempts)
+
+    def begin(self, job_id: int) -> bool:
+        key, now = self.key(job_id), self.clock()
+        folder = self._hands().get(key)
+        if folder is None or not folder.claim_as(key):
+            return False
+        self._begun.add(key)
+        self.tell(folder, Report(key, Assigned("w1", ("GPU-1",), "/log", now)))
+        self.tell(folder, Report(key, Started(1, now, (f"lab:{NODE} 0",))))
+        return True
+
+    def end(self, job_id: int, code: int = 0) -> None:
+        key = self.key(job_id)
+        self.tell(self._hands()[key], Report(key, Exited(1, code, 0, self.clock())))
+
+    def lose(self, job_id: int) -> None:
+        folder = self._hands()[self.key(job_id)]
+        for tag, other in self.pilots.items():
+            if other.path == folder.path:
+                self.slurm.tasks[tag, 0].state = "NODE_FAIL"
+
+    def stops(self, job_id: int) -> list[tuple[float, int]]:
+        orders = (order for _, order in self.orders() if isinstance(order, Stop))
+        return [(order.grace, order.signal) for order in orders if order.job == job_id]
+
+    def obey(self) -> None:
+        for folder, order in self.orders():
+            if isinstance(order, Stop | Recall):
+                self._obey(folder, order)
+
+    def _obey(self, folder: PilotFolder, order: Stop | Recall) -> None:
+        key, now = self.key(order.job), self.clock()
+        if key not in self._begun:
+            folder.claim_as(key)
+            self.tell(folder, Report(key, Returned(0, now)))
+        elif isinstance(order, Stop):
+            self.tell(folder, Report(key, Exited(1, STOPPED, 15, now, why="stopped")))
+
+    def tell(self, folder: PilotFolder, news: News) -> None:
+        folder.tell([news])

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stoker.app.jobs.local_time import stamp
 from stoker.app.views.history import PastLine
-from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.cli.screens.job import peak_text
-from stoker.core.outcomes import FAILURES
+from stoker.core.outcomes import FAILURES, RESULT_COLOURS
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text
 from stoker.features.report.report import Failure, Report

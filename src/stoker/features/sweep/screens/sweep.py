@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.cli.screens.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
-from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS
+from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS, RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text
 from stoker.features.sweep.view import BestView, SweepLine, SweepView, TrialView, tuned_names
@@ -19,8 +19,7 @@ SHOWN_RUNNING = 8
 ORDER = (
     *GOOD_RESULTS,
     *FAILURES,
-    "cancelled",
-    "skipped",
+    *(result for result in RESULTS if result not in (*GOOD_RESULTS, *FAILURES)),
     "running",
     "starting",
     "stopping",
@@ -28,8 +27,8 @@ ORDER = (
     "held",
 )
 LOOKS: dict[str, Look] = {
+    **dict.fromkeys(GOOD_RESULTS, "faint"),
     "done": "good",
-    "stopped": "faint",
     **dict.fromkeys(FAILURES, "bad"),
 }
 LONGEST_VALUE = 24

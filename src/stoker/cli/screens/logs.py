@@ -15,7 +15,7 @@ from stoker.app.service.watch import WHY_DELAY, Watch, why_waits
 from stoker.app.views.log import streams_of
 from stoker.cli.console import say
 from stoker.core.job import Active, Ended, Job, id_text
-from stoker.core.text import to_json
+from stoker.core.text import ESCAPE_SEQUENCE, to_json
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
@@ -68,9 +68,8 @@ class Collapser:
 
 LONGEST_ESCAPE = 4096
 """Bytes after which an escape sequence that does not end counts as text."""
-_ESCAPE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])"
 _CONTROL = rb"\xc2[\x80-\x9f]|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]"
-_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\xc2)\Z"
+_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\xc2)\Z"
 
 
 class Colours:
@@ -79,7 +78,7 @@ class Colours:
     def __init__(self) -> None:
         self._rest = b""
         self._coloured = False
-        self._unsafe = re.compile(_ESCAPE + rb"|" + _CONTROL)
+        self._unsafe = re.compile(ESCAPE_SEQUENCE.encode() + rb"|" + _CONTROL)
         self._colour = re.compile(rb"\x1b\[[0-9;:]*m")
         self._unfinished = re.compile(_UNFINISHED)
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stoker.app.jobs.options import JobOptions, current_user
-from stoker.app.views.facts import known
+from stoker.app.jobs.context import current_user
+from stoker.app.jobs.options import JobOptions
+from stoker.app.views.facts import read_facts
 from stoker.app.views.model import RunStatus
 from stoker.app.views.run import Recent
 from stoker.app.views.status import status_of
@@ -120,8 +121,8 @@ def queue_screen(state: str) -> list[Line]:
     try:
         deadline = time.monotonic() + 60
         while True:
-            with known(paths, simulated=True) as knowledge:
-                status = status_of(knowledge, "lab7", None)
+            with read_facts(paths, simulated=True) as facts:
+                status = status_of(facts, "lab7", None)
             running = [job for job in status.jobs if job.state == "running"]
             if len(running) >= 4 and all((job.progress or 0) > 0.1 for job in running):
                 return render_status(status, WIDTH, HEIGHT)

@@ -39,14 +39,8 @@ A feature is built on the parts of the front ends: its commands on those of the 
 """
 
 ON_NODES = {*ADAPTERS, "engine", "sites"}
-FEATURES_MAY_IMPORT: dict[str, set[str]] = {
-    "sweep": set(),
-    "slurm": ON_NODES,
-    "compat": ON_NODES,
-    "simulate": set(),
-    "report": set(),
-}
-"""What a feature may import besides: pilots and older tools run engines of their own."""
+FEATURES_MAY_IMPORT: dict[str, set[str]] = {"slurm": ON_NODES, "compat": ON_NODES}
+"""What these features may import besides: pilots and older tools run engines of their own."""
 
 NAMES_OF_FEATURES = {"stoker.features"}
 """The only module of features that others may import."""
@@ -222,7 +216,7 @@ def _may(module: Module, imported_name: str) -> bool:
 
 
 def _feature_may(module: Module, target: str) -> bool:
-    allowed = MAY_IMPORT["features"] | FEATURES_MAY_IMPORT[module.feature] | {f"features.{module.feature}"}
+    allowed = MAY_IMPORT["features"] | FEATURES_MAY_IMPORT.get(module.feature, set()) | {f"features.{module.feature}"}
     return not target or any(is_within(target, part) for part in allowed)
 
 

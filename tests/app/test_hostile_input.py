@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.app.jobs.config import load_config
+from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_files import Listed, read_list
+from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.jobs.options import Surroundings, spec_of
-from stoker.app.views.facts import Knowledge, read_statuses
+from stoker.app.views.engines import read_statuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import gpus_of
 from stoker.app.views.status import status_of
 from stoker.cli.screens.gpus import render_gpus
@@ -44,7 +46,7 @@ from support.hostile import hostile, mutated
 
 NOW = 1_800_000_000.0
 WAITING = JobSpec(Resources(1, 8 * GIB))
-NEVER = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", resolve=str, now=NOW)
+NEVER = SubmitContext(cwd="/w", umask=0o022, environment="", default_out="", resolve=str, now=NOW)
 
 
 @pytest.fixture(scope="module")
@@ -112,8 +114,8 @@ def test_a_status_file(paths: Paths, store: Store, data: bytes, lives: bool) -> 
     read_machine(paths.status_file(QUEUE))
     with contextlib.closing(EngineLock(paths, QUEUE)) if lives else contextlib.nullcontext():
         statuses = read_statuses(paths, NOW + 1.0)
-    knowledge = Knowledge(store, statuses, NOW + 1.0, simulated=False)
-    status, gpus = status_of(knowledge, "host", None), gpus_of(knowledge)
+    facts = QueueFacts(store, statuses, NOW + 1.0, simulated=False)
+    status, gpus = status_of(facts, "host", None), gpus_of(facts)
     for line in (*render_status(status, 80, 24), *render_gpus(gpus, 120)):
         assert all(printable(span.text) == span.text for span in line)
     for text in (*plain_lines(status.jobs, JOB_COLUMNS), *plain_lines(gpus.devices, DEVICE_COLUMNS)):

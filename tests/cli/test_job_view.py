@@ -69,6 +69,7 @@ DETAILS = JobDetails(
     events=[EventLine(exactly(NOW - 100), "assigned", f"GPU {EVIL}")],
     variables={"SEED": "4", "MY_TOKEN": "********"},
     environment={"HOME": f"/home/{EVIL}"},
+    options={"tag": {"kind": EVIL}},
 )
 
 

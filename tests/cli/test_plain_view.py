@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.app.views.model import JobLine
+from stoker.app.views.job import JobLine
 from stoker.cli.screens.plain import (
     DEVICE_COLUMNS,
     GROUP_COLUMNS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.model import DeviceLine, ForeignProcess, JobLine, Notice, RunCounts, RunStatus
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import DeviceLine, ForeignProcess, Notice, RunCounts, RunStatus
 from stoker.cli.screens.counts import counts_line, rough_text
 from stoker.cli.screens.run import (
     SPARE_ROWS,

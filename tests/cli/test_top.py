@@ -98,7 +98,7 @@ def test_the_timeline_has_past_and_forecast(queue: PastQueue) -> None:
 
     async def steps(pilot: Pilot[Any]) -> None:
         await pilot.press("2")
-        screen = await wait_for_text(pilot, "last 10m", "▐3 br", "✗", "░", "now")
+        screen = await wait_for_text(pilot, "last 10m", "▐3", "✗", "░", "now")
         assert "│" in screen
         await pilot.press("minus", "left")
         await wait_for_text(pilot, "last 30m, until")

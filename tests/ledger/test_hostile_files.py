@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.app.views.facts import EngineStatuses, Knowledge
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import _status, gpus_of
 from stoker.app.views.status import status_of
 from stoker.cli.screens.gpus import render_gpus
@@ -78,10 +79,10 @@ class Ground:
         self.store.close()
 
     @contextmanager
-    def knowing(self, leases: tuple[Lease, ...]) -> Iterator[Knowledge]:
+    def knowing(self, leases: tuple[Lease, ...]) -> Iterator[QueueFacts]:
         status = _status(a_snapshot(GPUS), leases, NOW)
         with self.store.reading():
-            yield Knowledge(self.store, EngineStatuses(status, lives=False), NOW, simulated=False)
+            yield QueueFacts(self.store, EngineStatuses(status, lives=False), NOW, simulated=False)
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +106,8 @@ def dropped(ledger: Ledger, name: str, contents: bytes) -> Iterator[None]:
 
 def shown(ground: Ground, leases: tuple[Lease, ...]) -> str:
     """All forms of `stoker gpus` and `stoker status` with these leases of others."""
-    with ground.knowing(leases) as knowledge:
-        gpus, status = gpus_of(knowledge), status_of(knowledge, "lab7", 10)
+    with ground.knowing(leases) as facts:
+        gpus, status = gpus_of(facts), status_of(facts, "lab7", 10)
         screens = texts([*render_gpus(gpus, 100), *render_status(status, 100, 40)])
         data = [msgspec.json.encode(each).decode() for each in (gpus, status)]
         return "".join([*screens, *plain_lines(gpus.devices, DEVICE_COLUMNS), *data]).replace("\t", "")

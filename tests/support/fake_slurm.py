@@ -17,6 +17,8 @@ from stoker.sites.interface import SiteContext
 from support.fakes import EngineTest
 
 NODE = "n1"
+AWAY = "Unable to contact slurm controller"
+LIMIT = "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit, ...)"
 
 
 @dataclass
@@ -47,8 +49,15 @@ class FakeSlurm(SlurmCommands):
         self.drained_nodes: list[str] = []
         self.confines = True
         self.error = ""
-        """What all commands but squeue and scontrol say from now on, which fail."""
+        """What sbatch says, which takes nothing then."""
         self.is_away = False
+        self.loses_submits = False
+        """Whether no sbatch arrives."""
+        self.loses_answers = False
+        """Whether sbatch does not hear from the controller."""
+        self.submits = 0
+        self.most: int | None = None
+        """How many tasks a submit limit allows."""
         self._numbers = count(1)
         self._time = clock
         self._done: Done | None = None
@@ -58,12 +67,17 @@ class FakeSlurm(SlurmCommands):
         return self._done is not None
 
     def submit(self, tag: str, options: Sequence[str], script: str) -> None:
-        if self.error:
+        self.submits += 1
+        if self.error or self.is_away or self.loses_submits:
             self._answer("submit", tag=tag)
             return
-        number, array = next(self._numbers), next((word for word in options if word.startswith("--array=")), "")
-        match = re.match(r"--array=0-(\d+)", array)
-        for index in range(int(match[1]) + 1 if match else 1):
+        match = next((match for word in options if (match := re.match(r"--array=0-(\d+)", word))), None)
+        count = int(match[1]) + 1 if match else 1
+        if self.most is not None and len(self.tasks) + count > self.most:
+            self._answer("submit", tag=tag, error=LIMIT)
+            return
+        number = next(self._numbers)
+        for index in range(count):
             self.tasks[tag, index] = Task(f"{number}_{index}" if match else str(number))
         self.options[tag], self.scripts[tag] = options, script
         self._answer("submit", f"{number}\n", tag)
@@ -101,8 +115,11 @@ class FakeSlurm(SlurmCommands):
         done, self._done = self._done, None
         return done
 
-    def _answer(self, kind: Kind, out: str = "", tag: str = "") -> None:
-        error = "Unable to contact slurm controller" if self.is_away else self.error if kind == "submit" else ""
+    def _answer(self, kind: Kind, out: str = "", tag: str = "", error: str = "") -> None:
+        if self.is_away or (kind == "submit" and self.loses_answers):
+            error = AWAY
+        elif kind == "submit":
+            error = error or self.error
         self._done = Done(kind, tag, not error, "" if error else out, error, self._time(), 0.0)
 
     def run(self, tag: str, index: int = 0) -> None:

@@ -277,9 +277,9 @@ class FakeSite:
     def is_gone(self, job: Job) -> bool:
         return job.id in self.gone
 
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         assert isinstance(job.state, Stopping)
-        self.calls.append(("stop", job.id, grace, number))
+        self.calls.append(("stop", job.id, grace, signal_number))
 
     def set_limit(self, job: Job) -> bool:
         self.calls.append(("set_limit", job.id, job.spec.limit))

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from stoker.app.views.facts import EngineStatuses, Knowledge
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts
 from stoker.core.device import Device, Reading
 from stoker.core.job import Assigned, Event, Exited, Job, Lost, Started
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -93,6 +94,6 @@ class PastQueue:
         made.write_bytes(msgspec.json.encode(self.status(**fields)))
         made.rename(self.paths.status_file(QUEUE))
 
-    def knowledge(self, *, lives: bool = True, **fields: Any) -> Knowledge:
+    def facts(self, *, lives: bool = True, **fields: Any) -> QueueFacts:
         """What a screen knows of it."""
-        return Knowledge(self.store, EngineStatuses(self.status(**fields), lives), self.now, simulated=True)
+        return QueueFacts(self.store, EngineStatuses(self.status(**fields), lives), self.now, simulated=True)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.model import Counts, DeviceLine, EngineLine, JobLine, RunCounts, RunStatus, Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import Counts, DeviceLine, EngineLine, RunCounts, RunStatus, Status
 from stoker.cli.screens.text import Line
 
 GIB = 2**30

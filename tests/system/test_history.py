@@ -9,7 +9,8 @@ import time
 import msgspec
 import pytest
 
-from stoker.app.views.history import History, PastLine
+from stoker.app.views.history import History
+from stoker.app.views.job import PastLine
 from stoker.cli.screens.job import render_history
 from stoker.cli.screens.text import line_cells
 from stoker.core.job import Assigned, Event, Exited, Started, advance

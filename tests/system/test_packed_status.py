@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from stoker.app.views.gpus import Gpus
-from stoker.app.views.history import History, PastLine
+from stoker.app.views.history import History
+from stoker.app.views.job import JobLine, PastLine
 from stoker.app.views.job_details import JobDetails, SelectedJobs
-from stoker.app.views.model import JobLine, Status
+from stoker.app.views.model import Status
 from stoker.core.spec import Resources
 from stoker.core.units import size_text
 from support.background import Background

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from stoker.app.jobs.options import current_user
+from stoker.app.jobs.context import current_user
 from stoker.core.job import Ended
 from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import YIELD_SECONDS

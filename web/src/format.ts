@@ -1,4 +1,4 @@
-/** Numbers, sizes and times as text, in the notation of the terminal screens. */
+/** Numbers, sizes and times as text; `size`, `duration`, `span` and `left` in the notation of core/units. */
 
 const GIB = 2 ** 30;
 const MIB = 2 ** 20;
@@ -32,15 +32,21 @@ export function duration(seconds: number): string {
   return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${two(minutes)}:${two(rest)}`;
 }
 
-/** Seconds in one or two units: `9s`, `12m`, `3h 20m`, `2d 4h`. */
+/** Seconds in the largest unit, and the next one for days: `9s`, `12m`, `3h`, `2d 4h`. */
 export function span(seconds: number): string {
-  const whole = Math.max(0, Math.round(seconds));
+  const whole = Math.max(0, Math.floor(seconds));
   if (whole < 60) return `${whole}s`;
-  if (whole < 3600) return `${Math.round(whole / 60)}m`;
-  const minutes = Math.round(whole / 60);
-  if (minutes < 1440) return minutes % 60 ? `${Math.floor(minutes / 60)}h ${minutes % 60}m` : `${minutes / 60}h`;
-  const hours = Math.round(whole / 3600);
-  return hours % 24 ? `${Math.floor(hours / 24)}d ${hours % 24}h` : `${hours / 24}d`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}m`;
+  const hours = Math.floor(whole / 3600);
+  return hours < 24 ? `${hours}h` : `${Math.floor(hours / 24)}d ${hours % 24}h`;
+}
+
+/** Time left: `8s`, `3m`, `2h10`, `3d4h`. */
+export function left(seconds: number): string {
+  if (seconds < 3600) return span(seconds);
+  const minutes = Math.floor(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  return hours < 24 ? `${hours}h${two(minutes % 60)}` : `${Math.floor(hours / 24)}d${hours % 24}h`;
 }
 
 /** `3m ago`, `just now`. */

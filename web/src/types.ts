@@ -266,13 +266,19 @@ export interface JobDetails {
   command: string;
   state: JobState;
   group: string;
-  priority: number;
   gpus: number;
   devices: string[];
   vram_bytes: number | null;
-  used_bytes: number | null;
   submitted: string;
   started: string | null;
+  ended: string | null;
+  vram_mode: VramMode;
+  reserved_bytes: number | null;
+  peak_vram_bytes: number | null;
+  utilisation_percent: number | null;
+  title: string;
+  priority: number;
+  used_bytes: number | null;
   seconds: number | null;
   limit_seconds: number | null;
   expected_start: string | null;
@@ -280,20 +286,14 @@ export interface JobDetails {
   why: string;
   run: string;
   hook: boolean;
-  vram_mode: VramMode;
-  reserved_bytes: number | null;
   held_bytes: number | null;
-  peak_vram_bytes: number | null;
-  utilisation_percent: number | null;
   speed: number | null;
   last_seen: string | null;
-  title: string;
   progress: number | null;
   interrupted: boolean;
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
-  ended: string | null;
   directory: string;
   shell: string;
   tags: Record<string, string>;
@@ -325,6 +325,7 @@ export interface JobDetails {
   sweep: number | null;
   trial: number | null;
   params: Record<string, Scalar> | null;
+  options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
 }
 
@@ -337,13 +338,19 @@ export interface JobLine {
   command: string;
   state: JobState;
   group: string;
-  priority: number;
   gpus: number;
   devices: string[];
   vram_bytes: number | null;
-  used_bytes: number | null;
   submitted: string;
   started: string | null;
+  ended: string | null;
+  vram_mode: VramMode;
+  reserved_bytes: number | null;
+  peak_vram_bytes: number | null;
+  utilisation_percent: number | null;
+  title: string;
+  priority: number;
+  used_bytes: number | null;
   seconds: number | null;
   limit_seconds: number | null;
   expected_start: string | null;
@@ -351,20 +358,14 @@ export interface JobLine {
   why: string;
   run: string;
   hook: boolean;
-  vram_mode: VramMode;
-  reserved_bytes: number | null;
   held_bytes: number | null;
-  peak_vram_bytes: number | null;
-  utilisation_percent: number | null;
   speed: number | null;
   last_seen: string | null;
-  title: string;
   progress: number | null;
   interrupted: boolean;
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
-  ended: string | null;
 }
 
 /** One ended job, for charts of times and memory. */
@@ -478,15 +479,14 @@ export interface OtherJob {
   memory_bytes: number | null;
 }
 
-/** A job that is over. */
+/** A job that is over, or several tasks of an array, which ran from `started` to `ended`. */
 export interface PastLine {
   id: number;
   label: string;
+  tasks: number;
   name: string;
+  command: string;
   state: "cancelled" | "done" | "failed" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
-  exit_code: number | null;
-  signal: number | null;
-  note: string;
   group: string;
   gpus: number;
   devices: string[];
@@ -494,6 +494,14 @@ export interface PastLine {
   submitted: string;
   started: string | null;
   ended: string;
+  vram_mode: VramMode;
+  reserved_bytes: number | null;
+  peak_vram_bytes: number | null;
+  utilisation_percent: number | null;
+  title: string;
+  exit_code: number | null;
+  signal: number | null;
+  note: string;
   wait_seconds: number | null;
   run_seconds: number | null;
   gpu_hours: number;
@@ -503,13 +511,6 @@ export interface PastLine {
   commit: string;
   tags: Record<string, string>;
   log: string | null;
-  command: string;
-  vram_mode: VramMode;
-  reserved_bytes: number | null;
-  peak_vram_bytes: number | null;
-  utilisation_percent: number | null;
-  title: string;
-  tasks: number;
   counts: Record<string, number>;
 }
 

@@ -1,42 +1,21 @@
 import { describe, expect, test } from "vitest";
 
-import { ago, clock, count, duration, hours, number, percent, size, sizeOf, span } from "../src/format";
+import { ago, clock, count, duration, hours, left, number, percent, size, sizeOf, span } from "../src/format";
+import samples from "../../tests/data/units.json";
 
 const GIB = 2 ** 30;
 
-test.each([
-  [null, "?"],
-  [0, "0"],
-  [900, "900"],
-  [2048, "2K"],
-  [512 * 2 ** 20, "512M"],
-  [14 * GIB, "14.0G"],
-  [1.5 * 1024 * GIB, "1.5T"],
-])("size of %s bytes is %s", (bytes, text) => expect(size(bytes)).toBe(text));
+/** The samples of core/units, too. */
+describe.each(Object.entries({ size, duration, span, left }))("%s", (name, text) => {
+  test.each(samples[name as keyof typeof samples] as [number, string][])("of %s is %s", (value, shown) =>
+    expect(text(value)).toBe(shown),
+  );
+});
 
 test("an amount is shown in the unit of its limit", () => {
   expect(sizeOf(12.1 * GIB, 14 * GIB)).toBe("12.1/14.0G");
   expect(sizeOf(100 * 2 ** 20, 500 * 2 ** 20)).toBe("100/500M");
 });
-
-test.each([
-  [-3, "00:00"],
-  [9, "00:09"],
-  [61.9, "01:01"],
-  [4323, "1:12:03"],
-  [2 * 86400 + 3 * 3600, "2d 03:00:00"],
-])("%s seconds last %s", (seconds, text) => expect(duration(seconds)).toBe(text));
-
-test.each([
-  [9, "9s"],
-  [59.6, "1m"],
-  [720, "12m"],
-  [3600, "1h"],
-  [12000, "3h 20m"],
-  [3599.9, "1h"],
-  [86399, "1d"],
-  [187200, "2d 4h"],
-])("%s seconds are about %s", (seconds, text) => expect(span(seconds)).toBe(text));
 
 describe("times", () => {
   const now = new Date(2026, 10, 17, 14, 32, 5).getTime();

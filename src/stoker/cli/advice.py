@@ -160,7 +160,7 @@ def _is_value(option: Option, value: str) -> bool:
     if option.name in ("time", "array") and value.isdecimal():
         return False
     try:
-        parse_array(value) if option.name == "array" else option.check(value)
+        parse_array(value) if option.name == "array" else option.parse(value)
     except StokerError:
         return False
     return True

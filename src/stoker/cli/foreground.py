@@ -19,23 +19,18 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.jobs.config import cluster_site
+from stoker.app.jobs.context import check_directory, context_here, current_user
 from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
-from stoker.app.jobs.options import (
-    JobOptions,
-    Surroundings,
-    check_directory,
-    current_umask,
-    current_user,
-    no_place,
-    spec_of,
-    working_directory,
-)
+from stoker.app.jobs.job_spec import spec_of
+from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.preflight import Checkouts
 from stoker.app.jobs.script import Script
 from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
-from stoker.app.views.facts import EngineStatuses, Knowledge, jobs_of_processes
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import RunStatus
+from stoker.app.views.processes import jobs_of_processes
 from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import is_written_pipe, say, to_stderr
@@ -53,7 +48,7 @@ from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
-from stoker.core.text import printable, shortened, text_for_json
+from stoker.core.text import printable, shortened
 from stoker.core.units import parse_duration
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -145,22 +140,18 @@ class Batch:
         self.files = paths.share(request.cluster, Path(request.on_cluster.shared)) if request.on_cluster else paths
         """Where files of jobs go that their nodes have to see."""
         snapshot = devices.snapshot(time.time())
-        around = Surroundings(
-            cwd=working_directory(),
-            umask=current_umask(),
+        context = context_here(
+            **(request.script.context if request.script else {}),
             environment=digest_of(self.environment),
             default_out=os.devnull if not self.one_command else self._followed_log() or INHERIT,
             resolve=partial(resolve, snapshot),
             earlier=cache(partial(_earlier, paths)),
             commit=Checkouts(self.environment).commit,
-            now=time.time(),
-            slurm=request.script is not None and request.script.directives.from_slurm,
-            place_of_model=request.script.place_of_model if request.script else no_place,
             terminal=request.relay.terminal if request.relay else "",
             parent=parent,
         )
         command = request.script.copied(self.files) if request.script else None
-        self.builder = JobBuilder(request.options, around, self.environment, say, policy=self.policy, command=command)
+        self.builder = JobBuilder(request.options, context, self.environment, say, policy=self.policy, command=command)
         self.builder.snapshot = snapshot
 
     def _followed_log(self) -> str:
@@ -171,7 +162,7 @@ class Batch:
     def what(self) -> str:
         """What runs, as other users see it in the ledger."""
         words = [item.command.text for item in self.listed] if self.one_command else []
-        return shortened(text_for_json(" ".join(["stoker run", self.label, *words])), LONGEST_LABEL)
+        return shortened(" ".join(["stoker run", self.label, *words]), LONGEST_LABEL)
 
     @property
     def listed(self) -> list[Listed]:
@@ -180,7 +171,7 @@ class Batch:
 
     def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
-        spec = spec_of(self.request.options, self.builder.around)
+        spec = spec_of(self.request.options, self.builder.context)
         if self.request.options.chdir:
             check_directory(spec.cwd)
         specs = self.builder.check(self.listed or [_ANY_LINE])
@@ -210,7 +201,7 @@ class Batch:
 
     def _log_directory(self, paths: Paths) -> Path:
         """--results may name an existing directory; otherwise it is a new one."""
-        cwd = self.builder.around.cwd
+        cwd = self.builder.context.cwd
         if self.request.results:
             chosen = Path(cwd, self.request.results)
             chosen.mkdir(parents=True, exist_ok=True)
@@ -223,7 +214,7 @@ class Batch:
             with contextlib.suppress(OSError):
                 Path(self.logs).rmdir()
                 return ""
-        near = os.path.relpath(self.logs, self.builder.around.cwd) if self.logs else ""
+        near = os.path.relpath(self.logs, self.builder.context.cwd) if self.logs else ""
         return self.logs if near.startswith("..") else near
 
     def keep(self, store: Store, paths: Paths) -> None:
@@ -471,7 +462,7 @@ class RunReader:
         if self._processes[0] != snapshot.at:
             shown = (process.pid for reading in snapshot.readings.values() for process in reading.processes)
             self._processes = snapshot.at, jobs_of_processes(shown)
-        knowledge = Knowledge(
+        facts = QueueFacts(
             run.store,
             EngineStatuses(None, lives=False, runs=(engine_status(engine, run.started, self._forecast),)),
             time.time(),
@@ -480,7 +471,7 @@ class RunReader:
             jobs_by_process=self._processes[1],
         )
         return run_status(
-            knowledge,
+            facts,
             run.tally,
             recent,
             next_job=engine.next_waiting,

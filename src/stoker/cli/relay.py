@@ -258,7 +258,7 @@ class _Ports:
 
 
 def _login() -> bytes:
-    from stoker.app.jobs.options import current_user
+    from stoker.app.jobs.context import current_user
 
     return os.fsencode(f"{current_user()}@{socket.gethostname()}")
 

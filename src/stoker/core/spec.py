@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -142,14 +142,15 @@ class JobSpec(Struct, frozen=True):
     """Worker of the job in which its run was started; empty where that was outside of all jobs."""
 
 
+Spec = TypeVar("Spec", JobSpec, Resources)
 LIMIT_FIELDS = ("limit", "grace", "signal")
 """What a worker keeps of a spec for the time limit of an attempt."""
 RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
 """What can be changed of the spec of a job that has started."""
 
 
-def with_fields(spec: JobSpec, other: JobSpec, fields: Sequence[str]) -> JobSpec:
-    """The spec with these fields of another one."""
+def with_fields(spec: Spec, other: Spec, fields: Iterable[str]) -> Spec:
+    """The spec, or its resources, with these fields of another one."""
     return replace(spec, **{name: getattr(other, name) for name in fields})
 
 

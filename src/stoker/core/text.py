@@ -63,6 +63,11 @@ def _escaped(character: str) -> str:
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
+def valid_text(text: str) -> str:
+    """The text with bytes that are not UTF-8 as escapes, since neither JSON nor TOML can hold them."""
+    return re.sub("[\ud800-\udfff]", lambda match: _escaped(match[0]), text)
+
+
 _encoder = msgspec.json.Encoder()
 
 
@@ -79,18 +84,13 @@ def to_json(value: object) -> bytes:
 
 
 def _with_valid_text(value: object) -> object:
-    """The value with escapes in place of bytes that are not UTF-8, which JSON cannot hold."""
     if isinstance(value, str):
-        return text_for_json(value)
+        return valid_text(value)
     if isinstance(value, dict):
         return {_with_valid_text(key) if isinstance(key, str) else key: _part(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [_part(part) for part in value]
     return _with_valid_text(msgspec.to_builtins(value))
-
-
-def text_for_json(text: str) -> str:
-    return re.sub("[\ud800-\udfff]", lambda match: _escaped(match[0]), text)
 
 
 def _part(value: object) -> object:

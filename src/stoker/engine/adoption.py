@@ -21,7 +21,7 @@ from stoker.store.writer import Store
 def adopt_gone(paths: Paths, store: Store, engine: Engine, owner: str = "") -> None:
     """Record how jobs of dead runs ended that nothing runs any more; leave those that still run."""
     here = [one for one in held_orphans(paths, store) if one.job.spec.cluster == engine.site.cluster]
-    adopt_all([orphan for orphan in here if engine.site.is_gone(orphan.job)], store, engine, owner)
+    adopt_all([orphan for orphan in here if engine.is_gone(orphan.job)], store, engine, owner)
 
 
 def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str = "") -> list[Job]:
@@ -46,7 +46,7 @@ def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
 
     The next attempt of that job starts such a run again; continued by hand, it would have no GPUs of its own.
     """
-    left = [orphan for orphan in nested_orphans(paths, store) if engine.site.is_gone(orphan.job)]
+    left = [orphan for orphan in nested_orphans(paths, store) if engine.is_gone(orphan.job)]
     won = store.take_over([TakeOver(orphan.job.id, orphan.engine) for orphan in left], engine.name)
     for job in (orphan.job for orphan in left if orphan.job.id in won):
         engine.adopt(job, adopted=False)

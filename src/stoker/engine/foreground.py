@@ -268,8 +268,8 @@ class Foreground:
         self._view.say(text)
 
     def process_of(self, job: Job) -> int | None:
-        """The process of a running job, which leads a group of its own; None where it is not known."""
-        return self.engine.site.process_of(job)
+        """The process of a running job, which leads a group of its own; None if it is not known."""
+        return self.engine.process_of(job)
 
     def retire(self) -> None:
         """Ignore signals from now on."""

@@ -18,7 +18,7 @@ from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
 from stoker.engine.sampler import Sampler
-from stoker.sites.interface import RETRY_INTERVAL, Site
+from stoker.sites.interface import RETRY_INTERVAL, HasSources, Measures, Recalls, SeesProcesses, SetsLimits, Site
 
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones do not have to wait."""
@@ -61,7 +61,7 @@ class Engine:
         """When to write again after a failure; until then nothing is placed or dispatched."""
         self._selector = selectors.DefaultSelector()
         jobs.find_devices = site.devices
-        for source, callback in site.sources():
+        for source, callback in site.sources() if isinstance(site, HasSources) else ():
             self.watch(source, callback)
 
     # -- what front ends use ----------------------------------------------------------------------
@@ -179,13 +179,21 @@ class Engine:
         self.site.stop(job, grace, number)
 
     def recall(self, job_id: int) -> None:
-        """Return an active job to the queue that has not started, where the site can do that at once."""
-        if (job := self._table.active(job_id)) is not None:
+        """Return an active job to the queue that has not started, if the site can do that at once."""
+        if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit of its spec; False where its site cannot."""
-        return self.site.set_limit(job)
+        """Give an active job the time limit of its spec; False if its site cannot."""
+        return isinstance(self.site, SetsLimits) and self.site.set_limit(job)
+
+    def process_of(self, job: Job) -> int | None:
+        """The process of a running job, which leads a group of its own; None if it is not known, or elsewhere."""
+        return self.site.process_of(job) if isinstance(self.site, SeesProcesses) else None
+
+    def is_gone(self, job: Job) -> bool:
+        """Whether a job that a dead engine left can be judged: a cluster tells of any, a machine of dead workers."""
+        return not isinstance(self.site, SeesProcesses) or self.site.is_gone(job)
 
     def own(self, job_id: int, batch: int) -> bool:
         """Make an adopted job one of ours; False where it is over."""
@@ -201,7 +209,8 @@ class Engine:
 
     def close(self) -> None:
         """Leave; what runs goes on."""
-        self.site.finish()
+        if isinstance(self.site, Measures):
+            self.site.finish()
         with contextlib.suppress(StokerError):
             self._write()
         self.site.close(recorded=not self._jobs.recorder)

@@ -27,7 +27,10 @@ class Feature:
     def __init__(
         self, commands: dict[str, FeatureCommand] | None = None, reads: str = "", site: str = "", nodes: str = ""
     ) -> None:
-        """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster."""
+        """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
+
+        The setting `kind` of a cluster is the name of the feature that has its site.
+        """
         self.commands = commands or {}
         self.reads = reads
         self.site = site
@@ -75,11 +78,8 @@ def feature_commands() -> dict[str, FeatureCommand]:
     return {name: command for feature in FEATURES.values() for name, command in feature.commands.items()}
 
 
-def load(what: str) -> Any:
-    """The function of the first feature that offers this; None without such a feature."""
-    path = next((path for feature in FEATURES.values() if (path := getattr(feature, what))), "")
-    if not path:
-        return None
+def load(path: str) -> Any:
+    """The function that a feature names."""
     import importlib
 
     module, _, name = path.partition(":")

@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from stoker.app.jobs.options import JobOptions, working_directory
+from stoker.app.jobs.context import working_directory
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.python import submitting

@@ -138,7 +138,7 @@ def _submission(link: Link, options: JobOptions) -> QueueSubmission:
 
 def _named(options: JobOptions, function: Callable[..., Any]) -> JobOptions:
     """With the function's name, unless the job has one or it cannot be a name."""
-    from stoker.app.jobs.options import check_name
+    from stoker.app.jobs.option_values import check_name
 
     if options.name is not None:
         return options

@@ -11,7 +11,7 @@ import msgspec
 
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import parse_filter
-from stoker.app.views.facts import known
+from stoker.app.views.facts import read_facts
 from stoker.app.views.gpus import gpus_of, known_devices
 from stoker.app.views.history import past_jobs
 from stoker.app.views.status import status_of
@@ -58,8 +58,8 @@ class Rows(list[dict[str, Any]]):
 def status() -> Rows:
     """The open jobs: running ones, then waiting ones, each with the reason why it waits."""
     link = find_link()
-    with known(link.paths, simulated=link.sim is not None) as knowledge:
-        jobs = status_of(knowledge, host_name(), None, each_task=True).jobs
+    with read_facts(link.paths, simulated=link.sim is not None) as facts:
+        jobs = status_of(facts, host_name(), None, each_task=True).jobs
     return Rows(jobs, ("label", "state", "devices", "seconds", "name", "command", "why"))
 
 
@@ -74,8 +74,8 @@ def history(since: str | None = None, states: Sequence[str] = (), limit: int | N
 def gpus() -> Rows:
     """The GPUs of this machine, their memory and the jobs on them."""
     link = find_link()
-    with known_devices(link.paths, simulated=link.sim is not None) as knowledge:
-        devices = gpus_of(knowledge).devices
+    with known_devices(link.paths, simulated=link.sim is not None) as facts:
+        devices = gpus_of(facts).devices
     return Rows(devices, ("label", "model", "used_bytes", "memory_bytes", "utilisation_percent", "jobs"))
 
 

@@ -1,9 +1,9 @@
-"""A site: where an engine's jobs are placed and run. All that an engine and its site know of each other."""
+"""A site: where an engine's jobs are placed and run. The engine and its site know no more of each other than this."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -54,14 +54,14 @@ class EngineJobs(Protocol):
         """Let a job be planned again whose attempt was returned for a shortage, unless it is over meanwhile."""
 
     def learn(self, news: tuple[str, Learnt] | None) -> None:
-        """Record what is known of a kind of work, together with the events."""
+        """Record facts about a kind of work, together with the events."""
 
     def measure(self, measured: Measured) -> None:
-        """Record what was measured of an attempt, together with the events."""
+        """Record measurements of an attempt, together with the events."""
 
 
 class SiteStatus(Struct, frozen=True):
-    """What a site shows of itself."""
+    """A site as users see it."""
 
     snapshot: Snapshot
     leases: Sequence[Lease] = ()
@@ -72,7 +72,7 @@ class SiteStatus(Struct, frozen=True):
     uses: Mapping[int, Live] = {}
     """GPU memory and load of the running jobs."""
     trouble: str = ""
-    """Why the site cannot work as it should, for the user; empty where it can."""
+    """Why the site cannot work as it should, for the user; empty if it can."""
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that do not go on, each with the reason, such as processes that outlive their worker."""
@@ -81,37 +81,18 @@ class SiteStatus(Struct, frozen=True):
     handed_over: Mapping[str, InCluster] = {}
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
     summary: str = ""
-    """Where its jobs are, in one line, where devices do not show that."""
+    """Where its jobs are, in one line, if devices do not show that."""
 
 
-class SiteView(Protocol):
-    """What a site tells about its jobs and devices."""
+class Site(Protocol):
+    """Where jobs are placed and run. It reports what happens to them through `EngineJobs.apply`.
 
-    def reason(self, job: Job) -> Reason | None:
-        """Why a waiting job was not placed by the last plan."""
-
-    def status(self) -> SiteStatus:
-        """What the site shows of itself."""
-
-    def forecast(self, typical: float | None = None) -> Forecast:
-        """When jobs are expected to start and end; `typical` are the seconds of jobs of which nothing is known."""
-
-    def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
-        """The devices with these ids, as far as they are known."""
-
-    def process_of(self, job: Job) -> int | None:
-        """The process of a running job, where it is on this machine and known."""
-
-
-class Site(SiteView, Protocol):
-    """Where jobs are placed and run. What happens to them is reported through `EngineJobs.apply`."""
+    The classes below are capabilities, which a site offers only if it has them.
+    """
 
     @property
     def cluster(self) -> str:
         """Name of the cluster that it is; empty for this machine. It can adopt jobs of this place only."""
-
-    def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
-        """Files to wait for, each with what to call when it is readable."""
 
     def due_in(self, now: float, *, placing: bool) -> float | None:
         """Seconds until the next turn is due; None is never. `placing` is whether it may place jobs then."""
@@ -131,8 +112,39 @@ class Site(SiteView, Protocol):
     def adopt(self, job: Job) -> None:
         """Take over an active job of a dead engine."""
 
-    def recall(self, job: Job) -> None:
-        """Return an active job that has not started, where that is possible at once."""
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
+        """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""
+
+    def close(self, *, recorded: bool) -> None:
+        """Leave; what runs goes on. `recorded` is whether all events are."""
+
+    def reason(self, job: Job) -> Reason | None:
+        """Why a waiting job was not placed by the last plan."""
+
+    def status(self) -> SiteStatus:
+        """Describe the site for users."""
+
+    def forecast(self, typical: float | None = None) -> Forecast:
+        """When jobs are expected to start and end; `typical` are the seconds of jobs of which nothing is known."""
+
+    def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
+        """The devices with these ids, as far as they are known."""
+
+
+@runtime_checkable
+class HasSources(Protocol):
+    """A site with files that become readable when something happens."""
+
+    def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
+        """Files to wait for, each with the function to call when it is readable."""
+
+
+@runtime_checkable
+class SeesProcesses(Protocol):
+    """A site whose jobs are processes of this machine."""
+
+    def process_of(self, job: Job) -> int | None:
+        """The process of a running job, if it is known."""
 
     def is_gone(self, job: Job) -> bool:
         """Whether nothing runs an active job of a dead engine any more, so that adopting it tells how it ended.
@@ -140,35 +152,47 @@ class Site(SiteView, Protocol):
         For a waiting job of a dead run inside another job: whether nothing runs that other job any more.
         """
 
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
-        """Send TERM, or the signal with this number, and KILL after the grace or else the job's own."""
+
+@runtime_checkable
+class Recalls(Protocol):
+    """A site whose jobs may wait long for their start after they were assigned."""
+
+    def recall(self, job: Job) -> None:
+        """Return an active job that has not started, if that is possible at once."""
+
+
+@runtime_checkable
+class SetsLimits(Protocol):
+    """A site that can change the time limit of a job that runs."""
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit, grace and early signal of its spec; False where that is not possible."""
+        """Give an active job the time limit, grace and early signal of its spec; False if its worker cannot."""
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """A site that measures its jobs."""
 
     def finish(self) -> None:
         """Report the last measurements, to be recorded before `close`."""
 
-    def close(self, *, recorded: bool) -> None:
-        """Leave; what runs goes on. `recorded` is whether all events are."""
-
 
 class SiteContext(Struct, frozen=True):
-    """What an engine gives to its site."""
+    """The engine as its site knows it."""
 
     engine: str
     """Name that the engine's jobs are stored under."""
     instance: str
     """Name of this process, which no other engine ever had."""
     label: str
-    """What other users see of the engine."""
+    """The engine's name for other users."""
     paths: Paths
     store: Store
     jobs: EngineJobs
 
 
 class SiteConfig(Protocol):
-    """What a site is made of."""
+    """The configuration of a site, which can open it."""
 
     def open(self, context: SiteContext) -> Site:
         """Open the site for one engine."""

@@ -17,7 +17,7 @@ from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
 from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
 from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.pages import ids_of_pages
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
@@ -86,17 +86,17 @@ def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
         control = Control(paths, store, simulated_gpus(sim, paths))
         jobs = [job for given in action.jobs for job in _jobs(control, given)]
         if action.matching is not None:
-            with known(paths, simulated=bool(sim)) as knowledge:
-                ids = _matching(knowledge, action.matching)
+            with read_facts(paths, simulated=bool(sim)) as facts:
+                ids = _matching(facts, action.matching)
             jobs += jobs_in_order(store, ids)
         unique = list({job.id: job for job in jobs}.values())
         return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
 
 
-def _matching(knowledge: Knowledge, wanted: Matching) -> list[int]:
+def _matching(facts: QueueFacts, wanted: Matching) -> list[int]:
     """The jobs of a list, if they are not more than the user saw."""
     given = {"state": wanted.state, "group": wanted.group, "search": wanted.search, "array": wanted.array}
-    ids = ids_of_pages(knowledge, *jobs_filter(given), wanted.count + 1)
+    ids = ids_of_pages(facts, *jobs_filter(given), wanted.count + 1)
     if len(ids) > wanted.count:
         raise UsageError(f"more than {wanted.count} jobs match by now", "look at the list, and choose them again")
     return ids

@@ -19,7 +19,7 @@ from starlette.routing import BaseRoute, Route
 from stoker import __version__
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.gpus import gpus_of, known_devices
 from stoker.app.views.job_details import SelectedJobs, read_jobs
 from stoker.app.views.log import LARGEST as LARGEST_PART
@@ -34,7 +34,7 @@ from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
 from stoker.core.outcomes import RESULTS
 from stoker.core.units import parse_since
-from stoker.features import load
+from stoker.features import FEATURES, load
 from stoker.store.logs import blocks_of
 from stoker.store.paths import Paths, host_name
 from stoker.store.queries import Period
@@ -79,8 +79,8 @@ class Service(Struct, frozen=True):
     def simulated(self) -> bool:
         return bool(self.sim)
 
-    def known(self) -> contextlib.AbstractContextManager[Knowledge]:
-        return known(self.paths, simulated=self.simulated)
+    def read_facts(self) -> contextlib.AbstractContextManager[QueueFacts]:
+        return read_facts(self.paths, simulated=self.simulated)
 
 
 def routes(service: Service) -> list[BaseRoute]:
@@ -100,8 +100,8 @@ def routes(service: Service) -> list[BaseRoute]:
         "history": api.history,
         "usage": api.usage,
     }
-    if (more := load("reads")) is not None:
-        reads |= more(service)
+    for path in [feature.reads for feature in FEATURES.values() if feature.reads]:
+        reads |= load(path)(service)
     return [
         *(Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()),
         Route("/api/v1/actions", api.act, methods=["POST"]),
@@ -135,15 +135,15 @@ class Api:
         return answer(Session(SESSION, host_name(), service.user, __version__, service.simulated, service.readonly))
 
     def status(self, _request: Request) -> Response:
-        with self._service.known() as knowledge:
-            return answer(status_of(knowledge, host_name(), LINES))
+        with self._service.read_facts() as facts:
+            return answer(status_of(facts, host_name(), LINES))
 
     def jobs(self, request: Request) -> Response:
         chosen, scope = jobs_filter(request.query_params)
         sort, page = request.query_params.get("sort", ""), page_of(request.query_params)
         each_task = request.query_params.get("tasks") == "each"
-        with self._service.known() as knowledge:
-            return answer(jobs_page(knowledge, chosen, scope, sort=sort, page=page, each_task=each_task))
+        with self._service.read_facts() as facts:
+            return answer(jobs_page(facts, chosen, scope, sort=sort, page=page, each_task=each_task))
 
     def job(self, request: Request) -> Response:
         found = read_jobs(self._paths, [_label(request)], simulated=self._simulated, environment=True)
@@ -174,13 +174,13 @@ class Api:
             return log_file(store, _find(store, _label(request)), attempt or None, stream)
 
     def series(self, request: Request) -> Response:
-        with self._service.known() as knowledge:
-            job = _find(knowledge.store, _label(request))
-            return answer(series_of(job, knowledge, self._paths))
+        with self._service.read_facts() as facts:
+            job = _find(facts.store, _label(request))
+            return answer(series_of(job, facts, self._paths))
 
     def gpus(self, _request: Request) -> Response:
-        with known_devices(self._paths, simulated=self._simulated) as knowledge:
-            return answer(gpus_of(knowledge))
+        with known_devices(self._paths, simulated=self._simulated) as facts:
+            return answer(gpus_of(facts))
 
     def samples(self, request: Request) -> Response:
         since = time.time() - 3600 * _hours(request)

@@ -8,11 +8,9 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
-from msgspec.structs import replace
 from sse_starlette import ServerSentEvent
 
-from stoker.app.views import feed as changes
-from stoker.app.views.feed import Changes
+from stoker.app.views.feed import Feed
 from stoker.core.errors import StokerError
 from stoker.core.text import to_json
 from stoker.store.paths import Paths
@@ -91,7 +89,7 @@ class Broadcast:
                 queue.put_nowait(event)
 
     def _watch(self, stop: threading.Event, publish: Callable[[ServerSentEvent], None]) -> None:
-        with contextlib.closing(changes.Feed(self._paths, simulated=self._simulated)) as feed:
+        with contextlib.closing(Feed(self._paths, simulated=self._simulated)) as feed:
             watch = _Watch(feed)
             pause = 0.0
             while not stop.wait(pause):
@@ -104,9 +102,9 @@ class Broadcast:
 class _Watch:
     """Turns the changes of a queue into events."""
 
-    def __init__(self, feed: changes.Feed) -> None:
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
-        self._before: Changes | None = None
+        self._greeted = False
         self._trouble = ""
         self._ask_at = 0.0
 
@@ -121,30 +119,16 @@ class _Watch:
             return self._explain(error)
         if found is None:
             return None
-        before, self._before, self._trouble = self._before, found, ""
-        if before is None:
+        greeted, self._greeted, self._trouble = self._greeted, True, ""
+        if not greeted:
             return HELLO
-        return event("changes", found) if is_news(before, found) else None
+        return event("changes", found) if self._feed.has_news else None
 
     def _explain(self, error: StokerError) -> ServerSentEvent | None:
         if error.message == self._trouble:
             return None
-        self._before, self._trouble = None, error.message
+        self._greeted, self._trouble = False, error.message
         return event("trouble", error_body(error))
-
-
-def is_news(before: Changes, found: Changes) -> bool:
-    """Whether anything is different."""
-    if found.jobs or found.gone or found.devices or found.changed:
-        return True
-    return _lasting(before) != _lasting(found)
-
-
-def _lasting(one: Changes) -> Changes:
-    """What every event tells, without the time."""
-    return replace(
-        one, at=None, jobs=[], gone=[], devices=[], changed=[], more=False, engine=replace(one.engine, seen=None)
-    )
 
 
 def event(name: str, value: object) -> ServerSentEvent:

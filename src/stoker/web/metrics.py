@@ -78,9 +78,9 @@ def _of_devices(name: str, text: str, values: list[tuple[DeviceLine, float | Non
 
 def route(service: Service) -> Route:
     def metrics(_request: Request) -> Response:
-        with service.known() as knowledge:
-            ended = queries.past_counts(knowledge.store, Period())
-            status = status_of(knowledge, host_name(), 0)
+        with service.read_facts() as facts:
+            ended = queries.past_counts(facts.store, Period())
+            status = status_of(facts, host_name(), 0)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Figures(status, ended))
         return Response(generate_latest(registry), media_type=TYPE)

@@ -21,7 +21,9 @@ from stoker.app.jobs.config import (
     read_settings,
     user_file,
 )
-from stoker.app.jobs.options import JobOptions, Surroundings, spec_of
+from stoker.app.jobs.context import SubmitContext
+from stoker.app.jobs.job_spec import spec_of
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.settings import CLUSTER_KEYS, KEYS, ClusterSettings, EngineSettings
 from support.config_programs import tell
@@ -222,13 +224,13 @@ assert not {{"tomllib", "difflib", "click", "rich", "zoneinfo"}} & set(sys.modul
     subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_SECONDS)
 
 
-AROUND = Surroundings(cwd="/w", umask=0o022, environment="", default_out="", resolve=str)
+CONTEXT = SubmitContext(cwd="/w", umask=0o022, environment="", default_out="", resolve=str)
 
 
 def test_what_is_built_in() -> None:
     """Options as shown by default mean the same as none at all."""
     shown = JobOptions(**checked_defaults(dict(BUILT_IN), "here"))
-    assert spec_of(shown, AROUND) == spec_of(JobOptions(), AROUND)
+    assert spec_of(shown, CONTEXT) == spec_of(JobOptions(), CONTEXT)
 
 
 def test_options() -> None:

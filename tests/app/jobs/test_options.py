@@ -5,20 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stoker.app.jobs.options import (
-    BY_NAME,
-    OPTIONS,
-    JobOptions,
-    Surroundings,
-    merged,
-    parse_assignment,
-    parse_grace,
-    resources_of,
-    spec_of,
-)
+from stoker.app.jobs.context import SubmitContext
+from stoker.app.jobs.job_spec import given_options, spec_of
+from stoker.app.jobs.option_values import parse_assignment, parse_grace
+from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, ShownNames, merged
 from stoker.app.jobs.signals import early_signal_text
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.spec import Dependency, EarlySignal, Resources
+from stoker.core.job import Job, Waiting
+from stoker.core.spec import RUNNING_FIELDS, Command, Dependency, EarlySignal, JobSpec, Resources
 from stoker.python.keywords import Keywords
 
 GIB = 2**30
@@ -31,7 +25,7 @@ def resolve(word: str) -> str:
     return f"GPU-{word}"
 
 
-AROUND = Surroundings(cwd="/here", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=resolve)
+CONTEXT = SubmitContext(cwd="/here", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=resolve)
 
 
 def test_the_table_is_complete() -> None:
@@ -43,9 +37,28 @@ def test_the_table_is_complete() -> None:
         assert JobOptions.__annotations__[option.name].startswith(kinds[option.kind])
 
 
+def test_every_field_of_an_option_exists() -> None:
+    """Options for running jobs set the fields that the engine accepts for them, and no field is set by two options."""
+    fields = [field for option in OPTIONS for field in option.fields]
+    assert set(fields) <= {*JobSpec.__struct_fields__, *Resources.__struct_fields__}
+    assert len(set(fields)) == len(fields)
+    assert {field for option in OPTIONS if option.while_running for field in option.fields} == {*RUNNING_FIELDS}
+
+
+def test_values_are_shown_as_they_are_given() -> None:
+    """The options of a job, submitted again, make the same spec; those that were not given are not shown."""
+    given = JobOptions(vram="6G", on="1", time="2h", signal="USR1@60", begin="now+1hour", retry_on="oom,75", cap=True)
+    context = msgspec.structs.replace(CONTEXT, now=1000.0)
+    job = Job(1, 1, Command(("true",)), spec_of(given, context), Waiting(0.0), submitted=0.0)
+    shown = given_options(job, ShownNames(lambda device: device.removeprefix("GPU-"), str))
+    assert set(shown) == {"vram", "on", "time", "signal", "begin", "retry_on", "cap", "chdir", "out"}
+    again = msgspec.convert(shown, JobOptions)
+    assert spec_of(again, context) == job.spec
+
+
 def test_nothing_given_is_one_whole_gpu() -> None:
     """The default is one GPU alone, no limit, half a minute of grace, and the place and log of the batch."""
-    spec = spec_of(JobOptions(), AROUND)
+    spec = spec_of(JobOptions(), CONTEXT)
     assert spec.resources == Resources(gpus=1, memory=None)
     assert (spec.cwd, spec.out, spec.err) == ("/here", "/logs/%j.log", "")
     assert (spec.limit, spec.grace, spec.retries, spec.priority) == (None, 30.0, 0, 0)
@@ -54,10 +67,10 @@ def test_nothing_given_is_one_whole_gpu() -> None:
 def test_needs() -> None:
     """Sizes, counts and devices are understood; all is the whole card."""
     options = JobOptions(gpus=2, vram="1.5G", on="1,0", prefer="0")
-    assert resources_of(options, resolve) == Resources(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
-    assert resources_of(JobOptions(gpus=0, vram="all"), resolve) == Resources(0, None)
-    assert resources_of(JobOptions(vram=" AUTO"), resolve) == Resources(auto=True)
-    assert resources_of(JobOptions(vram="All "), resolve) == Resources()
+    assert spec_of(options, CONTEXT).resources == Resources(2, GIB * 3 // 2, ("GPU-1", "GPU-0"), ("GPU-0",))
+    assert spec_of(JobOptions(gpus=0, vram="all"), CONTEXT).resources == Resources(0, None)
+    assert spec_of(JobOptions(vram=" AUTO"), CONTEXT).resources == Resources(auto=True)
+    assert spec_of(JobOptions(vram="All "), CONTEXT).resources == Resources()
 
 
 @pytest.mark.parametrize(
@@ -73,35 +86,35 @@ def test_needs() -> None:
 )
 def test_paths_are_made_absolute(chdir: str | None, out: str, expected: tuple[str, str]) -> None:
     """Outputs are seen from the job's directory, and that from the batch's; a dash stays the caller's output."""
-    spec = spec_of(JobOptions(chdir=chdir, out=out), AROUND)
+    spec = spec_of(JobOptions(chdir=chdir, out=out), CONTEXT)
     assert (spec.cwd, spec.out) == expected
 
 
 def test_what_a_job_waits_for() -> None:
     """Moments count from now, in the zone of this machine; ids are found by whoever knows the queue."""
-    around = msgspec.structs.replace(AROUND, now=1000.0, earlier=lambda text: (Dependency(int(text), "any"),))
-    spec = spec_of(JobOptions(begin="now+1hour", after="12"), around)
+    context = msgspec.structs.replace(CONTEXT, now=1000.0, earlier=lambda text: (Dependency(int(text), "any"),))
+    spec = spec_of(JobOptions(begin="now+1hour", after="12"), context)
     assert (spec.begin, spec.after) == (4600.0, (Dependency(12, "any"),))
     with pytest.raises(UsageError):
-        spec_of(JobOptions(after="12"), AROUND)
+        spec_of(JobOptions(after="12"), CONTEXT)
 
 
 def test_what_is_noted_and_limited() -> None:
     """Groups, tags, what a retry may mend, the type of a GPU, and the commit of the job's own directory."""
     options = JobOptions(group="g", tag={"b": "2", "a": "1"}, retry_on="OOM, 75", no_requeue=True, gpu_type="A100")
-    spec = spec_of(options, msgspec.structs.replace(AROUND, commit=lambda cwd: f"commit of {cwd}"))
+    spec = spec_of(options, msgspec.structs.replace(CONTEXT, commit=lambda cwd: f"commit of {cwd}"))
     assert (spec.group, spec.tags, spec.retry_on) == ("g", (("a", "1"), ("b", "2")), ("oom", "75"))
     assert (spec.requeue, spec.resources.model, spec.commit) == (False, "a100", "commit of /here")
 
 
 def test_arrays() -> None:
     """Their tasks have logs of their own and placeholders, and only as many run at once as was said."""
-    around = msgspec.structs.replace(AROUND, array_out="/logs/%A/%a.log")
+    context = msgspec.structs.replace(CONTEXT, array_out="/logs/%A/%a.log")
     options = JobOptions(array="0-6:3%2")
-    spec = spec_of(options, around)
+    spec = spec_of(options, context)
     assert (spec.at_once, spec.fill, spec.out) == (2, True, "/logs/%A/%a.log")
-    assert spec_of(JobOptions(array="1", out="x"), around).out == "/here/x"
-    assert spec_of(JobOptions(), around).fill is False
+    assert spec_of(JobOptions(array="1", out="x"), context).out == "/here/x"
+    assert spec_of(JobOptions(), context).fill is False
 
 
 def test_a_jobs_own_wish_goes_first() -> None:
@@ -116,7 +129,7 @@ def test_a_jobs_own_wish_goes_first() -> None:
 def test_memory_without_unit(number: str, meant: str) -> None:
     """A bare number is refused with what was meant: eight bytes for each job would pack all of them on one card."""
     with pytest.raises(UsageError) as refused:
-        resources_of(JobOptions(vram=number), str)
+        spec_of(JobOptions(vram=number), CONTEXT)
     assert refused.value.hint == f"write {meant}"
 
 
@@ -180,7 +193,7 @@ def test_memory_without_unit(number: str, meant: str) -> None:
 def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
     """Every value that cannot be is refused with a hint."""
     with pytest.raises(StokerError) as refused:
-        spec_of(options, AROUND)
+        spec_of(options, CONTEXT)
     assert refused.value.hint
 
 
@@ -189,7 +202,7 @@ def test_wrong_values_say_what_to_write(options: JobOptions) -> None:
 )
 def test_mps(value: str | bool, percent: int | None) -> None:
     """The share of the threads, all of them where nobody says how many, and a way to say that it is not wanted."""
-    resources = spec_of(JobOptions(mps=value, vram="4G"), AROUND).resources
+    resources = spec_of(JobOptions(mps=value, vram="4G"), CONTEXT).resources
     assert (resources.mps, resources.memory) == (percent, 4 * 2**30)
 
 
@@ -213,7 +226,7 @@ def test_assignments() -> None:
 )
 def test_signal_before_the_limit(text: str, meant: EarlySignal, shown: str) -> None:
     """A signal may be a name or a number, the time before the limit seconds or a duration, as in Slurm."""
-    spec = spec_of(JobOptions(signal=text, time="1h"), AROUND)
+    spec = spec_of(JobOptions(signal=text, time="1h"), CONTEXT)
     assert spec.signal == meant
     assert early_signal_text(meant) == shown
 

@@ -7,21 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_files import COMMAND_LINE, Listed
-from stoker.app.jobs.options import JobOptions, Surroundings
+from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.submit import MEMORY_UNKNOWN, JobBuilder, new_log_directory
 from stoker.core.device import Device, Snapshot
 from stoker.core.errors import Impossible, UsageError
 from stoker.core.settings import Policy
 from stoker.core.spec import Command
 
-AROUND = Surroundings(cwd="/w", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=str)
+CONTEXT = SubmitContext(cwd="/w", umask=0o022, environment="abc", default_out="/logs/%j.log", resolve=str)
 TRUE = Command(("true",))
 
 
 def builder(options: JobOptions, said: list[str] | None = None, command: Command | None = None) -> JobBuilder:
     say = pytest.fail if said is None else said.append
-    return JobBuilder(options, AROUND, os.environ, say, policy=Policy(max_use=3), command=command)
+    return JobBuilder(options, CONTEXT, os.environ, say, policy=Policy(max_use=3), command=command)
 
 
 def devices(count: int) -> Snapshot:

@@ -56,7 +56,7 @@ def test_nothing_happens(feed: Feed, queue: PastQueue) -> None:
         assert feed.changes() is None
         assert feed.status is before
         feed.expire()
-        assert (labels(seen(feed)), feed.status is before) == ([], False)
+        assert (labels(seen(feed)), feed.status is before, feed.has_news) == ([], False, False)
 
 
 def test_a_job_goes_its_way(feed: Feed, queue: PastQueue) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.app.views.positions import Places
+from stoker.app.views.facts import QueuePositions
 from stoker.core.planner.order import Standing
 from stoker.store.paths import Paths
 from stoker.store.status_file import EngineStatus
@@ -24,9 +24,9 @@ def test_jobs_with_and_without_gpus_do_not_compete(tmp_path: Path) -> None:
     status = EngineStatus("queue", "", 1, "1", 0.0, NOW, 0, 0, (), {}, "", "", False, (), (), order=order)
     store = open_store(Paths(tmp_path))
     try:
-        places = Places(store, [status], NOW)
-        assert places.outranked(a_job(3), "queue") is None
-        first = places.outranked(a_job(1), "queue")
+        positions = QueuePositions(store, [status], NOW)
+        assert positions.overtaken_by(a_job(3), "queue") is None
+        first = positions.overtaken_by(a_job(1), "queue")
         assert first is not None
         assert first.job == 3
     finally:

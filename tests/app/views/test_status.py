@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import EngineStatuses
+from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.model import Counts, LeaseLine
 from stoker.app.views.status import Holders, expected_empty, memory_split
 from stoker.core.device import Process, Reading

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.app.views.facts import EngineStatuses, Knowledge
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import GroupLine
 from stoker.app.views.summary import user_lines
 from stoker.cli.screens.summary import group_table, user_table
@@ -41,14 +42,14 @@ def test_other_users_are_known_from_the_ledger(store: Store) -> None:
         demands={"d": Demand(5, "carol", 7200.0, NOW - 60, gpus=2), "e": Demand(5, "carol", 1.0, NOW - 600)},
         waiting={"alice": 3, "carol": 12},
     )
-    knowledge = Knowledge(store, EngineStatuses(None, lives=False), NOW, simulated=False)
-    own, alice, bob, carol = user_lines(knowledge, ledger)
-    assert (own.you, own.user, own.running, own.waiting) == (True, knowledge.user, 0, 0)
+    facts = QueueFacts(store, EngineStatuses(None, lives=False), NOW, simulated=False)
+    own, alice, bob, carol = user_lines(facts, ledger)
+    assert (own.you, own.user, own.running, own.waiting) == (True, facts.user, 0, 0)
     assert (alice.user, alice.running, alice.gpus, alice.vram_bytes, alice.waiting_gpus) == ("alice", 2, 2, 7 * GIB, 0)
     assert (bob.running, bob.gpus, bob.vram_bytes, bob.recent_gpu_hours) == (1, 1, None, None)
     assert (carol.running, carol.waiting_gpus, carol.recent_gpu_hours) == (0, 3, 2.0)
     lines = texts(user_table([own, alice, bob, carol], NOW, 100))
-    assert lines[1].split()[:2] == [knowledge.user, "(you)"]
+    assert lines[1].split()[:2] == [facts.user, "(you)"]
     assert "whole GPUs" in lines[3]
     assert (alice.waiting, bob.waiting, carol.waiting) == (3, None, 12)
     assert "3 jobs          -" in lines[2], "they wait, but could not start now"

@@ -42,7 +42,7 @@ def test_bars_are_stacked_by_memory(queue: PastQueue) -> None:
     queue.ran("b", "0", -3000, -2000, code=1, gib=6)
     queue.ran("c", "0", -1500, None, gib=6)
     queue.ran("whole", "1", -4000, -100)
-    timeline = timeline_of(queue.knowledge(), TODAY)
+    timeline = timeline_of(queue.facts(), TODAY)
     assert bars(timeline) == [("1", "done", 0.0, 0.5), ("2", "failed", 0.5, 0.25), ("3", "running", 0.5, 0.25)]
     assert bars(timeline, 1) == [("4", "done", 0.0, 1.0)]
     first = timeline.lanes[0].bars[0]
@@ -53,7 +53,7 @@ def test_every_attempt_has_a_bar(queue: PastQueue) -> None:
     """Also of a job that waits again; the end of a lost attempt is the start of the next."""
     job = queue.attempt(queue.submit("again"), "0", -4000, -3500, code=-1)
     queue.attempt(job, "1", -3400, None)
-    timeline = timeline_of(queue.knowledge(), TODAY)
+    timeline = timeline_of(queue.facts(), TODAY)
     assert [bar.state for lane in timeline.lanes for bar in lane.bars] == ["lost", "running"]
     assert timeline.lanes[0].bars[0].end == exactly(NOW - 3400)
 
@@ -63,8 +63,8 @@ def test_only_the_period_is_shown(queue: PastQueue) -> None:
     queue.ran("old", "0", -9 * HOUR, -8 * HOUR)
     queue.ran("across", "0", -5 * HOUR, -3 * HOUR)
     queue.ran("new", "0", -2 * HOUR, -1 * HOUR)
-    assert [bar[0] for bar in bars(timeline_of(queue.knowledge(), Period(NOW - 4 * HOUR)))] == ["2", "3"]
-    limited = timeline_of(queue.knowledge(), TODAY, limit=1)
+    assert [bar[0] for bar in bars(timeline_of(queue.facts(), Period(NOW - 4 * HOUR)))] == ["2", "3"]
+    limited = timeline_of(queue.facts(), TODAY, limit=1)
     assert ([bar[0] for bar in bars(limited)], limited.left_out) == (["3"], 2)
 
 
@@ -73,7 +73,7 @@ def test_the_forecast_is_stacked_on_what_runs(queue: PastQueue) -> None:
     queue.ran("now", "0", -100, None, gib=18)
     beside, later = queue.submit("beside", gib=6), queue.submit("later", gib=12)
     timeline = timeline_of(
-        queue.knowledge(
+        queue.facts(
             starts={beside.id: NOW + 5, later.id: NOW + 600},
             ends={1: NOW + 600, beside.id: NOW + 900, later.id: NOW + 1200},
             places={beside.id: ("0",), later.id: ("0",)},
@@ -94,9 +94,7 @@ def test_the_forecast_is_stacked_on_what_runs(queue: PastQueue) -> None:
 def test_a_dead_engine_expects_nothing(queue: PastQueue) -> None:
     """Its last forecast is not shown."""
     job = queue.submit("waits")
-    timeline = timeline_of(
-        queue.knowledge(lives=False, starts={job.id: NOW + 5}, ends={}, places={job.id: ("0",)}), TODAY
-    )
+    timeline = timeline_of(queue.facts(lives=False, starts={job.id: NOW + 5}, ends={}, places={job.id: ("0",)}), TODAY)
     assert timeline.lanes[0].forecast == []
     assert (timeline.engine_running, timeline.until) == (False, exactly(NOW))
 
@@ -106,7 +104,7 @@ def test_unknown_devices_have_lanes(queue: PastQueue) -> None:
     queue.ran("here", "x", -100, -50)
     queue.ran("there", "lab:n3 0", -100, -50)
     queue.devices = declared("x")
-    timeline = timeline_of(queue.knowledge(readings={}), TODAY)
+    timeline = timeline_of(queue.facts(readings={}), TODAY)
     assert [(lane.label, len(lane.bars)) for lane in timeline.lanes] == [("x", 1), ("lab:n3 0", 1)]
     assert bars(timeline, 1) == [("2", "done", 0.0, 1.0)]
 
@@ -115,12 +113,12 @@ def test_samples_go_with_the_lanes(queue: PastQueue) -> None:
     """A value for each step; the last one is the latest reading, and gaps are unknown."""
     minute = int(NOW // 60)
     queue.store.record([], samples=[Sample(minute - 2, "0", 90, GIB, 2 * GIB, 70, 300.0)])
-    timeline = timeline_of(queue.knowledge(), Period(NOW - 180))
+    timeline = timeline_of(queue.facts(), Period(NOW - 180))
     samples = timeline.lanes[0].samples
     assert samples.utilisation_percent == [None, 90, None, 50]
     assert samples.used_bytes == [None, GIB, None, GIB]
     assert (timeline.samples_step_seconds, timeline.samples_start) == (60, exactly((minute - 3) * 60))
-    assert timeline_of(queue.knowledge(lives=False), Period(NOW - 180)).lanes[0].samples.utilisation_percent[-1] is None
+    assert timeline_of(queue.facts(lives=False), Period(NOW - 180)).lanes[0].samples.utilisation_percent[-1] is None
 
 
 A_BAR = Bar(1, "1", "", "", 1, "done", exactly(0.0), None, None, None, None, 0.0, 1.0)
@@ -148,7 +146,7 @@ def test_jobs_without_a_gpu_are_counted(queue: PastQueue) -> None:
     """They have no lane."""
     queue.ran("cpu", "", -10, None)
     queue.ran("gpu", "0", -10, None)
-    timeline = timeline_of(queue.knowledge(), TODAY)
+    timeline = timeline_of(queue.facts(), TODAY)
     assert (timeline.without_gpu, [len(lane.bars) for lane in timeline.lanes]) == (1, [1, 0])
 
 

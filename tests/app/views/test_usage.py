@@ -30,7 +30,7 @@ def test_sharing_saves_gpu_time(queue: PastQueue) -> None:
     queue.ran("a", "0", -4 * HOUR, -2 * HOUR, gib=6, group="vision")
     queue.ran("b", "0", -3 * HOUR, -1 * HOUR, code=1, gib=6)
     queue.ran("now", "1", -1 * HOUR, None)
-    usage = usage_of(queue.knowledge(), Period(NOW - 24 * HOUR))
+    usage = usage_of(queue.facts(), Period(NOW - 24 * HOUR))
     assert (usage.gpu_hours, usage.busy_gpu_hours, usage.saved_gpu_hours) == (5.0, 4.0, 1.0)
     assert usage.outcomes == {"done": 1, "failed": 1}
     assert [(line.group, line.gpu_hours, line.outcomes) for line in usage.groups] == [
@@ -45,8 +45,8 @@ def test_sharing_saves_gpu_time(queue: PastQueue) -> None:
 def test_only_the_period_counts(queue: PastQueue) -> None:
     """Of an attempt that began before it, the part within."""
     queue.ran("across", "0", -4 * HOUR, -1 * HOUR)
-    assert usage_of(queue.knowledge(), Period(NOW - 2 * HOUR)).gpu_hours == 1.0
-    assert usage_of(queue.knowledge(), Period(NOW - HOUR / 2)).jobs == []
+    assert usage_of(queue.facts(), Period(NOW - 2 * HOUR)).gpu_hours == 1.0
+    assert usage_of(queue.facts(), Period(NOW - HOUR / 2)).jobs == []
 
 
 def test_days_are_local() -> None:

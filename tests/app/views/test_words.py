@@ -12,7 +12,7 @@ from stoker.app.jobs.local_time import clock_text, midnight
 from stoker.app.views.words import last_mishap, oom_advice, sparing_text, vram_text
 from stoker.core.job import Cancelled, Exited, Job, Running, Waiting
 from stoker.core.spec import Resources
-from stoker.core.units import ago_text, left_text, span_text, watch_text
+from stoker.core.units import ago_text, watch_text
 from support.build import GIB, a_job, simulated
 
 OWN = Exited(1, 1, 0, 9.0, cause="oom", shared=True, floor=9 * GIB)
@@ -50,26 +50,10 @@ def test_no_more_of_a_date_than_is_needed(at: float, text: str) -> None:
     assert clock_text(at, NOON) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(-5.0, "0s"), (0.4, "0s"), (59.0, "59s"), (61.0, "1m"), (7300.0, "2h"), (266_400.0, "3d 2h")],
-)
-def test_spans(seconds: float, text: str) -> None:
-    """The largest unit tells enough."""
-    assert span_text(seconds) == text
-    assert ago_text(NOON - seconds, NOON) == f"{text} ago"
-
-
 def test_watches() -> None:
-    """What has passed is told to the second, with days as Slurm writes them; what is left in the two largest units."""
+    """What has passed is told to the second, with days as Slurm writes them, or by its largest unit."""
     assert [watch_text(seconds) for seconds in (0, 4323, 2 * DAY + 10800)] == ["0:00:00", "1:12:03", "2-03:00:00"]
-    assert [left_text(seconds) for seconds in (-3, 31, 1860, 7800, 3 * DAY + 60)] == [
-        "0s",
-        "31s",
-        "31m",
-        "2h10",
-        "3d0h",
-    ]
+    assert ago_text(NOON - 7300, NOON) == "2h ago"
 
 
 def test_today_begins_at_midnight() -> None:

@@ -34,13 +34,13 @@ def timeline(tmp_path: Path) -> Iterator[Timeline]:
     minute = int(NOW // 60)
     samples = [Sample(minute - place, "0", 100, GIB, GIB, 70, 200.0) for place in range(20, 61)]
     queue.store.record([], samples=samples)
-    knowledge = queue.knowledge(
+    facts = queue.facts(
         starts={waits.id: NOW + 600},
         ends={4: NOW + 600, waits.id: NOW + 1200},
         places={waits.id: ("1",)},
         uses={4: Live(3 * GIB, 3 * GIB)},
     )
-    yield timeline_of(knowledge, Period(NOW - 3600))
+    yield timeline_of(facts, Period(NOW - 3600))
     queue.close()
 
 

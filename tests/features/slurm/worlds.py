@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sites.contract import SiteWorld
 from stoker.core.job import Active, Assigned, Exited, Returned, Started, started_at
@@ -59,8 +60,7 @@ class DirectWorld(SiteWorld, EngineOnFakeSlurm):
         self.slurm.tasks[tag, index].state = "NODE_FAIL"
 
     def stops(self, job_id: int) -> list[tuple[float, int]]:
-        _, folder, index = self._attempt(job_id)
-        return [(message["grace"], message["signal"]) for message in folder.messages(index) if "grace" in message]
+        return [(message["grace"], message["signal"]) for message in self.messages(job_id) if "grace" in message]
 
     def obey(self) -> None:
         for job in self.store.open_jobs(self.name, 0, 1000):
@@ -69,6 +69,16 @@ class DirectWorld(SiteWorld, EngineOnFakeSlurm):
 
     def key(self, job_id: int) -> str:
         return attempt_key(job_id, self.job(job_id).attempts)
+
+    def messages(self, job_id: int) -> list[dict[str, Any]]:
+        """All that the head told the node of an attempt."""
+        _, folder, index = self._attempt(job_id)
+        return folder.messages(index)
+
+    def fail(self, job_id: int, words: str) -> None:
+        """Leave the words of a program that could not run."""
+        _, folder, index = self._attempt(job_id)
+        folder.fail(index, words)
 
     def write(self, job_id: int, line: bytes) -> None:
         """Write a line into the journal of an attempt."""

@@ -1,6 +1,6 @@
 /** Charts of the past: GPU-hours by day, waiting against running, peak against reserved memory. */
 
-import { day as dayText, hours, size, span } from "../format";
+import { day as dayText, duration, hours, size, span } from "../format";
 import { type JobUsage, TONES, type Tone, type Usage } from "../types";
 import { type Option, axis, common, niceStep, tip } from "./base";
 import { type Palette, colourOf } from "./palette";
@@ -154,8 +154,8 @@ export function waitingOption(usage: Usage, palette: Palette): Option {
     tooltip: {
       ...(common(palette)["tooltip"] as object),
       formatter: scatterTip((job) => [
-        ["waited", span(job.wait_seconds ?? 0)],
-        ["ran", span(job.run_seconds ?? 0)],
+        ["waited", duration(job.wait_seconds ?? 0)],
+        ["ran", duration(job.run_seconds ?? 0)],
       ]),
     },
     xAxis: { ...logarithmic("run time"), nameGap: 26 },

@@ -3,7 +3,7 @@
 import type { JSX } from "preact";
 
 import { isActive, isOver, isWaiting } from "../changes";
-import { ago, clock, count, duration, moment, span } from "../format";
+import { ago, clock, count, duration, moment, left } from "../format";
 import { arrayHash, go, jobHash } from "../router";
 import { now } from "../state";
 import type { JobLine } from "../types";
@@ -35,7 +35,7 @@ function Elapsed({ job }: { job: JobLine }): JSX.Element {
 export function whenText(job: JobLine, at: number): string {
   if (isActive(job)) {
     if (job.expected_end !== null) return leftText((moment(job.expected_end) - at) / 1000);
-    if (job.limit_seconds !== null) return `≤${span(job.limit_seconds - (job.seconds ?? 0))} left`;
+    if (job.limit_seconds !== null) return `≤${left(job.limit_seconds - (job.seconds ?? 0))} left`;
     return "";
   }
   if (isWaiting(job)) return job.expected_start === null ? "" : `starts ~${clock(moment(job.expected_start), at)}`;
@@ -43,7 +43,7 @@ export function whenText(job: JobLine, at: number): string {
 }
 
 function leftText(seconds: number): string {
-  return seconds > 0 ? `~${span(seconds)} left` : "longer than expected";
+  return seconds > 0 ? `~${left(seconds)} left` : "longer than expected";
 }
 
 /** GPU and memory, which have no columns on a narrow screen. */

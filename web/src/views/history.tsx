@@ -218,7 +218,7 @@ function Groups({ usage }: { usage: Usage }): JSX.Element {
                   <span class="hours-bar" style={{ width: `${(100 * group.gpu_hours) / most}%` }} />
                 </td>
                 <td>{group.median_wait_seconds === null ? "–" : span(group.median_wait_seconds)}</td>
-                <td>{group.median_run_seconds === null ? "–" : span(group.median_run_seconds)}</td>
+                <td>{group.median_run_seconds === null ? "–" : duration(group.median_run_seconds)}</td>
               </tr>
             ))}
           </tbody>

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { getSamples, getUsage } from "../api";
 import { countIn, isActive, isWaiting } from "../changes";
-import { ago, clock, hours, moment, size, span } from "../format";
+import { ago, clock, hours, moment, size } from "../format";
 import { useLoaded } from "../load";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
@@ -243,10 +243,10 @@ function Curve({ device, samples }: { device: DeviceLine; samples: GpuSamples | 
         from={from}
         until={until}
         gap={gap}
-        label={`utilisation of GPU ${device.label} in the last ${span(until - from)}`}
+        label={`utilisation of GPU ${device.label} since ${clock(from * 1000, now.value)}`}
       />
       <figcaption>
-        <span>{span(until - from)} ago</span>
+        <span>{clock(from * 1000, now.value)}</span>
         <span>utilisation</span>
         <span>now</span>
       </figcaption>

@@ -5,31 +5,20 @@ from __future__ import annotations
 import os
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, abandoned, change, default_log, spec_in_queue, warn
 from stoker.app.control.sentences import ChangeResult, result
-from stoker.app.jobs.local_time import LocalZone
-from stoker.app.jobs.options import (
-    BY_NAME,
-    WHILE_RUNNING,
-    JobOptions,
-    Surroundings,
-    check_mps,
-    parse_vram,
-    slurm_options,
-    spec_of,
-    vram_word,
-)
+from stoker.app.jobs.context import SubmitContext, context_of
+from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
+from stoker.app.jobs.option_values import check_mps, parse_vram, vram_word
+from stoker.app.jobs.options import BY_NAME, TABLES, WHILE_RUNNING, JobOptions, ShownNames, Value
 from stoker.app.jobs.preflight import Preflight
 from stoker.app.jobs.select import resolve_after
-from stoker.app.jobs.signals import check_early_signal, early_signal_text
-from stoker.app.jobs.targets import shown_target
+from stoker.app.jobs.signals import check_early_signal
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
@@ -37,8 +26,8 @@ from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_
 from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
 from stoker.core.requests import Edit
-from stoker.core.spec import LIMIT_FIELDS, JobSpec, Name, Resources, with_fields
-from stoker.core.text import printable, shown_value, text_for_json
+from stoker.core.spec import LIMIT_FIELDS, JobSpec, Resources, with_fields
+from stoker.core.text import valid_text
 from stoker.core.units import size_text, watch_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
@@ -104,27 +93,6 @@ def _grown(size: int, more: str) -> int:
 
 Changes = Mapping[str, Any]
 """Options with their new values; an empty text is the default, and None in a table removes a name."""
-_OF_THE_RESOURCES = {"gpus": "gpus", "vram": "memory", "on": "allowed", "prefer": "preferred", "gpu_type": "model"}
-
-_OF_THE_SPEC = {
-    "priority": "priority",
-    "time": "limit",
-    "grace": "grace",
-    "signal": "signal",
-    "retries": "retries",
-    "retry_on": "retry_on",
-    "no_requeue": "requeue",
-    "cap": "cap",
-    "group": "group",
-    "begin": "begin",
-    "after": "after",
-    "chdir": "cwd",
-    "notify": "notify",
-    "out": "out",
-    "err": "err",
-}
-
-_TABLES = {"env": "extra_env", "tag": "tags", "slurm": "slurm"}
 
 
 class Rewriter:
@@ -142,30 +110,19 @@ class Rewriter:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit a new one")
         if isinstance(job.state, Active) and not is_handed_over(job):
             _refuse_other_changes(job, changes)
-        given = {name: value for name, value in changes.items() if name not in _TABLES and value != ""}
-        read = spec_of(JobOptions(**given), self._around(job, changes))
+        given = {name: value for name, value in changes.items() if name not in TABLES and value != ""}
+        read = spec_of(JobOptions(**given), self._context(job, changes))
         if job.spec.cluster and (read.resources.allowed or read.resources.preferred):
             raise UsageError("--on and --prefer name devices of this machine", "leave them out on a cluster")
         if read.resources.gpus % job.spec.nodes:
             raise UsageError(f"-G counts all {job.spec.nodes} nodes together", f"give a multiple of {job.spec.nodes}")
         if INHERIT in (read.out, read.err):
             raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
-        resources = {
-            field: getattr(read.resources, field) for option, field in _OF_THE_RESOURCES.items() if option in changes
-        }
-        if "vram" in changes:
-            resources["auto"] = read.resources.auto
-        changed = {field: getattr(read, field) for option, field in _OF_THE_SPEC.items() if option in changes}
-        for name, field in _TABLES.items():
-            merged = {**dict(getattr(job.spec, field)), **changes.get(name, {})}
-            changed[field] = tuple(sorted((key, value) for key, value in merged.items() if value is not None))
-        slurm_options(dict(changed["slurm"]), job.spec.cluster)
-        spec = msgspec.structs.replace(
-            job.spec, resources=msgspec.structs.replace(job.spec.resources, **resources), **changed
-        )
+        spec = with_options(job.spec, _with_tables(job.spec, read, changes), changes)
+        slurm_options(dict(spec.slurm), spec.cluster)
         check_early_signal(spec.signal, spec.limit)
         self._refuse_passed_limit(job, spec)
-        if resources:
+        if spec.resources != job.spec.resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
         return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
@@ -195,29 +152,37 @@ class Rewriter:
         """Those that the engine saw last."""
         return self._status.devices if self._status else ()
 
-    def label(self, device_id: str) -> str:
-        return next((device.label for device in self.devices if device.id == device_id), device_id)
-
-    def job(self, job_id: int) -> str:
-        return self._control.store.shown_id(job_id)
+    @property
+    def names(self) -> ShownNames:
+        labels = {device.id: device.label for device in self.devices}
+        return ShownNames(lambda device_id: labels.get(device_id, device_id), self._control.store.shown_id)
 
     def _device_id(self, word: str) -> str:
         if self._status is None:
             raise UsageError(f"the engine has not reported a device {word!r}", "stoker engine start")
         return resolve(self._status.snapshot, word)
 
-    def _around(self, job: Job, changes: Changes) -> Surroundings:
+    def _context(self, job: Job, changes: Changes) -> SubmitContext:
         """A new directory is relative to this one, a file to the job's directory, as when it was submitted."""
         logs = default_log(self._control, job.spec)
-        return Surroundings(
-            cwd=os.getcwd() if changes.get("chdir") else job.spec.cwd,
-            umask=job.spec.umask,
-            environment=job.spec.environment,
+        return context_of(
+            job.spec,
+            **({"cwd": os.getcwd()} if changes.get("chdir") else {}),
             default_out=logs.replace("%j", "%A/%a") if job.task is not None else logs,
             resolve=self._device_id,
             earlier=lambda text: resolve_after(self._control.store, text, job),
             now=self._now,
         )
+
+
+def _with_tables(spec: JobSpec, read: JobSpec, changes: Changes) -> JobSpec:
+    """The read spec, with the tables of the job as the changes leave them."""
+    tables = {}
+    for name in TABLES:
+        field = BY_NAME[name].fields[0]
+        table = {**dict(getattr(spec, field)), **changes.get(name, {})}
+        tables[field] = tuple(sorted((key, value) for key, value in table.items() if value is not None))
+    return replace(read, **tables)
 
 
 def _refuse_other_changes(job: Job, changes: Changes) -> None:
@@ -257,7 +222,7 @@ def _edited(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) ->
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
-    old, new = options_of(before, rewriter.label, rewriter.job), options_of(after, rewriter.label, rewriter.job)
+    old, new = editable_options(before, rewriter.names), editable_options(after, rewriter.names)
     secrets = before.spec.extra_env != after.spec.extra_env
     changed = [name for name in new if old[name] != new[name] or (name == "env" and secrets)]
     lines = [f"{name.replace('_', '-')} {_shown(old[name])} → {_shown(new[name])}" for name in changed]
@@ -267,63 +232,25 @@ def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={value[name]}" for name in value) or "none"
-    return printable(str(value)) if value != "" else "none"
+    return str(value) if value != "" else "none"
 
 
-_UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
-
-_COMMENTS = {
-    "gpus": "0 for a job without GPU",
-    "vram": "on each GPU, for example 12G; auto: learnt size, all: whole GPU",
-    "cap": "whether PyTorch enforces it",
-    "on": "only these devices, for example 0,2",
-    "prefer": "preferred devices",
-    "priority": "higher starts first",
-    "time": "time limit, for example 2h",
-    "grace": "between TERM and KILL",
-    "signal": "before the time limit, for example USR1@60",
-    "begin": "not before: 22:00, now+1hour",
-    "after": "after these jobs have succeeded; any:ID, notok:ID",
-    "notify": "a URL of apprise, or mail; only the kind of a URL is shown",
-    "retry_on": "for example oom,timeout,75; empty is any failure",
-}
+def editable_options(job: Job, names: ShownNames) -> dict[str, Value]:
+    """With texts that TOML can hold, so that those which a user leaves alone are no changes."""
+    shown = options_of(job, names)
+    return {name: _valid(value) for name, value in shown.items() if not BY_NAME[name].at_submit}
 
 
-def options_of(job: Job, label: Callable[[str], str], name: Name = str) -> dict[str, Any]:
-    """Every option that can be changed, with its value: an empty text for none, stars for secrets."""
-    spec, resources = job.spec, job.spec.resources
-    return {
-        "name": text_for_json(job.name),
-        "priority": spec.priority,
-        "gpus": resources.gpus,
-        "vram": "auto" if resources.auto else "all" if resources.memory is None else _size(resources.memory),
-        "cap": spec.cap,
-        "on": ",".join(map(label, resources.allowed)),
-        "prefer": ",".join(map(label, resources.preferred)),
-        "gpu_type": resources.model,
-        "time": "" if spec.limit is None else _seconds(spec.limit),
-        "grace": _seconds(spec.grace),
-        "signal": "" if spec.signal is None else early_signal_text(spec.signal),
-        "begin": "" if spec.begin is None else datetime.fromtimestamp(int(spec.begin), LocalZone()).isoformat(),
-        "after": ",".join(f"{one.kind}:{one.target if one.array else name(one.target)}" for one in spec.after),
-        "retries": spec.retries,
-        "retry_on": ",".join(spec.retry_on),
-        "no_requeue": not spec.requeue,
-        "group": spec.group,
-        "chdir": text_for_json(spec.cwd),
-        "out": text_for_json(spec.out),
-        "err": text_for_json(spec.err),
-        "notify": ",".join(map(shown_target, spec.notify)),
-        "env": {text_for_json(name): text_for_json(shown_value(name, value)) for name, value in spec.extra_env},
-        "tag": dict(spec.tags),
-        "slurm": dict(spec.slurm),
-    }
+def _valid(value: Value) -> Value:
+    if isinstance(value, dict):
+        return {valid_text(name): valid_text(text) for name, text in value.items()}
+    return valid_text(value) if isinstance(value, str) else value
 
 
 def write_toml(options: Mapping[str, Any], heading: str) -> str:
-    comments = {name: f"  # {comment}" for name, comment in _COMMENTS.items()}
-    plain = [f"{name} = {_value(options[name])}{comments.get(name, '')}" for name in options if name not in _TABLES]
-    tables = [line for name in _TABLES if name in options for line in ("", f"[{name}]", *_lines(options[name]))]
+    comments = {name: f"  # {BY_NAME[name].comment}" if BY_NAME[name].comment else "" for name in options}
+    plain = [f"{name} = {_value(options[name])}{comments[name]}" for name in options if name not in TABLES]
+    tables = [line for name in TABLES if name in options for line in ("", f"[{name}]", *_lines(options[name]))]
     return "\n".join([*(f"# {line}" for line in heading.splitlines()), "", *plain, *tables, ""])
 
 
@@ -336,7 +263,7 @@ def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
     changed = {name: value for name, value in after.items() if value != before.get(name)}
     for name, value in changed.items():
         _check(name, before, value)
-    for name in _TABLES:
+    for name in TABLES:
         if name in changed:
             gone = dict.fromkeys(before[name].keys() - changed[name].keys())
             changed[name] = {**gone, **changed[name]}
@@ -369,11 +296,3 @@ def _quoted(text: str) -> str:
     """A basic string of TOML with control characters escaped."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in plain) + '"'
-
-
-def _size(size: int) -> str:
-    return next((f"{size // unit}{letter}" for unit, letter in _UNITS if size % unit == 0), f"{size}B")
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:g}s" if seconds < 1e6 else f"{seconds:.0f}s"

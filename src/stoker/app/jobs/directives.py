@@ -171,7 +171,7 @@ def _typed(option: Option, flag: str, value: str | None) -> Any:
         if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
             raise UsageError(f"{flag} {value!r} is not a number", f"write it as {flag} 2")
         read = int(value)
-    option.check(read)
+    option.parse(read)
     return read
 
 
@@ -212,7 +212,7 @@ def _constant(option: str, value: object) -> Callable[[str], Values]:
 def _limit(value: str) -> Values:
     if value.lower() in _NO_LIMIT:
         return {"time": None}
-    BY_NAME["time"].check(value)
+    BY_NAME["time"].parse(value)
     return {"time": value}
 
 
@@ -267,26 +267,31 @@ def _nodes(value: str) -> Values:
     return {"nodes": int(least[0])} if int(least[0]) > 1 else {}
 
 
+_CONVERTED: Mapping[str, Callable[[str], Values]] = {
+    "gpus": _gpus,
+    "nodes": _nodes,
+    "time": _limit,
+    "dependency": _after,
+    "comment": lambda value: {"tag": {"comment": value}},
+    "nice": _nice,
+    "no-requeue": _constant("no_requeue", True),
+    "export": _exported,
+}
+"""Flags whose values the option writes in another way."""
+
+
+def _flag_of(option: Option) -> SlurmFlag:
+    convert = _CONVERTED.get(option.sbatch, _same(option.name))
+    takes: Takes = "optional" if option.sbatch == "nice" else "nothing" if option.kind == "flag" else "value"
+    return SlurmFlag(option.sbatch, option.name, convert, "N" if option.name == "nodes" else option.short[1:], takes)
+
+
 FLAGS = (
-    SlurmFlag("job-name", "name", _same("name"), "J"),
-    SlurmFlag("gpus", "gpus", _gpus, "G"),
+    *(_flag_of(option) for option in OPTIONS if option.sbatch),
     SlurmFlag("gpus-per-node", "gpus", _gpus),
     SlurmFlag("gpus-per-task", "gpus", _gpus),
     SlurmFlag("gres", "gpus", _gres),
-    SlurmFlag("nodes", "nodes", _nodes, "N"),
-    SlurmFlag("time", "time", _limit, "t"),
-    SlurmFlag("array", "array", _same("array"), "a"),
-    SlurmFlag("dependency", "after", _after, "d"),
-    SlurmFlag("begin", "begin", _same("begin"), "b"),
-    SlurmFlag("output", "out", _same("out"), "o"),
-    SlurmFlag("error", "err", _same("err"), "e"),
-    SlurmFlag("chdir", "chdir", _same("chdir"), "D"),
-    SlurmFlag("comment", "tag", lambda value: {"tag": {"comment": value}}),
-    SlurmFlag("nice", "priority", _nice, takes="optional"),
-    SlurmFlag("signal", "signal", _same("signal")),
     SlurmFlag("requeue", "no_requeue", _constant("no_requeue", False), takes="nothing"),
-    SlurmFlag("no-requeue", "no_requeue", _constant("no_requeue", True), takes="nothing"),
-    SlurmFlag("export", "env", _exported),
 )
 """Flags of sbatch that become options."""
 

@@ -8,7 +8,7 @@ import shlex
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -113,6 +113,11 @@ class Script(Struct, frozen=True):
         """The line that asks for this GPU model; empty where none does."""
         asked = (self.directives.options.gpu_type or "").strip().lower()
         return self.directives.places.get("gpu_type", "") if asked == model else ""
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """Fields of SubmitContext that its lines decide on."""
+        return {"slurm": self.directives.from_slurm, "place_of_model": self.place_of_model}
 
     def refuse_nodes(self, nodes: int | None) -> None:
         """Refuse several nodes on one machine, where the script asks for them."""

@@ -37,9 +37,9 @@ def parse_early_signal(text: str) -> EarlySignal:
     return EarlySignal(number, seconds, command_only=bool(scope))
 
 
-def early_signal_text(early: EarlySignal) -> str:
-    """The signal as typed: `B:USR1@60`."""
-    return f"{'B:' * early.command_only}{signal_name(early.number)}@{early.seconds:g}"
+def early_signal_text(early: EarlySignal | None) -> str:
+    """The signal as typed: `B:USR1@60`; empty for none."""
+    return "" if early is None else f"{'B:' * early.command_only}{signal_name(early.number)}@{early.seconds:g}"
 
 
 def signal_name(number: int) -> str:

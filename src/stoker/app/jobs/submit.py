@@ -18,18 +18,11 @@ import msgspec
 from msgspec import Struct
 
 from stoker.app.jobs.config import Config
+from stoker.app.jobs.context import SubmitContext, check_directory, context_here
 from stoker.app.jobs.directives import placed
 from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, Listed
-from stoker.app.jobs.options import (
-    JobOptions,
-    Surroundings,
-    check_directory,
-    current_umask,
-    merged,
-    no_place,
-    spec_of,
-    working_directory,
-)
+from stoker.app.jobs.job_spec import spec_of
+from stoker.app.jobs.options import JobOptions, merged
 from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
@@ -148,7 +141,7 @@ class JobBuilder:
     def __init__(
         self,
         options: JobOptions,
-        around: Surroundings,
+        context: SubmitContext,
         environment: Mapping[str, str],
         say: Callable[[str], None],
         *,
@@ -157,7 +150,7 @@ class JobBuilder:
     ) -> None:
         """`say` gets warnings; `command` runs in place of that of every job, as the copy of a script does."""
         self.options = options
-        self.around = around
+        self.context = context
         self.snapshot: Snapshot | None = None
         """The devices, once they are known."""
         self.preflight = Preflight(environment, say)
@@ -166,10 +159,10 @@ class JobBuilder:
         self._specs: dict[str, JobSpec] = {}
         """By the options of the job: most jobs of a batch share one spec."""
 
-    def know(self, snapshot: Snapshot | None, **around: Any) -> None:
+    def know(self, snapshot: Snapshot | None, **context: Any) -> None:
         """Build with these facts from now on."""
         self.snapshot = snapshot
-        self.around = msgspec.structs.replace(self.around, **around)
+        self.context = msgspec.structs.replace(self.context, **context)
         self._specs.clear()
 
     def check(self, items: Iterable[Listed]) -> list[JobSpec]:
@@ -193,7 +186,7 @@ class JobBuilder:
     def spec(self, item: Listed) -> JobSpec:
         key = _key(item)
         if key not in self._specs:
-            self._specs[key] = self._settled(spec_of(self.options_of(item), self.around))
+            self._specs[key] = self._settled(spec_of(self.options_of(item), self.context))
         return self._specs[key]
 
     def _settled(self, spec: JobSpec) -> JobSpec:
@@ -203,7 +196,7 @@ class JobBuilder:
             return spec
         settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
         if self.snapshot is not None and settled.resources.gpus:
-            with placed(self.around.place_of_model(settled.resources.model)):
+            with placed(self.context.place_of_model(settled.resources.model)):
                 _refuse_impossible(settled, self.snapshot, self._policy)
         return settled
 
@@ -242,7 +235,7 @@ class QueueSubmission:
         """Where the jobs run, each once; empty is this machine."""
         self._builder = JobBuilder(
             own_options,
-            self._surroundings(),
+            self._context(),
             self._environment,
             self.notes.append,
             policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
@@ -259,10 +252,9 @@ class QueueSubmission:
         logs = self._place_of(cluster).logs
         return log_pattern(logs), f"{literal(str(logs))}/%A/%a.log"
 
-    def _surroundings(self) -> Surroundings:
-        return Surroundings(
-            cwd=working_directory(),
-            umask=current_umask(),
+    def _context(self) -> SubmitContext:
+        return context_here(
+            **(self._script.context if self._script else {}),
             environment=digest_of(self._environment),
             default_out=log_pattern(self._paths.logs),
             array_out=f"{literal(str(self._paths.logs))}/%A/%a.log",
@@ -271,8 +263,6 @@ class QueueSubmission:
             now=self._now,
             fill=True,
             shared_out=self._shared_out,
-            slurm=self._script is not None and self._script.directives.from_slurm,
-            place_of_model=self._script.place_of_model if self._script else no_place,
         )
 
     def read(self, items: Sequence[Listed]) -> None:
@@ -280,7 +270,7 @@ class QueueSubmission:
         for item in one_of_each(items):
             options = self._builder.options_of(item)
             with located(item):
-                spec = spec_of(options, self._builder.around)
+                spec = spec_of(options, self._builder.context)
                 self._refuse_unusable(spec, options)
             self.needs_devices = self.needs_devices or (spec.resources.gpus > 0 and not spec.cluster)
             self.clusters += [spec.cluster] if spec.cluster not in self.clusters else []
@@ -318,9 +308,9 @@ class QueueSubmission:
         """Warn about what the jobs would meet at their start."""
         if self._script:  # its copy is made later
             first = [(Command(("sh",)), spec) for _, spec in first]
-        around = self._builder.around
+        context = self._builder.context
         shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
-        self.notes += start_notes(first, self._environment, {around.default_out, around.array_out, "", *shared})
+        self.notes += start_notes(first, self._environment, {context.default_out, context.array_out, "", *shared})
 
     def enter(
         self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None
@@ -352,7 +342,7 @@ class QueueSubmission:
         if INHERIT in (spec.out, spec.err):
             raise UsageError("-o - needs a terminal, but jobs of the queue have none", "name a file")
         starts_later = options.after or options.begin  # an earlier job may make its directory
-        if spec.cwd != self._builder.around.cwd and not starts_later:
+        if spec.cwd != self._builder.context.cwd and not starts_later:
             check_directory(spec.cwd)
 
     def _parts(self, items: Sequence[Listed]) -> Iterator[Part]:

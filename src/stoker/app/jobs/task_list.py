@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from stoker.app.jobs.options import BY_NAME, LARGEST_NUMBER, NUL_BYTE, TABLES, JobOptions, invalid_text, read_table
+from stoker.app.jobs.option_values import LARGEST_NUMBER
+from stoker.app.jobs.options import BY_NAME, NUL_BYTE, TABLES, JobOptions, invalid_text, read_table
 from stoker.core.errors import UsageError
 
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from math import inf
 
 from stoker.app.control.requests import Control, abandoned, start_for
-from stoker.app.views.facts import known
+from stoker.app.views.facts import read_facts
+from stoker.app.views.job import situation
 from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, is_background
@@ -108,8 +109,8 @@ class Watch:
 
 def why_waits(control: Control, job: Job) -> str:
     """The reason why a job waits, as screens show it."""
-    with known(control.paths, simulated=control.sim is not None) as knowledge:
-        _, why = knowledge.situation(job, control.store.owner(job.id))
+    with read_facts(control.paths, simulated=control.sim is not None) as facts:
+        _, why = situation(job, control.store.owner(job.id), facts)
     return f"{id_text(job)} waits: {why}"
 
 

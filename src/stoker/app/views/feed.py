@@ -13,9 +13,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import EngineStatuses, Knowledge, read_statuses
+from stoker.app.views.engines import EngineStatuses, read_statuses
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import DeviceProbe
-from stoker.app.views.model import Counts, DeviceLine, EngineLine, FailedJob, JobLine, Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import Counts, DeviceLine, EngineLine, FailedJob, Status
 from stoker.app.views.status import status_of
 from stoker.core.errors import StokerError
 from stoker.store.engine_lock import QUEUE, engine_lives
@@ -94,6 +96,8 @@ class Feed:
         self.each_task = each_task
         self.status: Status | None = None
         """The queue as of the last change."""
+        self.has_news = False
+        """Whether more than the time was different at the last change."""
         self._paths = paths
         self._simulated = simulated
         self._store: Store | None = None
@@ -127,22 +131,17 @@ class Feed:
         before, cursor = self.status, self._cursor
         statuses = self._statuses(now := time.time())
         with store.reading():
-            knowledge = Knowledge(
-                store,
-                statuses,
-                now,
-                simulated=self._simulated,
-                report_of=self._paths.report,
-                workers=self._paths.workers,
-            )
+            facts = QueueFacts(store, statuses, now, simulated=self._simulated, paths=self._paths)
             if self._loads is not None and self._loads[0] == version:
-                knowledge.loads = self._loads[1]  # counting a hundred thousand jobs takes longer than all the rest
-            self._loads = version, knowledge.loads
-            self.status = status_of(knowledge, host_name(), self.lines, each_task=self.each_task, chosen=self.chosen)
+                facts.loads = self._loads[1]  # counting a hundred thousand jobs takes longer than all the rest
+            self._loads = version, facts.loads
+            self.status = status_of(facts, host_name(), self.lines, each_task=self.each_task, chosen=self.chosen)
             self._cursor = cursor_now(store)
             moved = [] if cursor is None else jobs_changed_since(store, cursor, MOST_CHANGED + 1)
             labels = [store.shown_id(job_id) for job_id in moved[:MOST_CHANGED]]
-        return differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
+        changes = differences(before, self.status, labels, more=len(moved) > MOST_CHANGED)
+        self.has_news = is_news(before, self.status, changes)
+        return changes
 
     def _is_new(self, version: int) -> bool:
         """Whether there is something to read. Called before reading: what is written meanwhile is new the next time."""
@@ -233,6 +232,20 @@ def differences(before: Status | None, now: Status, changed: list[str], *, more:
         expected_empty=now.expected_empty,
         notes=now.notes,
         failures=now.failures,
+    )
+
+
+def is_news(before: Status | None, now: Status, changes: Changes) -> bool:
+    """Whether more than the time differs between two looks at the queue."""
+    if before is None or changes.jobs or changes.gone or changes.devices or changes.changed:
+        return True
+    return _standing(before) != _standing(now)
+
+
+def _standing(status: Status) -> Status:
+    """What every report of changes repeats, without the time."""
+    return replace(
+        status, at=None, web="", jobs=[], devices=[], interrupted=[], engine=replace(status.engine, seen=None)
     )
 
 

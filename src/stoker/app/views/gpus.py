@@ -13,7 +13,8 @@ from msgspec import Struct
 from stoker import __version__
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
+from stoker.app.views.engines import EngineStatuses, read_statuses
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import DeviceLine
 from stoker.app.views.status import device_lines
 from stoker.core.device import Snapshot, with_drains
@@ -44,25 +45,25 @@ class Gpus(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def known_devices(paths: Paths, *, simulated: bool) -> Iterator[Knowledge]:
+def known_devices(paths: Paths, *, simulated: bool) -> Iterator[QueueFacts]:
     """What is known of devices now; without an engine, the driver is asked."""
     now = time.time()
     statuses = read_statuses(paths, now)
     if not statuses.lives and not statuses.runs:
         statuses = EngineStatuses(probed(paths, statuses, now, simulated=simulated), lives=False)
-    with known(paths, simulated=simulated, statuses=statuses) as knowledge:
-        yield knowledge
+    with read_facts(paths, simulated=simulated, statuses=statuses) as facts:
+        yield facts
 
 
-def gpus_of(knowledge: Knowledge, picked: Sequence[str] = ()) -> Gpus:
-    statuses = knowledge.statuses
+def gpus_of(facts: QueueFacts, picked: Sequence[str] = ()) -> Gpus:
+    statuses = facts.statuses
     return Gpus(
         schema=SCHEMA,
-        at=exactly(knowledge.now),
+        at=exactly(facts.now),
         host=host_name(),
-        simulated=knowledge.simulated,
+        simulated=facts.simulated,
         engine_running=statuses.lives,
-        devices=device_lines(knowledge),
+        devices=device_lines(facts),
         picked=list(picked),
         notes=list(dict.fromkeys(status.note for status in statuses.current if status.note)),
     )

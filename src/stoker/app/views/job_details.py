@@ -11,14 +11,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
+from stoker.app.jobs.job_spec import given_options
 from stoker.app.jobs.local_time import exactly, moment
+from stoker.app.jobs.options import ShownNames, Value
 from stoker.app.jobs.select import find
 from stoker.app.jobs.signals import early_signal_text
 from stoker.app.jobs.targets import shown_target
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, device_labels, read_facts
 from stoker.app.views.failure import failure_text, last_lines, newest_log
-from stoker.app.views.model import FEW, JobLine
-from stoker.app.views.status import job_line
+from stoker.app.views.job import JobLine, ended_line, job_line, situation
+from stoker.app.views.model import FEW
 from stoker.app.views.words import oom_advice, place_text, sparing_text
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.errors import StokerError
@@ -49,7 +51,7 @@ from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, Use, reached
 from stoker.core.planner.reasons import UnknownDuration
 from stoker.core.spec import Resources, dependency_text
-from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
+from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter
@@ -88,38 +90,36 @@ class AttemptLine(Struct, frozen=True):
     """Seconds since its start, and bytes on the GPU of which it held most."""
 
 
-def attempt_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[AttemptLine]:
+def attempt_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[AttemptLine]:
     """All attempts, oldest first."""
-    store = knowledge.store
+    store = facts.store
     uses = store.uses(job.id)
-    live = knowledge.live(job.id) if isinstance(job.state, Active) else None
+    live = facts.statuses.live(job.id) if isinstance(job.state, Active) else None
     if live is not None:  # the store is up to a minute old
         uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
     engine = store.owner(job.id)
-    return [_line(row, needs.get(row.number), uses.get(row.number), knowledge, engine) for row in rows]
+    return [_line(row, needs.get(row.number), uses.get(row.number), facts, engine) for row in rows]
 
 
-def _line(
-    row: AttemptRow, resources: Resources | None, use: Use | None, knowledge: Knowledge, engine: str
-) -> AttemptLine:
-    seen = knowledge.last_seen(engine, row.started or 0.0)
+def _line(row: AttemptRow, resources: Resources | None, use: Use | None, facts: QueueFacts, engine: str) -> AttemptLine:
+    seen = facts.last_seen(engine, row.started or 0.0)
     return AttemptLine(
         number=row.number,
-        devices=[text_for_json(label) for label in knowledge.labels(row.devices)],
+        devices=device_labels(row.devices, facts.devices),
         assigned=exactly(row.assigned),
         started=moment(row.started),
         ended=moment(row.ended),
-        seconds=_seconds(row, seen or knowledge.now),
+        seconds=_seconds(row, seen or facts.now),
         exit_code=None if row.signal else row.code,
         signal=row.signal or None,
         why=row.why or "",
         peak_memory_bytes=row.peak_memory or None,
-        note=text_for_json(row.note or ""),
+        note=row.note or "",
         log=_path(row.log),
         errors=_path(row.errors),
-        reserved_bytes=amount_now(resources, knowledge.devices_of(row.devices)) if row.devices else None,
+        reserved_bytes=amount_now(resources, facts.devices_of(row.devices)) if row.devices else None,
         peak_vram_bytes=use.peak or None if use else None,
         utilisation_percent=use.utilisation if use else None,
         vram_curve=[(seconds, size * MIB) for seconds, size in use.curve] if use else [],
@@ -134,7 +134,7 @@ def _seconds(row: AttemptRow, now: float) -> float | None:
 
 
 def _path(path: str) -> str | None:
-    return text_for_json(path) if path and path != INHERIT else None
+    return path if path and path != INHERIT else None
 
 
 class EventLine(Struct, frozen=True):
@@ -145,11 +145,11 @@ class EventLine(Struct, frozen=True):
     detail: str
 
 
-def event_lines(job: Job, events: Sequence[Event], knowledge: Knowledge) -> list[EventLine]:
+def event_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[EventLine]:
     """All events since its submission."""
     needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
-        EventLine(exactly(event.at), event_word(event), text_for_json(_detail(event, after, needs, knowledge)))
+        EventLine(exactly(event.at), event_word(event), _detail(event, after, needs, facts))
         for event, after in zip(events, _replayed(job, events), strict=True)
     ]
 
@@ -168,12 +168,12 @@ def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
         yield after
 
 
-def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], knowledge: Knowledge) -> str:
+def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], facts: QueueFacts) -> str:
     match event:
         case Assigned():
-            return _place(event, next(needs), knowledge)
+            return _place(event, next(needs), facts)
         case Started() if event.devices:
-            return f"GPU {','.join(knowledge.labels(event.devices))}"
+            return f"GPU {','.join(device_labels(event.devices, facts.devices))}"
         case Exited():
             return _end(event, after)
         case Cancelled() | Paused() | Skipped():
@@ -186,11 +186,11 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
             return ""
 
 
-def _place(event: Assigned, resources: Resources | None, knowledge: Knowledge) -> str:
+def _place(event: Assigned, resources: Resources | None, facts: QueueFacts) -> str:
     if not event.devices:
         return "no GPU" if resources is None or not resources.gpus else "handed over to the cluster"
-    place = f"GPU {','.join(knowledge.labels(event.devices))}"
-    amount = amount_now(resources, knowledge.devices_of(event.devices))
+    place = f"GPU {','.join(device_labels(event.devices, facts.devices))}"
+    amount = amount_now(resources, facts.devices_of(event.devices))
     if amount is not None:
         return f"{place}, {size_text(amount)} reserved"
     return f"{place}, exclusive" if event.resources is not None or (resources is not None and resources.auto) else place
@@ -254,6 +254,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its number there, from 0."""
     params: dict[str, bool | int | float | str | None] | None = None
     """Its parameters."""
+    options: dict[str, Value]
+    """Its options as a job file has them, without those that have the built-in value."""
     output: tuple[str, ...] = ()
     """The last lines of its log, if no more than a few jobs are shown."""
 
@@ -272,14 +274,14 @@ def read_jobs(
 ) -> SelectedJobs:
     """The jobs that the words and the filter select, in their order."""
     secrets = _secrets()
-    with known(paths, simulated=simulated) as knowledge:
-        store = knowledge.store
+    with read_facts(paths, simulated=simulated) as facts:
+        store = facts.store
         assert isinstance(store, Store)
         jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
-        details = [details_of(job, knowledge, secrets, environment=environment) for job in jobs]
+        details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
         if len(jobs) <= FEW:
             details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
-        now = knowledge.now
+        now = facts.now
     reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, exactly(now), simulated, reported)
 
@@ -304,21 +306,21 @@ def _secrets() -> tuple[str, ...]:
 
 
 def details_of(
-    job: Job, knowledge: Knowledge, secrets: Sequence[str] = PATTERNS, *, environment: bool = False
+    job: Job, facts: QueueFacts, secrets: Sequence[str] = PATTERNS, *, environment: bool = False
 ) -> JobDetails:
     """All that is known of a job."""
-    spec, store = job.spec, knowledge.store
+    spec, store = job.spec, facts.store
     happened = store.events(job.id)
-    attempts = attempt_lines(job, happened, knowledge)
+    attempts = attempt_lines(job, happened, facts)
     ended = job.state if isinstance(job.state, Ended) else None
     return JobDetails(
-        **msgspec.structs.asdict(known_line(job, attempts, knowledge)),
-        directory=text_for_json(spec.cwd),
+        **msgspec.structs.asdict(_current_line(job, facts)),
+        directory=spec.cwd,
         shell=job.command.shell,
-        tags=_texts(dict(spec.tags)),
-        allowed=_labels(spec.resources.allowed + spec.resources.required, knowledge),
-        preferred=_labels(spec.resources.preferred, knowledge),
-        gpu_type=text_for_json(spec.resources.model),
+        tags=dict(spec.tags),
+        allowed=device_labels(spec.resources.allowed + spec.resources.required, facts.devices),
+        preferred=device_labels(spec.resources.preferred, facts.devices),
+        gpu_type=spec.resources.model,
         after=[dependency_text(one, store.shown_id) for one in spec.after],
         begin=moment(spec.begin),
         grace_seconds=spec.grace,
@@ -326,95 +328,78 @@ def details_of(
         retry_on=list(spec.retry_on),
         requeue=spec.requeue,
         at_once=spec.at_once,
-        commit=text_for_json(spec.commit),
+        commit=spec.commit,
         exit_code=ended.code if ended else None,
         signal=(ended.signal or None) if ended else None,
-        note=text_for_json(ended.note) if ended else "",
+        note=ended.note if ended else "",
         attempts=attempts,
-        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, knowledge)],
+        events=[EventLine(exactly(job.submitted), "submitted", ""), *event_lines(job, happened, facts)],
         variables=_shown(dict(spec.extra_env), secrets),
-        environment=_environment(job, knowledge, secrets) if environment else None,
+        environment=_environment(job, facts, secrets) if environment else None,
         early_signal="" if spec.signal is None else early_signal_text(spec.signal),
-        notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
-        notified=text_for_json(_notified(job, knowledge)) if spec.notify else "",
-        advice=text_for_json(_advice(job, happened, knowledge)),
+        notify=tuple(shown_target(target) for target in spec.notify),
+        notified=_notified(job, facts) if spec.notify else "",
+        advice=_advice(job, happened, facts),
         failure=failure_text(store, job),
-        order=tuple(_order(job, knowledge)),
+        order=tuple(_order(job, facts)),
         sweep=job.trial.sweep if job.trial else None,
         trial=job.trial.number if job.trial else None,
         params=msgspec.json.decode(job.trial.params) if job.trial else None,
+        options=given_options(
+            job, ShownNames(lambda device: device_labels((device,), facts.devices)[0], store.shown_id, secrets)
+        ),
     )
 
 
-def _order(job: Job, knowledge: Knowledge) -> Iterator[str]:
+def _order(job: Job, facts: QueueFacts) -> Iterator[str]:
     """The place of a waiting job among all that may start, and what decides on it."""
-    engine = knowledge.store.owner(job.id)
-    status = knowledge.statuses.of(engine)
-    if knowledge.situation(job, engine)[0] != "queued" or status is None or not status.order:
+    engine = facts.store.owner(job.id)
+    status = facts.statuses.of(engine)
+    if situation(job, engine, facts)[0] != "queued" or status is None or not status.order:
         return
-    standing, place = knowledge.places.standing(job, engine), knowledge.places.place(job, engine)
+    standing, place = facts.positions.position(job, engine), facts.positions.place(job, engine)
     if standing is None or place is None:
         listed = sum(one.tasks for one in status.order)
         if listed < status.waiting:
             yield f"after the first {listed} of {status.waiting} waiting jobs"
         return
-    yield place_text(place, status.waiting, standing, knowledge.now)
+    yield place_text(place, status.waiting, standing, facts.now)
     if not standing.known:
-        yield knowledge.order_text(UnknownDuration(standing.seconds, standing.gpus))
-    if first := knowledge.places.outranked(job, engine):
-        yield knowledge.order_text(first)
+        yield facts.sentence(UnknownDuration(standing.seconds, standing.gpus))
+    if first := facts.positions.overtaken_by(job, engine):
+        yield facts.sentence(first)
 
 
-def known_line(job: Job, attempts: list[AttemptLine], knowledge: Knowledge) -> JobLine:
-    """The line of a job; for one that has ended, with values of its last attempt."""
-    line = job_line(job, knowledge.store.owner(job.id), knowledge)
+def _current_line(job: Job, facts: QueueFacts) -> JobLine:
+    store = facts.store
     if not isinstance(job.state, Ended):
-        return line
-    if not attempts:
-        return msgspec.structs.replace(line, ended=moment(job.state.at))
-    last = attempts[-1]
-    return msgspec.structs.replace(
-        line,
-        ended=moment(job.state.at),
-        devices=last.devices,
-        started=last.started,
-        seconds=last.seconds,
-        reserved_bytes=last.reserved_bytes,
-        peak_vram_bytes=last.peak_vram_bytes,
-        utilisation_percent=last.utilisation_percent,
-    )
+        return job_line(job, store.owner(job.id), facts)
+    (past,) = queries.past_of(store, [job.id])
+    return ended_line(past, store.owner(job.id), facts)
 
 
-def _notified(job: Job, knowledge: Knowledge) -> str:
-    sender = queries.last_named(knowledge.store, notification_name(job.batch))
+def _notified(job: Job, facts: QueueFacts) -> str:
+    sender = queries.last_named(facts.store, notification_name(job.batch))
     if sender is None or not isinstance(sender.state, Ended):
         return "" if sender is None else "being sent"
-    attempts = knowledge.store.attempts(sender.id)
+    attempts = facts.store.attempts(sender.id)
     said = last_line(attempts[-1].log) if attempts else ""
     return "sent" if sender.state.result == "done" else f"not sent: {said or outcome(sender.state)}"
 
 
-def _advice(job: Job, events: Sequence[Event], knowledge: Knowledge) -> str:
+def _advice(job: Job, events: Sequence[Event], facts: QueueFacts) -> str:
     ends = [event for event in events if isinstance(event, Exited)]
     if not isinstance(job.state, Ended) or job.state.result != "oom" or not ends:
         return ""
-    had = knowledge.devices_of(knowledge.store.attempts(job.id)[-1].devices)
-    sim = " --sim" if knowledge.simulated else ""
-    return oom_advice(job, ends[-1], had, knowledge.devices.values(), f"{sim} {id_text(job)}")
+    had = facts.devices_of(facts.store.attempts(job.id)[-1].devices)
+    sim = " --sim" if facts.simulated else ""
+    return oom_advice(job, ends[-1], had, facts.devices.values(), f"{sim} {id_text(job)}")
 
 
-def _labels(ids: tuple[str, ...], knowledge: Knowledge) -> list[str]:
-    return [text_for_json(label) for label in knowledge.labels(ids)]
-
-
-def _environment(job: Job, knowledge: Knowledge, secrets: Sequence[str]) -> dict[str, str]:
+def _environment(job: Job, facts: QueueFacts, secrets: Sequence[str]) -> dict[str, str]:
     digest = job.spec.environment
-    return _shown(knowledge.store.environment(digest), secrets) if digest else {}
+    return _shown(facts.store.environment(digest), secrets) if digest else {}
 
 
 def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
-    return _texts({name: shown_value(name, value, secrets) for name, value in sorted(variables.items())})
-
-
-def _texts(values: Mapping[str, str]) -> dict[str, str]:
-    return {text_for_json(name): text_for_json(value) for name, value in values.items()}
+    return {name: shown_value(name, value, secrets) for name, value in sorted(variables.items())}

@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.amounts import VramMode
+from stoker.app.views.job import JobLine
 from stoker.core.outcomes import JobWord
 
 FEW = 4
@@ -105,66 +105,6 @@ class DeviceLine(Struct, frozen=True):
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
     elsewhere: list[OtherJob] = []
     """Jobs of other queues of this user."""
-
-
-class JobLine(Struct, frozen=True):
-    """A job, or several tasks of an array that wait alike."""
-
-    id: int
-    label: str
-    """As users type it: `3`, `12.3`; `12.[3-59,100-199]` stands for several tasks."""
-    tasks: int
-    name: str
-    command: str
-    state: JobWord
-    group: str
-    priority: int
-    gpus: int
-    devices: list[str]
-    vram_bytes: int | None
-    """Requested on each GPU; null is all of it, or auto."""
-    used_bytes: int | None
-    """In use on all its GPUs together, if known."""
-    submitted: datetime
-    started: datetime | None
-    seconds: float | None
-    """How long it has been running."""
-    limit_seconds: float | None
-    expected_start: datetime | None
-    expected_end: datetime | None
-    why: str
-    """Why it waits, in words."""
-    run: str
-    """The foreground run that owns it; empty for a job of the queue."""
-    hook: bool = False
-    vram_mode: VramMode = "all"
-    """What was requested on each GPU: a size, the whole card, or auto."""
-    reserved_bytes: int | None = None
-    """Reserved on each GPU, or to be reserved if it started now; null is all of it."""
-    held_bytes: int | None = None
-    """In use on the GPU of which it holds most, now..."""
-    peak_vram_bytes: int | None = None
-    """... and at most so far, or in its last attempt."""
-    utilisation_percent: int | None = None
-    """How busy it kept its GPUs on average while it had them to itself."""
-    speed: float | None = None
-    """As a part of its speed alone, if it shares a GPU and its log tells the rate."""
-    last_seen: datetime | None = None
-    """When an engine last confirmed that it runs; null while one watches it. `seconds` counts until then."""
-    title: str = ""
-    """What screens call it: its name, its command, or its Python call with arguments."""
-    progress: float | None = None
-    """How much of a running job is done, from 0 to 1: what it reported, else what its log shows."""
-    interrupted: bool = False
-    """Whether it belongs to a foreground run that ended, so that no engine has it."""
-    place: int | None = None
-    """Its place among the waiting jobs in the order in which they will start, as far as is known; 1 is the next."""
-    expected_seconds: float | None = None
-    """How long a waiting job will run, by its limit or by earlier runs."""
-    waited_ratio: float | None = None
-    """How long it has waited, as a multiple of its expected work; the fair order compares this."""
-    ended: datetime | None = None
-    """When it ended; null for an open job."""
 
 
 class Counts(Struct, frozen=True):

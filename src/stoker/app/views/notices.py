@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import FailedJob, InterruptedRun
 from stoker.core.job import Ended, id_text
 from stoker.core.outcomes import FAILURES
@@ -21,15 +21,15 @@ LONGEST_IDS = 38
 """Characters of the ids in a command, which must fit on a narrow screen."""
 
 
-def interrupted_runs(knowledge: Knowledge) -> list[InterruptedRun]:
+def interrupted_runs(facts: QueueFacts) -> list[InterruptedRun]:
     """Foreground runs that ended before all their jobs had started, with the command that continues each."""
-    return [run for engine in knowledge.loads if knowledge.is_abandoned(engine) for run in _runs_of(engine, knowledge)]
+    return [run for engine in facts.loads if facts.is_interrupted(engine) for run in _runs_of(engine, facts)]
 
 
-def _runs_of(engine: str, knowledge: Knowledge) -> Iterator[InterruptedRun]:
+def _runs_of(engine: str, facts: QueueFacts) -> Iterator[InterruptedRun]:
     """Several runs may have left jobs without an owner, each in a batch of its own."""
-    for batch, submitted, ids in queries.queued_by_batch(knowledge.store, engine):
-        label = knowledge.store.batch_label(batch) or "a run"
+    for batch, submitted, ids in queries.queued_by_batch(facts.store, engine):
+        label = facts.store.batch_label(batch) or "a run"
         listed = ranges_text(ids)
         commands = f"stoker resume {listed}", f"stoker cancel {listed}"
         yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
@@ -45,10 +45,10 @@ def ranges_text(ids: Sequence[int]) -> str:
     return text
 
 
-def recent_failures(knowledge: Knowledge) -> list[FailedJob]:
+def recent_failures(facts: QueueFacts) -> list[FailedJob]:
     """The jobs that failed within the last hour, the newest first."""
-    store = knowledge.store
-    past = queries.past(store, Period(knowledge.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
+    store = facts.store
+    past = queries.past(store, Period(facts.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
     if not past:
         return []
     from stoker.app.views.failure import failure_text  # it reads logs, which most screens do not need

@@ -7,18 +7,16 @@ from datetime import datetime
 from math import ceil
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge
-from stoker.app.views.history import PastLine, past_line, read_past_page
-from stoker.app.views.model import JobLine
-from stoker.app.views.status import active_lines, group_line, job_line, queued_lines, tasks_line
+from stoker.app.views.facts import QueueFacts
+from stoker.app.views.history import read_past_page
+from stoker.app.views.job import JobLine, PastLine, ended_line, job_line
+from stoker.app.views.status import active_lines, group_line, queued_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Waiting, is_handed_over
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
-from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
 from stoker.store.listing import (
@@ -30,7 +28,7 @@ from stoker.store.listing import (
     waiting_with_conditions,
 )
 from stoker.store.paths import Paths
-from stoker.store.queries import Owned, Past, Period
+from stoker.store.queries import Owned, Period
 
 SCHEMA = "stoker.jobs-page/1"
 HISTORY_SCHEMA = "stoker.history-page/1"
@@ -74,7 +72,7 @@ class HistoryPage(Struct, frozen=True):
 
 
 def jobs_page(
-    knowledge: Knowledge,
+    facts: QueueFacts,
     chosen: Filter = NO_FILTER,
     scope: Scope = "open",
     *,
@@ -86,29 +84,29 @@ def jobs_page(
 
     Without a sort, open jobs come as the screens list them, and others with the newest first.
     """
-    listing = _listing(knowledge, Listing(scope, chosen, each_task))
-    total = count_lines(knowledge.store, listing)
+    listing = _listing(facts, Listing(scope, chosen, each_task))
+    total = count_lines(facts.store, listing)
     offset = (page - 1) * LINES
     if sort or scope != "open":
-        lines = _sorted(knowledge, listing, _known_sort(sort or NEWEST[scope]), offset)
-    elif page == 1 and listing == Listing() and len(knowledge.loads) < 2:
-        lines = _first(knowledge)
+        lines = _sorted(facts, listing, _known_sort(sort or NEWEST[scope]), offset)
+    elif page == 1 and listing == Listing() and len(facts.loads) < 2:
+        lines = _first(facts)
     else:
-        lines = _in_order(knowledge, listing, offset)
-    counts = counts_of_array(knowledge.store, chosen.array) if chosen.array else {}
-    return JobsPage(SCHEMA, exactly(knowledge.now), lines, page, _pages(total), total, counts)
+        lines = _in_order(facts, listing, offset)
+    counts = counts_of_array(facts.store, chosen.array) if chosen.array else {}
+    return JobsPage(SCHEMA, exactly(facts.now), lines, page, _pages(total), total, counts)
 
 
-def ids_of_pages(knowledge: Knowledge, chosen: Filter, scope: Scope, most: int) -> list[int]:
+def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope, most: int) -> list[int]:
     """The jobs of all pages, each task of an array; at most so many."""
-    listing = _listing(knowledge, Listing(scope, chosen, each_task=True))
-    return [group.first for group in page_of_lines(knowledge.store, listing, "id", 0, most)]
+    listing = _listing(facts, Listing(scope, chosen, each_task=True))
+    return [group.first for group in page_of_lines(facts.store, listing, "id", 0, most)]
 
 
 def _known_sort(sort: str) -> str:
     if sort.removeprefix("-") not in SORTS:
         hint = did_you_mean(sort, SORTS, f"known: {', '.join(SORTS)}; a minus before it reverses the order")
-        raise UsageError(f"cannot sort by {printable(sort)!r}", hint)
+        raise UsageError(f"cannot sort by {sort!r}", hint)
     return sort
 
 
@@ -116,15 +114,15 @@ def _pages(total: int) -> int:
     return max(1, ceil(total / LINES))
 
 
-def _listing(knowledge: Knowledge, listing: Listing) -> Listing:
+def _listing(facts: QueueFacts, listing: Listing) -> Listing:
     """The filter in terms of SQL, which does not tell why a job waits."""
     states = listing.chosen.states
     wanted = set(WAITING) & set(states)
     if not wanted or len(wanted) == len(WAITING):
         return listing
-    store = knowledge.store
+    store = facts.store
     jobs = queries.jobs_of(store, waiting_with_conditions(store, MOST_CONDITIONS))
-    words = {job.id: waiting_word(job, knowledge.now, store.outcome) for job in jobs}
+    words = {job.id: waiting_word(job, facts.now, store.outcome) for job in jobs}
     if "queued" in wanted:
         return listing._replace(without=[job_id for job_id, word in words.items() if word not in wanted])
     others = tuple(set(states) - wanted)
@@ -133,73 +131,56 @@ def _listing(knowledge: Knowledge, listing: Listing) -> Listing:
     return listing._replace(only=ids)
 
 
-def _first(knowledge: Knowledge) -> list[JobLine]:
+def _first(facts: QueueFacts) -> list[JobLine]:
     """The first page without a filter, which is read most: in the order of the engine's plan."""
-    active = active_lines(knowledge)[:LINES]
-    return [*active, *queued_lines(knowledge, LINES - len(active), each_task=False)]
+    active = active_lines(facts)[:LINES]
+    return [*active, *queued_lines(facts, LINES - len(active), each_task=False)]
 
 
-def _in_order(knowledge: Knowledge, listing: Listing, offset: int) -> list[JobLine]:
+def _in_order(facts: QueueFacts, listing: Listing, offset: int) -> list[JobLine]:
     """The jobs that run, those whose place in the plan is known, and all others by id."""
-    running = _running(knowledge, listing)
-    placed = _placed(knowledge) if listing == Listing() else []
+    running = _running(facts, listing)
+    placed = _placed(facts) if listing == Listing() else []
     first = [*running, *placed]
-    lines = [_waiting_line(one, knowledge) for one in first[offset : offset + LINES]]
+    lines = [_waiting_line(one, facts) for one in first[offset : offset + LINES]]
     rest = listing._replace(
         without=[*listing.without, *(one.job.id for one in running)],
         listed=[one.job.array or one.job.id for one in placed],
     )
-    return [*lines, *_sorted(knowledge, rest, "id", max(0, offset - len(first)), LINES - len(lines))]
+    return [*lines, *_sorted(facts, rest, "id", max(0, offset - len(first)), LINES - len(lines))]
 
 
-def _running(knowledge: Knowledge, listing: Listing) -> list[Owned]:
-    active = [one for one in knowledge.active if not is_handed_over(one.job) and one.job.spec.role != "hook"]
-    ids = set(ids_matching(knowledge.store, listing.chosen, "open", [one.job.id for one in active]))
+def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
+    active = [one for one in facts.active if not is_handed_over(one.job) and one.job.spec.role != "hook"]
+    ids = set(ids_matching(facts.store, listing.chosen, "open", [one.job.id for one in active]))
     return [one for one in active if one.job.id in ids and (listing.only is None or one.job.id in listing.only)]
 
 
-def _placed(knowledge: Knowledge) -> list[Owned]:
+def _placed(facts: QueueFacts) -> list[Owned]:
     """The waiting jobs whose place in the plan is known, in that order, one for each array."""
     found = []
-    for engine in knowledge.loads:
-        order = knowledge.places.first(engine)
-        jobs = {job.id: job for job in queries.jobs_of(knowledge.store, order) if isinstance(job.state, Waiting)}
+    for engine in facts.loads:
+        order = facts.positions.first(engine)
+        jobs = {job.id: job for job in queries.jobs_of(facts.store, order) if isinstance(job.state, Waiting)}
         found += [Owned(jobs[job_id], engine) for job_id in order if job_id in jobs]
     return found
 
 
-def _waiting_line(one: Owned, knowledge: Knowledge) -> JobLine:
+def _waiting_line(one: Owned, facts: QueueFacts) -> JobLine:
     """The line of a job; of an array, that of all its waiting tasks."""
     if not one.job.array or not isinstance(one.job.state, Waiting):
-        return job_line(one.job, one.engine, knowledge)
-    waiting, *_ = queries.queued_tasks(knowledge.store, one.engine, one.job.array)
-    return tasks_line(waiting, one.engine, knowledge)
+        return job_line(one.job, one.engine, facts)
+    waiting, *_ = queries.queued_tasks(facts.store, one.engine, one.job.array)
+    return job_line(waiting.first, one.engine, facts, waiting.indices)
 
 
-def _sorted(knowledge: Knowledge, listing: Listing, sort: str, offset: int, limit: int = LINES) -> list[JobLine]:
-    groups = page_of_lines(knowledge.store, listing, sort, offset, limit) if limit else []
-    past = {one.job.id: one for one in queries.past_of(knowledge.store, [group.first for group in groups])}
+def _sorted(facts: QueueFacts, listing: Listing, sort: str, offset: int, limit: int = LINES) -> list[JobLine]:
+    groups = page_of_lines(facts.store, listing, sort, offset, limit) if limit else []
+    past = {one.job.id: one for one in queries.past_of(facts.store, [group.first for group in groups])}
     return [
-        _ended_line(past[group.first], group.engine, knowledge) if group.first in past else group_line(group, knowledge)
+        ended_line(past[group.first], group.engine, facts) if group.first in past else group_line(group, facts)
         for group in groups
     ]
-
-
-def _ended_line(past: Past, engine: str, knowledge: Knowledge) -> JobLine:
-    """The line of a job that is over, with values of its last attempt."""
-    line = past_line(past, knowledge.store, knowledge.devices)
-    return replace(
-        job_line(past.job, engine, knowledge),
-        devices=line.devices,
-        started=line.started,
-        ended=line.ended,
-        seconds=line.run_seconds,
-        why=line.note,
-        reserved_bytes=line.reserved_bytes,
-        peak_vram_bytes=line.peak_vram_bytes,
-        utilisation_percent=line.utilisation_percent,
-        interrupted=False,
-    )
 
 
 def history_page(paths: Paths, period: Period, page: int = 1) -> HistoryPage:

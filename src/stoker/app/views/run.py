@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.failure import said_at_end
 from stoker.app.views.model import Notice, NoticeMark, RunCounts, RunStatus
 from stoker.app.views.status import active_lines, device_lines
@@ -111,7 +111,7 @@ def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
 
 
 def run_status(
-    knowledge: Knowledge,
+    facts: QueueFacts,
     tally: Tally,
     recent: Recent,
     *,
@@ -120,24 +120,24 @@ def run_status(
     expected: int | None,
     logs: str,
 ) -> RunStatus:
-    """The only run that `knowledge` is about, whose engine saw its devices at `seen_at`.
+    """The only run that `facts` is about, whose engine saw its devices at `seen_at`.
 
     `expected` is the number of its jobs, None while more may come.
     """
-    (status,) = knowledge.statuses.runs
-    counts = run_counts(tally, len(knowledge.active), expected)
-    names = {job.id: recent.short_name(job) for job, _ in knowledge.active}
+    (status,) = facts.statuses.runs
+    counts = run_counts(tally, len(facts.active), expected)
+    names = {job.id: recent.short_name(job) for job, _ in facts.active}
     return RunStatus(
         label=status.label,
-        at=exactly(knowledge.now),
-        elapsed=knowledge.now - status.since,
-        simulated=knowledge.simulated,
+        at=exactly(facts.now),
+        elapsed=facts.now - status.since,
+        simulated=facts.simulated,
         logs=logs,
-        devices=device_lines(knowledge, recent.settling(seen_at)),
-        jobs=[replace(line, name=names[line.id]) for line in active_lines(knowledge, on_finish_jobs=True)],
+        devices=device_lines(facts, recent.settling(seen_at)),
+        jobs=[replace(line, name=names[line.id]) for line in active_lines(facts, on_finish_jobs=True)],
         counts=counts,
-        left=None if counts.open_ended else time_left(status, counts, knowledge.now),
-        next=_next(status, next_job, counts, knowledge),
+        left=None if counts.open_ended else time_left(status, counts, facts.now),
+        next=_next(status, next_job, counts, facts),
         notices=recent.notices(),
         successes=recent.successes(),
     )
@@ -159,14 +159,14 @@ def time_left(status: EngineStatus, counts: RunCounts, now: float) -> float | No
     return max(0.0, status.empty - now) * max(1.0, more)
 
 
-def _next(status: EngineStatus, job: Job | None, counts: RunCounts, knowledge: Knowledge) -> str:
+def _next(status: EngineStatus, job: Job | None, counts: RunCounts, facts: QueueFacts) -> str:
     """The next job and why it waits, or why there is none."""
     if status.draining:
         return "starting no more jobs"
     if job is None:
         return NO_JOB_WAITS[counts.open_ended]
-    why = knowledge.reason(job, status.engine)
-    return f"next (#{job.id}) {why}" if why else f"#{job.id} is about to start"
+    reason = facts.reason(job, status.engine)
+    return f"next (#{job.id}) {facts.sentence(reason)}" if reason else f"#{job.id} is about to start"
 
 
 # -- the result ----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from math import ceil
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.core.device import Reading
 from stoker.store.paths import Paths
 from stoker.store.samples import MINUTE, Sample, samples_between
@@ -82,9 +82,9 @@ def steps_of(since: float, until: float, most: int = MOST_POINTS) -> Steps:
 
 def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
     """The curves from a moment until now."""
-    with known(paths, simulated=simulated) as knowledge:
-        steps = steps_of(since, knowledge.now)
-        curves = curves_of(knowledge, steps)
+    with read_facts(paths, simulated=simulated) as facts:
+        steps = steps_of(since, facts.now)
+        curves = curves_of(facts, steps)
         devices = [
             DeviceSamples(
                 device.id,
@@ -93,31 +93,31 @@ def read_samples(paths: Paths, since: float, *, simulated: bool) -> GpuSamples:
                 device.memory,
                 curves.get(device.id) or curves_from((), steps),
             )
-            for device in knowledge.devices.values()
+            for device in facts.devices.values()
         ]
-        return GpuSamples(SCHEMA, exactly(knowledge.now), simulated, steps.start, steps.seconds, devices)
+        return GpuSamples(SCHEMA, exactly(facts.now), simulated, steps.start, steps.seconds, devices)
 
 
-def curves_of(knowledge: Knowledge, steps: Steps) -> dict[str, Curves]:
+def curves_of(facts: QueueFacts, steps: Steps) -> dict[str, Curves]:
     """The curves of each GPU by its id; of the minute that is not over yet, the latest reading."""
     until = (steps.first + steps.count * steps.minutes) * MINUTE - 1
     by_device: dict[str, list[Sample]] = {}
-    for sample in samples_between(knowledge.store, steps.first * MINUTE, until, steps.minutes):
+    for sample in samples_between(facts.store, steps.first * MINUTE, until, steps.minutes):
         by_device.setdefault(sample.device, []).append(sample)
-    for sample in _latest(knowledge, steps) if knowledge.now <= until else ():
+    for sample in _latest(facts, steps) if facts.now <= until else ():
         by_device.setdefault(sample.device, []).append(sample)
     return {device: curves_from(samples, steps) for device, samples in by_device.items()}
 
 
-def _latest(knowledge: Knowledge, steps: Steps) -> Iterable[Sample]:
+def _latest(facts: QueueFacts, steps: Steps) -> Iterable[Sample]:
     """The readings in the status file of a living engine, as samples."""
     from stoker.app.views.status import device_lines
 
-    if not knowledge.statuses.lives and not knowledge.statuses.runs:
+    if not facts.statuses.lives and not facts.statuses.runs:
         return
-    minute = int(knowledge.now // MINUTE) // steps.minutes * steps.minutes
-    reserved = {line.id: line.reserved_bytes for line in device_lines(knowledge)}
-    readings: Mapping[str, Reading] = knowledge.readings
+    minute = int(facts.now // MINUTE) // steps.minutes * steps.minutes
+    reserved = {line.id: line.reserved_bytes for line in device_lines(facts)}
+    readings: Mapping[str, Reading] = facts.readings
     for device, one in readings.items():
         if one.used is not None or one.utilisation is not None:
             size = reserved.get(device, 0)

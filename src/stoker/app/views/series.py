@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.job_details import AttemptLine, attempt_lines
 from stoker.core.job import Active, Job, id_text
 from stoker.store.paths import Paths
@@ -50,16 +50,16 @@ class Series(Struct, frozen=True):
     """Whether the first number of a metric's points is a step."""
 
 
-def series_of(job: Job, knowledge: Knowledge, paths: Paths) -> Series:
-    attempts = attempt_lines(job, knowledge.store.events(job.id), knowledge)
+def series_of(job: Job, facts: QueueFacts, paths: Paths) -> Series:
+    attempts = attempt_lines(job, facts.store.events(job.id), facts)
     reports = read_reports(paths.on(job.spec.cluster).report(job.id))
     last = [report for report in reports if report.attempt == reports[-1].attempt]
     steps = all("step" in report.values for report in last if report.values)
     return Series(
         SCHEMA,
-        exactly(knowledge.now),
+        exactly(facts.now),
         label=id_text(job),
-        limit_bytes=_limit(job, knowledge),
+        limit_bytes=_limit(job, facts),
         attempts=[_memory(line) for line in attempts if line.started is not None],
         progress=thinned([(report.at, round(part, 4)) for report in last if (part := _part(report)) is not None]),
         metrics=_metrics(last, steps=steps),
@@ -74,10 +74,10 @@ def _memory(line: AttemptLine) -> AttemptMemory:
     return AttemptMemory(line.number, line.reserved_bytes, curve)
 
 
-def _limit(job: Job, knowledge: Knowledge) -> int | None:
-    attempts = knowledge.store.attempts(job.id)
+def _limit(job: Job, facts: QueueFacts) -> int | None:
+    attempts = facts.store.attempts(job.id)
     ids = job.state.devices if isinstance(job.state, Active) else attempts[-1].devices if attempts else ()
-    return min((device.memory for device in knowledge.devices_of(ids) if device.memory), default=None)
+    return min((device.memory for device in facts.devices_of(ids) if device.memory), default=None)
 
 
 def _part(report: Report) -> float | None:

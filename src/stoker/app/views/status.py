@@ -12,33 +12,20 @@ import msgspec
 
 from stoker import __version__
 from stoker.app.jobs.local_time import exactly, midnight, moment
-from stoker.app.views.facts import EngineStatuses, Knowledge, jobs_by_device
-from stoker.app.views.model import (
-    Counts,
-    DeviceLine,
-    EngineLine,
-    ForeignProcess,
-    JobLine,
-    LeaseLine,
-    Mark,
-    OtherJob,
-    Status,
-)
+from stoker.app.views.engines import EngineStatuses
+from stoker.app.views.facts import QueueFacts, jobs_by_device
+from stoker.app.views.job import JobLine, job_line
+from stoker.app.views.model import Counts, DeviceLine, EngineLine, ForeignProcess, LeaseLine, Mark, OtherJob, Status
 from stoker.app.views.notices import interrupted_runs, recent_failures
-from stoker.core.amounts import mode_of
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
-from stoker.core.job import Active, Job, Queued, id_text, is_handed_over, resources_of, started_at
-from stoker.core.launch import shown_command
-from stoker.core.outcomes import WAITING, JobWord
-from stoker.core.planner.order import times_waited
-from stoker.core.selectors import tasks_text
+from stoker.core.job import Job, Queued, id_text, is_handed_over, resources_of
+from stoker.core.outcomes import WAITING
 from stoker.core.spec import amount_on
-from stoker.core.text import text_for_json, title_text
 from stoker.core.units import duration_text
 from stoker.store import queries
-from stoker.store.engine_lock import QUEUE, is_background
+from stoker.store.engine_lock import QUEUE
 from stoker.store.filters import NO_FILTER, Filter, Group, counts_of_open, ids_matching, queued_groups
-from stoker.store.queries import Load, Owned, Period, Tasks, drained_key, paused_key
+from stoker.store.queries import Load, Owned, Period, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
 _PAGE = 256
@@ -47,25 +34,25 @@ _PAGE = 256
 # -- jobs ----------------------------------------------------------------------------------------
 
 
-def active_lines(knowledge: Knowledge, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    active = [one for one in knowledge.active if not is_handed_over(one.job)]
+def active_lines(facts: QueueFacts, *, on_finish_jobs: bool = False) -> list[JobLine]:
+    active = [one for one in facts.active if not is_handed_over(one.job)]
     wanted = [one for one in active if on_finish_jobs or one.job.spec.role != "hook"]
-    return [job_line(job, engine, knowledge) for job, engine in wanted]
+    return [job_line(job, engine, facts) for job, engine in wanted]
 
 
 def queued_lines(
-    knowledge: Knowledge, limit: int | None, *, each_task: bool, on_finish_jobs: bool = False
+    facts: QueueFacts, limit: int | None, *, each_task: bool, on_finish_jobs: bool = False
 ) -> list[JobLine]:
     """The first queued jobs in the order in which they will start; those of interrupted runs come last.
 
     Tasks of an array that wait alike share a line unless `each_task`.
     """
     lines: list[tuple[tuple[bool, float, bool, int, int], JobLine]] = []
-    for engine in knowledge.loads:
-        found = _queued_of(engine, knowledge, each_task=each_task, page=min(_PAGE, limit or _PAGE))
+    for engine in facts.loads:
+        found = _queued_of(engine, facts, each_task=each_task, page=min(_PAGE, limit or _PAGE))
         shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
-        lines += [(_rank(line, interrupted=knowledge.is_abandoned(engine)), line) for line in shown]
-    handed_over = _handed_over(knowledge, each_task=each_task)
+        lines += [(_rank(line, interrupted=facts.is_interrupted(engine)), line) for line in shown]
+    handed_over = _handed_over(facts, each_task=each_task)
     lines += [(_rank(line, interrupted=False), line) for line in islice(handed_over, limit)]
     lines.sort(key=lambda one: one[0])
     return [line for _, line in lines[:limit]]
@@ -78,16 +65,16 @@ def _rank(line: JobLine, *, interrupted: bool) -> tuple[bool, float, bool, int, 
     return interrupted, inf if line.state != "queued" else start, line.state != "queued" or line.place is None, *place
 
 
-def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool, page: int = _PAGE) -> Iterator[JobLine]:
+def _queued_of(engine: str, facts: QueueFacts, *, each_task: bool, page: int = _PAGE) -> Iterator[JobLine]:
     """The jobs whose place is known, then all others by id, read so many at a time."""
-    store = knowledge.store
-    order = knowledge.places.first(engine)
+    store = facts.store
+    order = facts.positions.first(engine)
     jobs = {job.id: job for job in queries.jobs_of(store, order)}
     listed: set[int] = set()
     for job in (jobs[job_id] for job_id in order if job_id in jobs):
         if isinstance(job.state, Queued) and not (job.array and each_task):
             listed.add(job.array or job.id)
-            yield from _lines_of(job, engine, knowledge, each_task=each_task)
+            yield from _lines_of(job, engine, facts, each_task=each_task)
     after = 0
     while jobs_after := queries.queued_jobs(store, engine, after, page):
         for job in jobs_after:
@@ -95,101 +82,26 @@ def _queued_of(engine: str, knowledge: Knowledge, *, each_task: bool, page: int 
                 continue  # its line was part of that of its array
             after = queries.last_of_array(store, job.array) if job.array and not each_task else job.id
             if (job.array or job.id) not in listed:
-                yield from _lines_of(job, engine, knowledge, each_task=each_task)
+                yield from _lines_of(job, engine, facts, each_task=each_task)
 
 
-def _lines_of(job: Job, engine: str, knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
+def _lines_of(job: Job, engine: str, facts: QueueFacts, *, each_task: bool) -> Iterator[JobLine]:
     """The line of a job; of an array, one for its waiting and one for its held tasks."""
     if not job.array or each_task:
-        yield job_line(job, engine, knowledge)
+        yield job_line(job, engine, facts)
         return
-    tasks = queries.queued_tasks(knowledge.store, engine, job.array)
-    yield from sorted((tasks_line(one, engine, knowledge) for one in tasks), key=lambda line: line.id)
+    tasks = queries.queued_tasks(facts.store, engine, job.array)
+    lines = (job_line(one.first, engine, facts, one.indices) for one in tasks)
+    yield from sorted(lines, key=lambda line: line.id)
 
 
-def _handed_over(knowledge: Knowledge, *, each_task: bool) -> Iterator[JobLine]:
+def _handed_over(facts: QueueFacts, *, each_task: bool) -> Iterator[JobLine]:
     """Jobs that wait in the queue of a cluster; the tasks of an array share a line, with the reason of the first."""
     seen: dict[int, list[Owned]] = {}
-    for owned in filter(lambda owned: is_handed_over(owned.job), knowledge.active):
+    for owned in filter(lambda owned: is_handed_over(owned.job), facts.active):
         seen.setdefault(owned.job.id if each_task or not owned.job.array else -owned.job.array, []).append(owned)
     for tasks in seen.values():
-        indices = [owned.job.task or 0 for owned in tasks]
-        yield tasks_line(Tasks(tasks[0].job, indices), tasks[0].engine, knowledge)
-
-
-def tasks_line(tasks: Tasks, engine: str, knowledge: Knowledge) -> JobLine:
-    """The line that several tasks of an array share."""
-    line = job_line(tasks.first, engine, knowledge)
-    if len(tasks.indices) == 1:
-        return line
-    first = tasks.first
-    return msgspec.structs.replace(
-        line,
-        label=tasks_text(first.array, tasks.indices),
-        tasks=len(tasks.indices),
-        command=text_for_json(first.command.text),
-        title=text_for_json(title_text(first, array=True)),
-    )
-
-
-def job_line(job: Job, engine: str, knowledge: Knowledge) -> JobLine:
-    word, why = knowledge.situation(job, engine)
-    spec, resources, started = job.spec, job.spec.resources, started_at(job)
-    status = knowledge.statuses.of(engine)
-    devices = job.state.devices if isinstance(job.state, Active) else ()
-    live = knowledge.live(job.id) if devices else None
-    seen = None if started is None else knowledge.last_seen(engine, started)
-    forecast = status if status and knowledge.last_seen(engine, 0.0) is None else None
-    progress = knowledge.progress(job) if word == "running" and seen is None else None
-    end = forecast.ends.get(job.id) if forecast else None
-    end = end if progress is None or progress.left is None else knowledge.now + progress.left
-    end = None if end is not None and end <= knowledge.now else end  # it takes longer than expected
-    return JobLine(
-        id=job.id,
-        label=id_text(job),
-        tasks=1,
-        name=text_for_json(job.name),
-        command=text_for_json(shown_command(job).text),
-        state=word,
-        group=text_for_json(spec.group),
-        priority=spec.priority,
-        gpus=resources.gpus,
-        devices=[text_for_json(label) for label in knowledge.labels(devices)],
-        vram_bytes=resources.memory,
-        used_bytes=knowledge.used_by(job.id),
-        submitted=exactly(job.submitted),
-        started=moment(started),
-        seconds=None if started is None else round(max(0.0, (seen or knowledge.now) - started), 3),
-        limit_seconds=spec.limit,
-        expected_start=moment(forecast.starts.get(job.id)) if forecast else None,
-        expected_end=moment(end),
-        why=text_for_json(why),
-        run="" if is_background(engine) else text_for_json(status.label if status else engine),
-        hook=spec.role == "hook",
-        vram_mode=mode_of(resources),
-        reserved_bytes=knowledge.reserved(job, engine),
-        held_bytes=live.memory if live else None,
-        peak_vram_bytes=live.peak if live else None,
-        utilisation_percent=live.utilisation if live else None,
-        speed=knowledge.speeds.get(job.id) if devices else None,
-        last_seen=moment(seen),
-        title=text_for_json(title_text(job)),
-        interrupted=knowledge.is_abandoned(engine),
-        progress=None if progress is None else round(progress.fraction, 3),
-        **_place(job, engine, knowledge, word),
-    )
-
-
-def _place(job: Job, engine: str, knowledge: Knowledge, word: JobWord) -> dict[str, Any]:
-    """The place of a job that may start, and the figures that decide on it."""
-    standing = knowledge.places.standing(job, engine) if word == "queued" else None
-    if standing is None:
-        return {}
-    return {
-        "place": knowledge.places.place(job, engine),
-        "expected_seconds": standing.seconds if standing.known else None,
-        "waited_ratio": round(times_waited(standing, knowledge.now), 2),
-    }
+        yield job_line(*tasks[0], facts, [owned.job.task or 0 for owned in tasks])
 
 
 # -- devices -------------------------------------------------------------------------------------
@@ -206,12 +118,12 @@ class Holders(NamedTuple):
     """Whether the driver tells how much memory each of the jobs uses."""
 
 
-def device_lines(knowledge: Knowledge, settling: Collection[str] = ()) -> list[DeviceLine]:
+def device_lines(facts: QueueFacts, settling: Collection[str] = ()) -> list[DeviceLine]:
     """Every device that an engine knows; on `settling` ones the driver may still show a job that has just ended."""
-    on = jobs_by_device(job for job, _ in knowledge.active)
+    on = jobs_by_device(job for job, _ in facts.active)
     return [
-        _device_line(device, on.get(device.id, []), knowledge, settling=device.id in settling)
-        for device in knowledge.devices.values()
+        _device_line(device, on.get(device.id, []), facts, settling=device.id in settling)
+        for device in facts.devices.values()
     ]
 
 
@@ -219,19 +131,19 @@ def mark_of(value: Any) -> Mark | None:
     """A setting that a user made, such as a drained device."""
     if not isinstance(value, dict):
         return None
-    return Mark(text_for_json(str(value.get("note", ""))), moment(value.get("at")))
+    return Mark(str(value.get("note", "")), moment(value.get("at")))
 
 
-def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, settling: bool) -> DeviceLine:
-    reading = knowledge.readings[device.id]
-    holders = _holders(device, reading, jobs, knowledge)
-    ours, others = memory_split(device, reading, holders, knowledge.tolerance(device.id), settling=settling)
+def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, settling: bool) -> DeviceLine:
+    reading = facts.readings[device.id]
+    holders = _holders(device, reading, jobs, facts)
+    ours, others = memory_split(device, reading, holders, facts.statuses.tolerance(device.id), settling=settling)
     whole = device.memory or 0
-    reserved = [amount_on(resources_of(job), device) for job in jobs if job.id not in knowledge.nested]
+    reserved = [amount_on(resources_of(job), device) for job in jobs if job.id not in facts.nested]
     return DeviceLine(
-        id=text_for_json(device.id),
-        label=text_for_json(device.label),
-        model=text_for_json(device.model),
+        id=device.id,
+        label=device.label,
+        model=device.model,
         kind=device.kind,
         memory_bytes=device.memory,
         used_bytes=reading.used,
@@ -241,43 +153,42 @@ def _device_line(device: Device, jobs: Sequence[Job], knowledge: Knowledge, *, s
         utilisation_percent=reading.utilisation,
         temperature_celsius=reading.temperature,
         power_watts=reading.power,
-        problem=text_for_json(reading.problem),
-        drained=_drained(device, reading, knowledge),
+        problem=reading.problem,
+        drained=_drained(device, reading, facts),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[
-            ForeignProcess(one.pid, text_for_json(one.owner), text_for_json(one.command), one.memory, one.graphics)
-            for one in holders.strangers
+            ForeignProcess(one.pid, one.owner, one.command, one.memory, one.graphics) for one in holders.strangers
         ],
-        combined_speed=together(holders, knowledge.speeds) if len(jobs) > 1 else None,
-        elsewhere=list(_elsewhere(device, knowledge)),
+        combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
+        elsewhere=list(_elsewhere(device, facts)),
     )
 
 
-def _drained(device: Device, reading: Reading, knowledge: Knowledge) -> Mark | None:
+def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None:
     if reading.drained_at is not None:
         return Mark(DRAINED_FOR_ALL, exactly(reading.drained_at))
-    return mark_of(knowledge.settings.get(drained_key(device.id)))
+    return mark_of(facts.settings.get(drained_key(device.id)))
 
 
-def _holders(device: Device, reading: Reading, jobs: Sequence[Job], knowledge: Knowledge) -> Holders:
-    whose = knowledge.jobs_by_process
+def _holders(device: Device, reading: Reading, jobs: Sequence[Job], facts: QueueFacts) -> Holders:
+    whose = facts.jobs_by_process
     ids = {job.id for job in jobs}
     ours = [process for process in reading.processes if whose.get(process.pid) in ids]
     # A process of this user that is gone was probably one of our jobs, and is no stranger.
-    living = [process for process in reading.processes if process.pid in whose or process.owner != knowledge.user]
+    living = [process for process in reading.processes if process.pid in whose or process.owner != facts.user]
     strangers = [process for process in living if process not in ours and whose.get(process.pid) is None]
-    leases = [lease for lease in _leases(device, knowledge) if not (jobs and lease.owner == knowledge.user)]
+    leases = [lease for lease in _leases(device, facts) if not (jobs and lease.owner == facts.user)]
     measured = ids <= {whose[process.pid] for process in ours if process.memory is not None}
     return Holders(jobs, leases, ours, strangers, measured)
 
 
-def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
-    for lease in knowledge.statuses.leases:
+def _leases(device: Device, facts: QueueFacts) -> Iterator[LeaseLine]:
+    for lease in facts.statuses.leases:
         claim = next((claim for claim in lease.claims if claim.name in device.claims), None)
         if claim is not None:
-            owner, what = text_for_json(lease.owner), text_for_json(lease.what)
-            yours = lease.owner == knowledge.user
+            owner, what = lease.owner, lease.what
+            yours = lease.owner == facts.user
             yield LeaseLine(
                 owner,
                 lease.process or lease.pid,
@@ -290,13 +201,13 @@ def _leases(device: Device, knowledge: Knowledge) -> Iterator[LeaseLine]:
             )
 
 
-def _elsewhere(device: Device, knowledge: Knowledge) -> Iterator[OtherJob]:
-    if not any(lease.yours for lease in _leases(device, knowledge)):
+def _elsewhere(device: Device, facts: QueueFacts) -> Iterator[OtherJob]:
+    if not any(lease.yours for lease in _leases(device, facts)):
         return  # a variable alone proves nothing: a shell may have it from a job that is over
-    for pid, name, allocation in knowledge.elsewhere:
+    for pid, name, allocation in facts.elsewhere:
         gpu = next((gpu for gpu in allocation.gpus if gpu.claim in device.claims), None)
         if gpu is not None:
-            yield OtherJob(text_for_json(allocation.job), text_for_json(name), pid, gpu.memory)
+            yield OtherJob(allocation.job, name, pid, gpu.memory)
 
 
 def memory_split(
@@ -332,7 +243,7 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
 
 
 def status_of(
-    knowledge: Knowledge,
+    facts: QueueFacts,
     host: str,
     limit: int | None,
     *,
@@ -341,31 +252,31 @@ def status_of(
     chosen: Filter = NO_FILTER,
 ) -> Status:
     """The queue now, with all active jobs and the first of those that wait."""
-    statuses = knowledge.statuses
+    statuses = facts.statuses
     if chosen == NO_FILTER:
-        active = active_lines(knowledge, on_finish_jobs=on_finish_jobs)
-        queued = queued_lines(knowledge, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
-        counts = _counts(knowledge, on_finish_jobs=on_finish_jobs)
+        active = active_lines(facts, on_finish_jobs=on_finish_jobs)
+        queued = queued_lines(facts, limit, each_task=each_task, on_finish_jobs=on_finish_jobs)
+        counts = _counts(facts, on_finish_jobs=on_finish_jobs)
     else:
-        active, queued, counts = _matching(knowledge, chosen, limit, each_task=each_task)
+        active, queued, counts = _matching(facts, chosen, limit, each_task=each_task)
     return Status(
         schema=SCHEMA,
-        at=exactly(knowledge.now),
-        host=text_for_json(host),
+        at=exactly(facts.now),
+        host=host,
         version=__version__,
-        simulated=knowledge.simulated,
-        engine=engine_line(knowledge),
-        devices=device_lines(knowledge),
+        simulated=facts.simulated,
+        engine=engine_line(facts),
+        devices=device_lines(facts),
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=queries.past_counts(knowledge.store, Period(midnight(knowledge.now), on_finish_jobs=on_finish_jobs)),
+        today=queries.past_counts(facts.store, Period(midnight(facts.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
-        notes=[text_for_json(note) for note in _notes(statuses, knowledge)],
-        interrupted=interrupted_runs(knowledge) if chosen == NO_FILTER else [],
-        failures=recent_failures(knowledge) if chosen == NO_FILTER else [],
+        notes=_notes(statuses, facts),
+        interrupted=interrupted_runs(facts) if chosen == NO_FILTER else [],
+        failures=recent_failures(facts) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
-        total=None if chosen == NO_FILTER else _counts(knowledge, on_finish_jobs=on_finish_jobs),
+        total=None if chosen == NO_FILTER else _counts(facts, on_finish_jobs=on_finish_jobs),
     )
 
 
@@ -377,15 +288,15 @@ def expected_empty(statuses: EngineStatuses, counts: Counts) -> datetime | None:
 
 
 def _matching(
-    knowledge: Knowledge, chosen: Filter, limit: int | None, *, each_task: bool
+    facts: QueueFacts, chosen: Filter, limit: int | None, *, each_task: bool
 ) -> tuple[list[JobLine], list[JobLine], Counts]:
     """The active jobs that a filter chooses, the first of those that wait, and how many there are."""
-    store, states = knowledge.store, chosen.states
-    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in knowledge.active]))
-    active = [job_line(job, engine, knowledge) for job, engine in knowledge.active if job.id in ids]
+    store, states = facts.store, chosen.states
+    ids = set(ids_matching(store, chosen, "open", [job.id for job, _ in facts.active]))
+    active = [job_line(job, engine, facts) for job, engine in facts.active if job.id in ids]
     partly = 0 < len(set(WAITING) & set(states)) < len(WAITING)  # SQL does not tell why a job waits
     groups = queued_groups(store, chosen, None if partly else limit, each_task=each_task)
-    queued = [group_line(group, knowledge) for group in groups]
+    queued = [group_line(group, facts) for group in groups]
     stored = counts_of_open(store, chosen)
     held, waiting = stored.get("held", 0), stored.get("waiting", 0)
     if partly:
@@ -394,19 +305,19 @@ def _matching(
     return active, queued[:limit], Counts(len(active), waiting, held)
 
 
-def group_line(group: Group, knowledge: Knowledge) -> JobLine:
+def group_line(group: Group, facts: QueueFacts) -> JobLine:
     """The line of a job, or of tasks of an array that wait alike."""
-    first = knowledge.store.job(group.first)
+    first = facts.store.job(group.first)
     assert first is not None
     indices = [0] if group.size == 1 else sorted(msgspec.json.decode(group.tasks))
-    return tasks_line(Tasks(first, indices), group.engine, knowledge)
+    return job_line(first, group.engine, facts, indices)
 
 
-def engine_line(knowledge: Knowledge) -> EngineLine:
+def engine_line(facts: QueueFacts) -> EngineLine:
     """The engine in the background now, or when it stopped."""
-    status, lives = knowledge.statuses.queue, knowledge.statuses.lives
-    paused = mark_of(knowledge.settings.get(paused_key(QUEUE)))
-    seen = moment(max((one.at for one in knowledge.statuses.current), default=None))
+    status, lives = facts.statuses.queue, facts.statuses.lives
+    paused = mark_of(facts.settings.get(paused_key(QUEUE)))
+    seen = moment(max((one.at for one in facts.statuses.current), default=None))
     if status is None:
         return EngineLine(lives, seen=seen, paused=paused)
     return EngineLine(
@@ -415,10 +326,10 @@ def engine_line(knowledge: Knowledge) -> EngineLine:
         version=status.version,
         since=moment(status.since) if lives else None,
         seen=seen,
-        trouble=text_for_json(status.trouble) if lives else "",
+        trouble=status.trouble if lives else "",
         draining=status.draining and lives,
         paused=paused,
-        silence=_silence(knowledge.statuses),
+        silence=_silence(facts.statuses),
     )
 
 
@@ -431,13 +342,13 @@ def _silence(statuses: EngineStatuses) -> str:
     return f"the engine does not answer: its last report is {old} old; see stoker engine status"
 
 
-def _counts(knowledge: Knowledge, *, on_finish_jobs: bool) -> Counts:
-    loads: list[Load] = list(knowledge.loads.values())
-    running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in knowledge.active)
-    hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(knowledge.store)
-    handed_over = sum(is_handed_over(one.job) for one in knowledge.active)
+def _counts(facts: QueueFacts, *, on_finish_jobs: bool) -> Counts:
+    loads: list[Load] = list(facts.loads.values())
+    running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in facts.active)
+    hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(facts.store)
+    handed_over = sum(is_handed_over(one.job) for one in facts.active)
     waiting = sum(load.waiting for load in loads) - hooks + handed_over
-    return Counts(len(knowledge.active) - running - handed_over, waiting, sum(load.held for load in loads))
+    return Counts(len(facts.active) - running - handed_over, waiting, sum(load.held for load in loads))
 
 
 def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:
@@ -449,11 +360,9 @@ def _hidden(counts: Counts, active: int, queued: list[JobLine]) -> Counts:
 READ_ONLY = "the file system of the queue is read-only: this is its last state; see dmesg"
 
 
-def _notes(statuses: EngineStatuses, knowledge: Knowledge) -> list[str]:
+def _notes(statuses: EngineStatuses, facts: QueueFacts) -> list[str]:
     notes = [status.note for status in statuses.current]
     troubles = [status.trouble for status in statuses.current if statuses.lives or status.engine != QUEUE]
     return list(
-        dict.fromkeys(
-            filter(None, [READ_ONLY if knowledge.store.read_only else "", _silence(statuses), *notes, *troubles])
-        )
+        dict.fromkeys(filter(None, [READ_ONLY if facts.store.read_only else "", _silence(statuses), *notes, *troubles]))
     )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge
+from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import GroupLine, UserLine
 from stoker.core.job import Active, resources_of
 from stoker.core.lease import Lease
@@ -25,44 +25,44 @@ def ledger_here(paths: Paths, *, simulated: bool) -> Ledger:
     return Ledger(paths.state / "ledger" if own else ledger_path(os.environ))
 
 
-def group_lines(knowledge: Knowledge, chosen: Filter = NO_FILTER) -> list[GroupLine]:
+def group_lines(facts: QueueFacts, chosen: Filter = NO_FILTER) -> list[GroupLine]:
     """The user's groups with open jobs; jobs without a group come first."""
     gpus: Counter[str] = Counter()
-    for job, _ in knowledge.active:
+    for job, _ in facts.active:
         gpus[job.spec.group] += len(job.state.devices) if isinstance(job.state, Active) else 0
-    status = knowledge.statuses.queue
+    status = facts.statuses.queue
     limits = status.settings.groups if status and status.settings else {}
     return [
         GroupLine(one.group, one.active, one.waiting, one.held, gpus[one.group], limits.get(one.group))
-        for one in counts_by_group(knowledge.store, chosen)
+        for one in counts_by_group(facts.store, chosen)
     ]
 
 
-def user_lines(knowledge: Knowledge, ledger: LedgerView) -> list[UserLine]:
+def user_lines(facts: QueueFacts, ledger: LedgerView) -> list[UserLine]:
     """This user first, then all others with leases or demands in the ledger, the largest users of GPUs first."""
     demands = list(ledger.demands.values())
     waiting = {owner: jobs for owner, jobs in ledger.waiting.items() if jobs}
     owners = {lease.owner for lease in ledger.leases.values()} | {demand.owner for demand in demands} | waiting.keys()
     others = [
-        _other(owner, ledger.leases.values(), demands, ledger.waiting.get(owner)) for owner in owners - {knowledge.user}
+        _other(owner, ledger.leases.values(), demands, ledger.waiting.get(owner)) for owner in owners - {facts.user}
     ]
-    return [_own(knowledge, demands), *sorted(others, key=lambda line: (-line.gpus, line.user))]
+    return [_own(facts, demands), *sorted(others, key=lambda line: (-line.gpus, line.user))]
 
 
-def _own(knowledge: Knowledge, demands: Iterable[Demand]) -> UserLine:
+def _own(facts: QueueFacts, demands: Iterable[Demand]) -> UserLine:
     placed = [
         (job, device)
-        for job, _ in knowledge.active
-        if isinstance(job.state, Active) and job.id not in knowledge.nested
-        for device in knowledge.devices_of(job.state.devices)
+        for job, _ in facts.active
+        if isinstance(job.state, Active) and job.id not in facts.nested
+        for device in facts.devices_of(job.state.devices)
     ]
     amounts = [amount_on(resources_of(job), device) or device.memory or 0 for job, device in placed]
-    waiting = sum(load.waiting for load in knowledge.loads.values())
-    usage, since, gpus = _demanded(knowledge.user, demands)
+    waiting = sum(load.waiting for load in facts.loads.values())
+    usage, since, gpus = _demanded(facts.user, demands)
     return UserLine(
-        user=knowledge.user,
+        user=facts.user,
         you=True,
-        running=len(knowledge.active),
+        running=len(facts.active),
         gpus=len({device.id for _, device in placed}),
         vram_bytes=sum(amounts),
         waiting=waiting,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import exactly, moment
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import Counts
 from stoker.app.views.samples import Curves, Steps, curves_from, curves_of, steps_of
 from stoker.app.views.status import expected_empty
@@ -120,12 +120,12 @@ def read_timeline(
     trim: bool = False,
 ) -> Timeline:
     """The timeline from the start of a period; without `until`, to the end of what is expected."""
-    with known(paths, simulated=simulated) as knowledge:
-        return timeline_of(knowledge, period, until, limit=limit, only=period.only, trim=trim)
+    with read_facts(paths, simulated=simulated) as facts:
+        return timeline_of(facts, period, until, limit=limit, only=period.only, trim=trim)
 
 
 def timeline_of(
-    knowledge: Knowledge,
+    facts: QueueFacts,
     period: Period,
     until: float | None = None,
     *,
@@ -134,32 +134,32 @@ def timeline_of(
     trim: bool = False,
 ) -> Timeline:
     """The timeline of a period, or of some jobs `only`; with `trim` it begins with the first of them."""
-    now, store = knowledge.now, knowledge.store
+    now, store = facts.now, facts.store
     if only is None:
         found, left_out = attempts_between(store, period, now if until is None else until, limit)
     else:
         found, left_out = attempts_of_jobs(store, only), 0
-    ahead = list(_expected(knowledge, only)) if until is None or until > now else []
-    last = max([now, *(one.end for one in ahead if one.end), *_expected_ends(found, knowledge)])
+    ahead = list(_expected(facts, only)) if until is None or until > now else []
+    last = max([now, *(one.end for one in ahead if one.end), *_expected_ends(found, facts)])
     end = last if until is None else until
     since = _trimmed(period.since, found, end) if trim else period.since
     steps = steps_of(since, min(now, end))
-    lanes = list(_lanes(found, [one for one in ahead if one.start <= end], knowledge, steps))
+    lanes = list(_lanes(found, [one for one in ahead if one.start <= end], facts, steps))
     return Timeline(
         schema=SCHEMA,
         at=exactly(now),
         host=host_name(),
-        simulated=knowledge.simulated,
-        engine_running=knowledge.statuses.lives,
+        simulated=facts.simulated,
+        engine_running=facts.statuses.lives,
         since=exactly(since),
         until=exactly(end),
-        expected_empty=expected_empty(knowledge.statuses, _counts(knowledge)),
+        expected_empty=expected_empty(facts.statuses, _counts(facts)),
         samples_start=steps.start,
         samples_step_seconds=steps.seconds,
         lanes=lanes,
         left_out=left_out,
         without_gpu=sum(not one.attempt.devices for one in found),
-        colours=_colours(knowledge, lanes),
+        colours=_colours(facts, lanes),
     )
 
 
@@ -168,10 +168,10 @@ def colour_key(timeline: Timeline, bar: Bar) -> str:
     return bar.group if bar.group or bar.title not in timeline.colours else bar.title
 
 
-def _colours(knowledge: Knowledge, lanes: Sequence[Lane]) -> dict[str, int]:
+def _colours(facts: QueueFacts, lanes: Sequence[Lane]) -> dict[str, int]:
     bars = sorted((bar for lane in lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: (bar.start, bar.job))
     if any(bar.group for bar in bars):
-        return colours_of(groups_in_order(knowledge.store))
+        return colours_of(groups_in_order(facts.store))
     return colours_of(bar.title for bar in bars)
 
 
@@ -181,9 +181,9 @@ def _trimmed(since: float, found: Sequence[Ran], end: float) -> float:
     return max(since, first - (end - first) * MARGIN)
 
 
-def _counts(knowledge: Knowledge) -> Counts:
-    loads = knowledge.loads.values()
-    return Counts(len(knowledge.active), sum(load.waiting for load in loads), sum(load.held for load in loads))
+def _counts(facts: QueueFacts) -> Counts:
+    loads = facts.loads.values()
+    return Counts(len(facts.active), sum(load.waiting for load in loads), sum(load.held for load in loads))
 
 
 # -- what is expected ----------------------------------------------------------------------------
@@ -199,47 +199,47 @@ class Expected(NamedTuple):
     reserved: int | None
 
 
-def _expected(knowledge: Knowledge, only: Collection[int] | None) -> Iterator[Expected]:
-    for status in knowledge.statuses.current:
-        if knowledge.last_seen(status.engine, 0.0) is not None:
+def _expected(facts: QueueFacts, only: Collection[int] | None) -> Iterator[Expected]:
+    for status in facts.statuses.current:
+        if facts.last_seen(status.engine, 0.0) is not None:
             continue  # the forecast of an engine that does not answer is worth nothing
         wanted = [one for one in status.places if one in status.starts and (only is None or one in only)]
-        for job in queries.jobs_of(knowledge.store, sorted(wanted)):
+        for job in queries.jobs_of(facts.store, sorted(wanted)):
             if not isinstance(job.state, Active | Ended):
-                start = max(knowledge.now, status.starts[job.id])
-                reserved = knowledge.reserved(job, status.engine)
+                start = max(facts.now, status.starts[job.id])
+                reserved = facts.reserved(job, status.engine)
                 yield Expected(job, status.places[job.id], start, status.ends.get(job.id), reserved)
 
 
-def _expected_end(ran: Ran, knowledge: Knowledge) -> float | None:
+def _expected_end(ran: Ran, facts: QueueFacts) -> float | None:
     if ran.ended is not None:
         return None
-    ends = [status.ends[ran.job.id] for status in knowledge.statuses.current if ran.job.id in status.ends]
-    return max(knowledge.now, ends[0]) if ends else None
+    ends = [status.ends[ran.job.id] for status in facts.statuses.current if ran.job.id in status.ends]
+    return max(facts.now, ends[0]) if ends else None
 
 
-def _expected_ends(found: Iterable[Ran], knowledge: Knowledge) -> list[float]:
-    return [end for one in found if (end := _expected_end(one, knowledge)) is not None]
+def _expected_ends(found: Iterable[Ran], facts: QueueFacts) -> list[float]:
+    return [end for one in found if (end := _expected_end(one, facts)) is not None]
 
 
 # -- lanes ---------------------------------------------------------------------------------------
 
 
-def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], knowledge: Knowledge, steps: Steps) -> Iterator[Lane]:
+def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, steps: Steps) -> Iterator[Lane]:
     """Those of the known devices first, then of devices that only attempts tell of."""
-    resources = {(one.job.id, one.attempt.number): _resources(one, knowledge) for one in found}
+    resources = {(one.job.id, one.attempt.number): _resources(one, facts) for one in found}
     past: dict[str, list[tuple[Bar, Span]]] = {}
     for one in found:
         for device_id in one.attempt.devices:
-            bar = _bar(one, resources[one.job.id, one.attempt.number], knowledge.devices.get(device_id), knowledge)
+            bar = _bar(one, resources[one.job.id, one.attempt.number], facts.devices.get(device_id), facts)
             past.setdefault(device_id, []).append(bar)
     future: dict[str, list[tuple[Bar, Span]]] = {}
     for coming in ahead:
         for device_id in coming.devices:
-            future.setdefault(device_id, []).append(_expected_bar(coming, knowledge.devices.get(device_id)))
-    curves = curves_of(knowledge, steps)
-    for device_id in dict.fromkeys([*knowledge.devices, *past, *future]):
-        device = knowledge.devices.get(device_id)
+            future.setdefault(device_id, []).append(_expected_bar(coming, facts.devices.get(device_id)))
+    curves = curves_of(facts, steps)
+    for device_id in dict.fromkeys([*facts.devices, *past, *future]):
+        device = facts.devices.get(device_id)
         bars = past.get(device_id, [])
         stacked = stack([*bars, *future.get(device_id, [])])
         yield Lane(
@@ -253,21 +253,21 @@ def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], knowledge: Knowledge
         )
 
 
-def _resources(ran: Ran, knowledge: Knowledge) -> Resources | None:
+def _resources(ran: Ran, facts: QueueFacts) -> Resources | None:
     """What was reserved for an attempt; only events tell that of a job whose memory was learnt or raised."""
     job, asked = ran.job, ran.job.spec.resources
     if isinstance(job.state, Active) and ran.attempt.number == job.attempts:
         return resources_of(job)
     if not (asked.auto or job.floor or job.shared_failures):
         return asked
-    attempts = resources_of_attempts(knowledge.store.events(job.id), asked)
+    attempts = resources_of_attempts(facts.store.events(job.id), asked)
     return attempts[ran.attempt.number - 1] if ran.attempt.number <= len(attempts) else asked
 
 
-def _bar(ran: Ran, resources: Resources | None, device: Device | None, knowledge: Knowledge) -> tuple[Bar, Span]:
+def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: QueueFacts) -> tuple[Bar, Span]:
     reserved = amount_on(resources, device) if resources and device else None
-    live = knowledge.live(ran.job.id) if ran.ended is None else None
-    expected = _expected_end(ran, knowledge)
+    live = facts.statuses.live(ran.job.id) if ran.ended is None else None
+    expected = _expected_end(ran, facts)
     height = _height(reserved, device)
     bar = Bar(
         job=ran.job.id,

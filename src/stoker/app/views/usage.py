@@ -9,11 +9,12 @@ from datetime import datetime
 from itertools import groupby
 from statistics import median
 
+import msgspec
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import exactly, midnight, moment
-from stoker.app.views.facts import Knowledge, known
-from stoker.app.views.history import PastLine, past_line
+from stoker.app.views.facts import QueueFacts, read_facts
+from stoker.app.views.job import past_line
 from stoker.app.views.model import UserLine
 from stoker.app.views.summary import ledger_here, user_lines
 from stoker.core.amounts import VramMode
@@ -105,22 +106,23 @@ class Usage(Struct, frozen=True):
 
 def read_usage(paths: Paths, period: Period, *, simulated: bool) -> Usage:
     """The totals of the jobs that ended in a period, and of those that run."""
-    with known(paths, simulated=simulated) as knowledge:
-        return usage_of(knowledge, period, user_lines(knowledge, ledger_here(paths, simulated=simulated).live()))
+    with read_facts(paths, simulated=simulated) as facts:
+        return usage_of(facts, period, user_lines(facts, ledger_here(paths, simulated=simulated).live()))
 
 
-def usage_of(knowledge: Knowledge, period: Period, users: Sequence[UserLine] = ()) -> Usage:
-    store, devices = knowledge.store, knowledge.devices
-    spans = gpu_spans(store, period, knowledge.now, MOST_SPANS)
-    listed = [_job(past_line(one, store, devices)) for one in reversed(queries.past(store, period, MOST_JOBS))]
+def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) -> Usage:
+    store, devices = facts.store, facts.devices
+    spans = gpu_spans(store, period, facts.now, MOST_SPANS)
+    ended = [past_line(past, store, devices) for past in reversed(queries.past(store, period, MOST_JOBS))]
+    listed = msgspec.convert(ended, list[JobUsage], from_attributes=True)
     outcomes = queries.past_counts(store, period)
     hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600
     return Usage(
         schema=SCHEMA,
-        at=exactly(knowledge.now),
+        at=exactly(facts.now),
         host=host_name(),
-        simulated=knowledge.simulated,
-        user=knowledge.user,
+        simulated=facts.simulated,
+        user=facts.user,
         since=moment(period.since or None),
         gpu_hours=round(hours, 4),
         busy_gpu_hours=round(busy, 4),
@@ -132,25 +134,6 @@ def usage_of(knowledge: Knowledge, period: Period, users: Sequence[UserLine] = (
         hidden=max(0, sum(outcomes.values()) - len(listed)),
         users=list(users),
         colours=colours_of(groups_in_order(store)),
-    )
-
-
-def _job(line: PastLine) -> JobUsage:
-    return JobUsage(
-        id=line.id,
-        label=line.label,
-        title=line.title,
-        group=line.group,
-        state=line.state,
-        gpus=line.gpus,
-        ended=line.ended,
-        wait_seconds=line.wait_seconds,
-        run_seconds=line.run_seconds,
-        gpu_hours=line.gpu_hours,
-        vram_mode=line.vram_mode,
-        reserved_bytes=line.reserved_bytes,
-        peak_vram_bytes=line.peak_vram_bytes,
-        note=line.note,
     )
 
 

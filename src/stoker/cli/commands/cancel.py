@@ -6,7 +6,7 @@ import click
 
 from stoker.app.control.actions import CANCELLED, cancel
 from stoker.app.control.requests import opened
-from stoker.app.jobs.options import parse_grace
+from stoker.app.jobs.option_values import parse_grace
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.jobs.signals import parse_signal
 from stoker.cli.completion import complete_jobs

@@ -15,7 +15,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, options_of, write_toml
+from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, editable_options, write_toml
 from stoker.app.control.requests import opened
 from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.app.jobs.select import find_queued
@@ -42,8 +42,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
     An empty value restores the default: --time '' removes the limit. A job can depend only on jobs that were
     submitted before it. `all` means every waiting job.
 
-    While a job runs, you can change: --time (counted from its start), --grace, --signal, --priority, --name,
-    --retries, --retry-on, --no-requeue, --tag, --notify.
+    While a job runs, you can change: {running}. Its time limit counts from its start.
 
     \b
       stoker edit 12 --priority 5 --time 2h
@@ -65,9 +64,12 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, sim:
         return report("edit", edit_jobs(control, rewriter, found, changes), as_json=as_json)
 
 
+command.help = str(command.help).format(running=", ".join(BY_NAME[name].flag for name in WHILE_RUNNING))
+
+
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     """The changes that the user makes in an editor, checked."""
-    before = options_of(jobs[0], rewriter.label, rewriter.job)
+    before = editable_options(jobs[0], rewriter.names)
     if any(isinstance(job.state, Active) and not is_handed_over(job) for job in jobs):
         before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
     more = f"\nChanges apply to {len(jobs)} jobs." if len(jobs) > 1 else ""

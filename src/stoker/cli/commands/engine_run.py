@@ -13,7 +13,7 @@ import msgspec
 
 from stoker.app.control.engine_process import Background, log, tell_failure, tell_ready
 from stoker.app.jobs.config import Config, Rereading, cluster_site, load_config
-from stoker.app.jobs.options import current_user
+from stoker.app.jobs.context import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.devices.detect import LateDevices, detect, simulate

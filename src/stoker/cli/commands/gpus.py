@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from stoker.app.jobs.config import cluster_part
-from stoker.app.jobs.options import parse_vram, vram_word
+from stoker.app.jobs.config import cluster_part, config_here
+from stoker.app.jobs.option_values import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.console import say
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
@@ -48,23 +48,24 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
     if pick is None and (vram or gpu_type):
         raise UsageError("--vram and --gpu-type are for --pick", "write it as --pick 1 --vram 10G")
     size = None if vram is None else _picked_size(vram)
-    with known_devices(paths_here(screen.sim), simulated=screen.sim) as knowledge:
+    with known_devices(paths_here(screen.sim), simulated=screen.sim) as facts:
         if pick is None:
-            _show(gpus_of(knowledge), screen)
+            _show(gpus_of(facts), screen)
             return 0
         from stoker.app.views.gpu_pick import pick_devices
 
         resources = Resources(pick, size, model=(gpu_type or "").lower())
-        names = [device.visible for device in pick_devices(knowledge, resources)]
+        names = [device.visible for device in pick_devices(facts, resources)]
         if screen.form == "json":
-            write_json(gpus_of(knowledge, names))
+            write_json(gpus_of(facts, names))
         else:
             print(",".join(names))
     return 0
 
 
 def _show_cluster(name: str, screen: Screen) -> int:
-    cluster_part("nodes")(name, screen)
+    settings = config_here(lambda _: None).cluster(name)
+    cluster_part("nodes", settings)(name, settings, screen)
     return 0
 
 

@@ -174,8 +174,8 @@ def _devices(control: Control, words: Sequence[str]) -> list[Device]:
     """The named devices; a label that several devices have means all of them."""
     from stoker.app.views.gpus import known_devices
 
-    with known_devices(control.paths, simulated=control.sim is not None) as knowledge:
-        status = knowledge.statuses.queue
+    with known_devices(control.paths, simulated=control.sim is not None) as facts:
+        status = facts.statuses.queue
     if status is None:  # there never was an engine, and simulated GPUs are those of one
         start_for(control, "it is needed to identify the GPUs")
         status = read_status(control.paths.status_file(QUEUE))

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.select import refuse_states
 from stoker.app.service.engine_status import revive
-from stoker.app.views.facts import EngineStatuses, Knowledge, known, read_statuses
+from stoker.app.views.engines import EngineStatuses, read_statuses
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import Status
 from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
@@ -73,14 +74,14 @@ def command(
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
     refuse_states(chosen, OPEN, "stoker history")
-    with known(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as knowledge:
+    with read_facts(paths, simulated=screen.sim, statuses=_statuses(paths, screen)) as facts:
         limit = None if everything else MOST_LINES
         status = status_of(
-            knowledge, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
+            facts, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
         status = replace(status, web=web_address(paths))
         if by:
-            status = _with_summary(status, knowledge, paths, by, chosen)
+            status = _with_summary(status, facts, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
 
@@ -105,12 +106,12 @@ def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -
     return show_top(sim if screen.sim else None, chosen=chosen)
 
 
-def _with_summary(status: Status, knowledge: Knowledge, paths: Paths, by: str, chosen: Filter) -> Status:
+def _with_summary(status: Status, facts: QueueFacts, paths: Paths, by: str, chosen: Filter) -> Status:
     from stoker.app.views.summary import group_lines, ledger_here, user_lines
 
     if by == "group":
-        return replace(status, groups=group_lines(knowledge, chosen))
-    return replace(status, users=user_lines(knowledge, ledger_here(paths, simulated=knowledge.simulated).live()))
+        return replace(status, groups=group_lines(facts, chosen))
+    return replace(status, users=user_lines(facts, ledger_here(paths, simulated=facts.simulated).live()))
 
 
 def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *, everything: bool) -> None:

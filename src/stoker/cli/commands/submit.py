@@ -15,8 +15,9 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import Background, simulated_gpus
 from stoker.app.jobs.config import config_here
+from stoker.app.jobs.context import current_user
 from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
-from stoker.app.jobs.options import JobOptions, current_user
+from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import Line, Script, find_script
 from stoker.app.jobs.submit import Entered, Key, QueueSubmission, entered_before, key_of
 from stoker.cli.advice import misplaced_option

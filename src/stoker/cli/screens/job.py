@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text, stamp, start_text
+from stoker.app.jobs.options import BY_NAME, Value
 from stoker.app.views.model import FEW
 from stoker.app.views.words import vram_text
 from stoker.cli.screens.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
@@ -32,7 +33,8 @@ from stoker.core.units import ago_text, count_text, size_text, span_text, watch_
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
-    from stoker.app.views.history import History, PastLine
+    from stoker.app.views.history import History
+    from stoker.app.views.job import PastLine
     from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
 LABEL = 11
@@ -51,20 +53,20 @@ def render_details(
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
     named = details.title if details.title != details.command else details.name
-    name = f" · {printable(named)}" if named else ""
+    name = f" · {named}" if named else ""
     title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
     lines: list[Line] = [(*title, Span(_state(details), LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
-        lines += _wrapped(label, printable(text), width)
+        lines += _wrapped(label, text, width)
     if details.attempts:
         lines += [EMPTY, *_attempts(details.attempts, width), *_curves_and_logs(details.attempts, width)]
     lines.append(EMPTY)
     for event in details.events:
-        detail = f"  {printable(event.detail)}" if event.detail else ""
+        detail = f"  {event.detail}" if event.detail else ""
         lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
     if any(attempt.log for attempt in details.attempts):
         lines += [EMPTY, (Span(f" its output: stoker logs{sim} {details.label}", "faint"),)]
-        lines += [(Span(f"   {printable(line)}"),) for line in details.output]
+        lines += [(Span(f"   {line}"),) for line in details.output]
     return lines
 
 
@@ -96,18 +98,20 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("limits", _limits(details)),
         ("after", ", ".join(details.after)),
         ("begins", "" if details.begin is None else stamp(details.begin.timestamp())),
-        ("priority", str(details.priority) if details.priority else ""),
-        ("group", details.group),
-        ("tags", ", ".join(f"{name}={value}" for name, value in details.tags.items())),
+        *((BY_NAME[name].label, _option(value)) for name, value in details.options.items() if BY_NAME[name].label),
         ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
         ("commit", details.commit),
-        ("variables", ", ".join(f"{name}={value}" for name, value in details.variables.items())),
+        ("variables", _option(details.variables)),
         ("submitted", f"{stamp(details.submitted.timestamp())} ({ago_text(details.submitted.timestamp(), now)})"),
     )
     yield from ((label, text) for label, text in facts if text)
     for name, value in (details.environment or {}).items():
         yield "", f"{name}={value}"
+
+
+def _option(value: Value) -> str:
+    return ", ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else str(value)
 
 
 def _progress(details: JobDetails) -> str:
@@ -184,7 +188,7 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("UTIL", [Span(or_dash(one.utilisation_percent, "{}%")) for one in attempts], 3, right=True),
         Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
     ]
-    notes = [(Span(printable(one.note) or "-"),) for one in attempts]
+    notes = [(Span(one.note or "-"),) for one in attempts]
     return table_lines(columns, "NOTE", notes, width, LEAST_NOTE)
 
 
@@ -197,7 +201,7 @@ def _curves_and_logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Li
     for one in attempts:
         for label, path in (("log", one.log), ("errors", one.errors)):
             if path:
-                yield from _wrapped(f"{label}{numbers[one.number]}", printable(path), width)
+                yield from _wrapped(f"{label}{numbers[one.number]}", path, width)
 
 
 def _end(attempt: AttemptLine) -> str:
@@ -218,6 +222,7 @@ def _vram(attempt: AttemptLine) -> str:
 def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
     """A label and as many lines as the value takes."""
     room = max(10, width - LABEL - 1)
+    text = printable(text)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     for number, part in enumerate(parts):
         yield Span(f" {label if number == 0 else '':{LABEL}}", "faint"), Span(part)
@@ -261,7 +266,7 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
         Column("ENDED", [Span(_ended(job, now)) for job in jobs], 4, right=True),
     ]
     names = [one_line(job.title or job.name or job.command) for job in jobs]
-    notes = [printable(job.failure or job.note) for job in jobs]
+    notes = [job.failure or job.note for job in jobs]
     last = [
         (Span(name), *((Span(f" ({note})", LOOKS.get(job.state, "")),) if note else ()))
         for job, name, note in zip(jobs, names, notes, strict=True)
@@ -284,7 +289,7 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
     """A heading, a line for each job, and what is hidden."""
     now = history.at.timestamp()
     since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
-    title = heading([f"finished jobs on {printable(history.host)}{since}"], width, simulated=history.simulated)
+    title = heading([f"finished jobs on {history.host}{since}"], width, simulated=history.simulated)
     table = _past_table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
     hidden = f"… {history.hidden} older (stoker history{sim} -a)" if history.hidden else ""
     totals = f"{results_text(history.counts)} · {history.gpu_hours:.2f} GPU-hours"
@@ -319,7 +324,7 @@ def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
 def _past_name(job: PastLine, name: str) -> Line:
     """How many tasks ended how, the name, and why it failed."""
     counts = (Span(f"{results_text(job.counts)}: "),) if job.counts else ()
-    said = printable(job.note) or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
+    said = job.note or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
     note = (Span(f" ({said})", LOOKS.get(job.state, "")),) if said else ()
     return *counts, Span(name), *note
 

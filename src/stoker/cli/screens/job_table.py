@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.app.jobs.local_time import clock_text, start_text
-from stoker.app.views.model import FailedJob, InterruptedRun, JobLine, Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import FailedJob, InterruptedRun, Status
 from stoker.cli.screens.text import (
     GIB,
     Column,
@@ -20,7 +21,7 @@ from stoker.cli.screens.text import (
     table_lines,
 )
 from stoker.core.outcomes import ACTIVE, FAILURES, JobWord
-from stoker.core.text import printable, without_common_leads
+from stoker.core.text import without_common_leads
 from stoker.core.units import ago_text, count_text, left_text, watch_text
 
 WIDE = 100
@@ -105,7 +106,7 @@ def _title(job: JobLine) -> str:
 def _title_and_note(job: JobLine) -> Line:
     """The title; the command behind a name, and what there is to say about a job that runs."""
     title, command = _title(job), one_line(job.command)
-    note = (Span(f" ({printable(job.why)})"),) if job.why else ()
+    note = (Span(f" ({job.why})"),) if job.why else ()
     return Span(title), *note, *((Span(f"  {command}", "faint"),) if title != command and not job.why else ())
 
 
@@ -117,7 +118,7 @@ def _fit(line: Line, room: int) -> Line:
 
 def _why(job: JobLine) -> str:
     tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    return tasks + printable(job.why)
+    return tasks + job.why
 
 
 def progress_cell(progress: float | None, columns: int) -> Line:
@@ -141,7 +142,7 @@ def memory_cell(job: JobLine) -> Span:
 
 
 def gpu_cell(devices: Sequence[str]) -> Span:
-    return Span(printable(",".join(devices)) or "-")
+    return Span(",".join(devices) or "-")
 
 
 def left_cell(job: JobLine, now: float) -> str:
@@ -228,4 +229,4 @@ def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> lis
         Column("", [Span(ago_text(job.ended.timestamp(), now), "faint") for job in failures], 2),
         Column("", [Span(name, "faint") for name in names], 5, most=most),
     ]
-    return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, LEAST_WHY)
+    return table_lines(columns, None, [(Span(job.why),) for job in failures], width, LEAST_WHY)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from stoker.app.views.model import JobLine
+from stoker.app.views.job import JobLine
 from stoker.core.outcomes import LETTERS
 from stoker.core.text import printable
 
 if TYPE_CHECKING:
-    from stoker.app.views.history import PastLine
+    from stoker.app.views.job import PastLine
 
 FORMULA = ("=", "+", "-", "@")
 """Beginnings of cells that spreadsheets execute; a ' before them prevents that. No number is negative."""

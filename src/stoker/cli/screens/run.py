@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stoker.app.views.model import DeviceLine, JobLine, Notice, RunStatus
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import DeviceLine, Notice, RunStatus
 from stoker.app.views.run import Recent
 from stoker.cli.screens.counts import counts_line
 from stoker.cli.screens.gpus import memory_cells

@@ -12,8 +12,9 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.views.history import History, PastLine
-from stoker.app.views.model import JobLine, Status
+from stoker.app.views.history import History
+from stoker.app.views.job import JobLine, PastLine
+from stoker.app.views.model import Status
 from stoker.cli.screens.job import peak_text
 from stoker.cli.screens.job_table import LOOKS, gpu_cell, left_cell, memory_cell, progress_cell, start_cell
 from stoker.cli.screens.status import results_text

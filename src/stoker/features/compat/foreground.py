@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from stoker.app.jobs.options import current_umask, current_user
+from stoker.app.jobs.context import current_umask, current_user
 from stoker.app.jobs.parent import find_parent, ledger_here
 from stoker.core.job import JobEvent, Queued
 from stoker.core.settings import Policy

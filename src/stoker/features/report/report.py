@@ -9,9 +9,9 @@ from datetime import datetime
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import exactly
-from stoker.app.views.facts import Knowledge, known
+from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.failure import last_lines
-from stoker.app.views.history import PastLine, past_line
+from stoker.app.views.job import PastLine, past_line
 from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.app.views.usage import busy_seconds
 from stoker.core.errors import NoSuchJob
@@ -71,52 +71,50 @@ class Report(Struct, frozen=True):
 
 def report_of_jobs(paths: Paths, ids: Sequence[int], title: str, *, simulated: bool) -> Report:
     """The report about some jobs."""
-    with known(paths, simulated=simulated) as knowledge:
-        jobs = list(queries.jobs_of(knowledge.store, sorted(ids)))
+    with read_facts(paths, simulated=simulated) as facts:
+        jobs = list(queries.jobs_of(facts.store, sorted(ids)))
         if not jobs:
             raise NoSuchJob("no such job", "list jobs with: stoker history")
-        return _report(knowledge, jobs, title, None, left_out=0)
+        return _report(facts, jobs, title, None, left_out=0)
 
 
 def report_of_period(paths: Paths, period: Period, title: str, *, simulated: bool) -> Report:
     """The report about all jobs that ended in a period, or have not ended."""
-    with known(paths, simulated=simulated) as knowledge:
-        past = queries.past(knowledge.store, period, MOST_JOBS)
-        left_out = sum(queries.past_counts(knowledge.store, period).values()) - len(past)
-        running = [one.job for one in knowledge.active if one.job.spec.role != "hook"]
-        return _report(knowledge, [*(one.job for one in reversed(past)), *running], title, period, left_out=left_out)
+    with read_facts(paths, simulated=simulated) as facts:
+        past = queries.past(facts.store, period, MOST_JOBS)
+        left_out = sum(queries.past_counts(facts.store, period).values()) - len(past)
+        running = [one.job for one in facts.active if one.job.spec.role != "hook"]
+        return _report(facts, [*(one.job for one in reversed(past)), *running], title, period, left_out=left_out)
 
 
 def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
     """The jobs that were submitted together with one, and what submitted them."""
-    with known(paths, simulated=paths.is_simulated) as knowledge:
-        job = knowledge.store.job(job_id)
+    with read_facts(paths, simulated=paths.is_simulated) as facts:
+        job = facts.store.job(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")
-        jobs = [one.id for one in queries.jobs_of_batch(knowledge.store, job.batch)]
-        return jobs, knowledge.store.batch_label(job.batch)
+        jobs = [one.id for one in queries.jobs_of_batch(facts.store, job.batch)]
+        return jobs, facts.store.batch_label(job.batch)
 
 
-def _report(knowledge: Knowledge, jobs: Sequence[Job], title: str, period: Period | None, *, left_out: int) -> Report:
-    store, ids = knowledge.store, [job.id for job in jobs]
-    ended = [
-        _line(past, knowledge) for past in queries.past_of(store, [j.id for j in jobs if isinstance(j.state, Ended)])
-    ]
+def _report(facts: QueueFacts, jobs: Sequence[Job], title: str, period: Period | None, *, left_out: int) -> Report:
+    store, ids = facts.store, [job.id for job in jobs]
+    ended = [_line(past, facts) for past in queries.past_of(store, [j.id for j in jobs if isinstance(j.state, Ended)])]
     ended.sort(key=lambda line: (line.ended, line.id))
-    spans = spans_of_jobs(store, ids, knowledge.now)
+    spans = spans_of_jobs(store, ids, facts.now)
     hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600
-    since = _since(knowledge, jobs, period)
+    since = _since(facts, jobs, period)
     until = None if len(ended) < len(jobs) or not ended else max(line.ended.timestamp() for line in ended)
-    timeline = timeline_of(knowledge, Period(since), until, only=None if period else set(ids), trim=True)
+    timeline = timeline_of(facts, Period(since), until, only=None if period else set(ids), trim=True)
     failed = [line for line in reversed(ended) if line.state in FAILURES]
     return Report(
         schema=SCHEMA,
-        at=exactly(knowledge.now),
+        at=exactly(facts.now),
         host=host_name(),
-        simulated=knowledge.simulated,
+        simulated=facts.simulated,
         title=title,
         since=exactly(since),
-        until=exactly(knowledge.now if until is None else until),
+        until=exactly(facts.now if until is None else until),
         outcomes=dict(Counter(line.state for line in ended)),
         open=len(jobs) - len(ended),
         left_out=max(0, left_out),
@@ -131,12 +129,12 @@ def _report(knowledge: Knowledge, jobs: Sequence[Job], title: str, period: Perio
     )
 
 
-def _line(past: Past, knowledge: Knowledge) -> PastLine:
-    return past_line(past, knowledge.store, knowledge.devices)
+def _line(past: Past, facts: QueueFacts) -> PastLine:
+    return past_line(past, facts.store, facts.devices)
 
 
-def _since(knowledge: Knowledge, jobs: Sequence[Job], period: Period | None) -> float:
+def _since(facts: QueueFacts, jobs: Sequence[Job], period: Period | None) -> float:
     if period is not None and period.since:
         return period.since
-    starts = [one.started for one in attempts_of_jobs(knowledge.store, [job.id for job in jobs])]
-    return min([*starts, *(job.submitted for job in jobs)], default=knowledge.now - DAY)
+    starts = [one.started for one in attempts_of_jobs(facts.store, [job.id for job in jobs])]
+    return min([*starts, *(job.submitted for job in jobs)], default=facts.now - DAY)

@@ -73,7 +73,6 @@ class Direct:
         """Write the files of a bundle; what was cancelled meanwhile is claimed before Slurm hears of it."""
         environments = {job.spec.environment: self._orders.environment(job.spec.environment) for job in jobs}
         try:
-            self._directory.make()
             bundle.folder.make([self._orders.order(job) for job in jobs], environments)
             for index in range(len(jobs)):
                 if index not in bundle.attempts:
@@ -168,14 +167,14 @@ class Direct:
             bundle.submitted_at = None if bundle.doubtful else 0.0
         bundle.attempts[index] = Attempt(job, index)
 
-    def stop(self, job: Job, grace: float, number: int) -> None:
+    def stop(self, job: Job, grace: float, signal_number: int) -> None:
         if (found := self._find(job)) is None:
             return
         bundle, attempt = found
         try:
             if self._withdraw(bundle, attempt):
                 return
-            bundle.folder.stop(attempt.index, grace, number)
+            bundle.folder.stop(attempt.index, grace, signal_number)
         except OSError:  # Slurm ends it, with its own grace
             self._controller.forget(bundle.tag, attempt.index)
             return

@@ -16,7 +16,7 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from stoker.app.jobs.options import current_user
+from stoker.app.jobs.context import current_user
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Event, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key

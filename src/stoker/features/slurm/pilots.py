@@ -218,7 +218,6 @@ class Pilots:
         reports = self._directory.files.reports
         for pilot in new:
             try:
-                self._directory.make()
                 plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
                 pilot.files.make_pilot(plan)
                 pilot.made = True
@@ -295,10 +294,10 @@ class Pilots:
         pilot = self.all.get(read_ref(job.state.ref)[0])
         return pilot if pilot and attempt_key(job.id, job.attempts) in pilot.handed else None
 
-    def stop(self, job: Job, grace: float, number: int) -> None:
+    def stop(self, job: Job, grace: float, signal_number: int) -> None:
         if (pilot := self._find(job)) is not None:
             note = job.state.note if isinstance(job.state, Stopping) else ""
-            self._order(pilot, Stop(job.id, note, grace, number))
+            self._order(pilot, Stop(job.id, note, grace, signal_number))
 
     def recall(self, job: Job) -> None:
         """Ask for an attempt back that has not started."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stoker.app.jobs.config import config_here
 from stoker.cli.output_options import Screen, write_json
+from stoker.core.settings import ClusterSettings
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster_status, jobs_on_nodes
@@ -43,10 +43,10 @@ def _nodes(nodes: Nodes) -> str:
     return f"{name:12} {count_text(nodes.nodes, 'node'):9} {nodes.state}{silent}{gpus}, limit {nodes.time_limit}{down}"
 
 
-def show_nodes(name: str, screen: Screen) -> None:
+def show_nodes(name: str, settings: ClusterSettings, screen: Screen) -> None:
     """Show the nodes of a cluster, and the jobs of this queue on their GPUs."""
     paths = paths_here(screen.sim)
-    found = cluster_status(name, config_here(lambda _: None).cluster(name), paths)
+    found = cluster_status(name, settings, paths)
     if screen.form == "json":
         write_json(Clusters("stoker.cluster-status/1", [found]))
         return

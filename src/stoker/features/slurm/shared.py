@@ -69,9 +69,9 @@ class BundleFolder:
     def note_submitted(self, slurm_id: str) -> None:
         _write(self.at(SUBMITTED), f"{slurm_id}\n".encode(), _APPEND)
 
-    def stop(self, index: int, grace: float, number: int) -> None:
+    def stop(self, index: int, grace: float, signal_number: int) -> None:
         """Order the node to stop an attempt; a signal tells it to look."""
-        self._tell(index, {"grace": grace, "signal": number})
+        self._tell(index, {"grace": grace, "signal": signal_number})
 
     def ask(self, index: int) -> None:
         """Ask the node whether it still works on an attempt; it answers in the journal."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -93,9 +93,6 @@ class SlurmSite:
 
     # -- when to be called ------------------------------------------------------------------------
 
-    def sources(self) -> Sequence[tuple[object, Callable[[], None]]]:
-        return ()
-
     def due_in(self, now: float, *, placing: bool) -> float | None:
         moments = [self._controller.due_in(self._all), *(at - now for at in self._judgement.resume_due())]
         if self._direct.all:
@@ -170,9 +167,10 @@ class SlurmSite:
         self._policy = policy
         if not self._jobs.plan_due or now < self._place_at or not self._controller.knows_limits:
             return
-        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
-        if not self._is_reachable(now):
+        if not self._is_reachable(now) or not self._has_directory():
+            self._place_at = now + DISK_PAUSE
             return
+        self._jobs.plan_due, self._pilots.nodes = False, self._controller.nodes
         if not self._jobs.waiting:
             for pilot in self._pilots.dispensable():
                 self._controller.forget(pilot.tag, 0)
@@ -181,6 +179,19 @@ class SlurmSite:
             self._hand_over(caps, now)
             self._pilots.balance(now)
             self._start_pilots(caps, now)
+
+    def _has_directory(self) -> bool:
+        """Whether the directory of the queue is there for jobs that wait; it is made before they are assigned.
+
+        Else the engine after a crash could not tell a directory that was never made from one that is out of sight.
+        """
+        try:
+            if self._jobs.waiting:
+                self._directory.make()
+        except OSError as error:
+            self._directory.failed("write to the shared directory", error)
+            return False
+        return True
 
     def _hand_over(self, caps: Caps, now: float) -> None:
         """Assign waiting jobs as far as there is room for them."""
@@ -284,14 +295,10 @@ class SlurmSite:
         assert isinstance(job.state, Active)
         (self._pilots if is_pilot(read_ref(job.state.ref)[0]) else self._direct).adopt(job)
 
-    def is_gone(self, _job: Job) -> bool:
-        """Any attempt on the cluster can be judged, whatever became of the engine that handed it over."""
-        return True
-
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         grace = job.spec.grace if grace is None else grace
-        self._pilots.stop(job, grace, number)
-        self._direct.stop(job, grace, number)
+        self._pilots.stop(job, grace, signal_number)
+        self._direct.stop(job, grace, signal_number)
 
     def recall(self, job: Job) -> None:
         if isinstance(job.state, Starting):
@@ -302,13 +309,6 @@ class SlurmSite:
         for job in self._active():
             self.recall(job)
         self._direct.recall_all()
-
-    def set_limit(self, _job: Job) -> bool:
-        """Slurm got the limit with the job, and may be asked for less time only by an administrator."""
-        return False
-
-    def process_of(self, _job: Job) -> int | None:
-        return None
 
     # -- what it shows ----------------------------------------------------------------------------
 
@@ -382,9 +382,6 @@ class SlurmSite:
         return Forecast({job_id: fact.start for job_id, fact in facts if fact is not None and fact.start is not None})
 
     # -- the end ----------------------------------------------------------------------------------
-
-    def finish(self) -> None:
-        """Nothing is measured here."""
 
     def close(self, *, recorded: bool) -> None:
         self._controller.close()

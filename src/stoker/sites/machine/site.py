@@ -327,17 +327,14 @@ class MachineSite:
         # An engine that died between recording and sending left an attempt that the worker does not know.
         self._runner.account(worker, attempt_key(job.id, job.attempts))
 
-    def recall(self, job: Job) -> None:
-        """What is starting here runs within a moment, or waits behind a job that does."""
-
     def is_gone(self, job: Job) -> bool:
         worker = slot_of(job.state.ref) if isinstance(job.state, Active) else job.spec.parent
         return bool(worker) and self._runner.is_dead(worker)
 
-    def stop(self, job: Job, grace: float | None, number: int = 0) -> None:
+    def stop(self, job: Job, grace: float | None, signal_number: int = 0) -> None:
         assert isinstance(job.state, Active)
         seconds = job.spec.grace if grace is None else grace
-        self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, number)
+        self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, signal_number)
 
     def set_limit(self, job: Job) -> bool:
         assert isinstance(job.state, Active)

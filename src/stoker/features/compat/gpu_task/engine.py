@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.config import cluster_site, load_config
 from stoker.app.jobs.job_files import Listed, ListSource
-from stoker.app.jobs.options import LONGEST_NAME, check_name
+from stoker.app.jobs.option_values import LONGEST_NAME, check_name
 from stoker.app.jobs.parent import declare_here
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Exited, JobEvent, Lost, Started

@@ -17,7 +17,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.options import Surroundings, current_umask, current_user, working_directory
+from stoker.app.jobs.context import SubmitContext, context_here, current_user, working_directory
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.submit import RUNS, new_log_directory
 from stoker.core.device import resolve
@@ -191,7 +191,7 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
     view = BatchView()
     with contextlib.closing(Foreground(setup, view)) as run:
         devices, logs = run.engine.snapshot.devices, _log_directory(setup.paths)
-        jobs = TaskJobs(_surroundings(run), devices, setup.policy, logs, _mps(options))
+        jobs = TaskJobs(_context(run), devices, setup.policy, logs, _mps(options))
         with contextlib.closing(Batches(rows, jobs, run, _print)) as batches:
             view.batches = batches
             try:
@@ -205,14 +205,11 @@ def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
         return 0 if rows.all_well else 1
 
 
-def _surroundings(run: Foreground) -> Surroundings:
-    return Surroundings(
-        cwd=working_directory(),
-        umask=current_umask(),
+def _context(run: Foreground) -> SubmitContext:
+    return context_here(
         environment=run.store.add_environment(os.environ),
         default_out=os.devnull,
         resolve=lambda word: resolve(run.engine.snapshot, word),
-        now=time.time(),
     )
 
 

@@ -11,7 +11,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.app.jobs.options import Surroundings, spec_of
+from stoker.app.jobs.context import SubmitContext
+from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.task_list import Task
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
@@ -51,7 +52,7 @@ class TaskRun(Struct, frozen=True):
 class TaskJobs(Struct, frozen=True):
     """Builds the jobs of tasks."""
 
-    around: Surroundings
+    context: SubmitContext
     devices: Sequence[Device]
     policy: Policy
     logs: str
@@ -96,7 +97,7 @@ class TaskJobs(Struct, frozen=True):
         """What a row asks for. Its memory is learnt unless the row gives it."""
         own = task.options
         vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
-        return spec_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.around)
+        return spec_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.context)
 
     def _resources(self, task: Task, resources: Resources, *, profile: bool) -> Resources:
         """A profile run has a whole GPU. A training gets the learnt memory, as an MPS client where possible."""

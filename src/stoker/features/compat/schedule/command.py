@@ -17,8 +17,8 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.jobs.context import current_user
 from stoker.app.jobs.job_files import Listed, ListSource
-from stoker.app.jobs.options import current_user
 from stoker.app.jobs.parent import Parent, find_parent
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError

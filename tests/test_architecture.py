@@ -10,6 +10,7 @@ from typing import get_args
 import pytest
 
 from stoker.core.job import Event, State, event_word
+from stoker.store.engine_lock import lock_path
 from stoker.store.paths import Paths
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +40,13 @@ def test_named_paths_exist(page: Path) -> None:
     assert not [*missing, *(name for name in _MODULE.findall(page.read_text()) if name not in modules)]
 
 
+def test_named_variables_exist() -> None:
+    """Every variable of Stoker's that a page names occurs in the code."""
+    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    named = {name for page in PAGES for name in re.findall(r"`(STOKER_[A-Z_]+)`", page.read_text())}
+    assert not [name for name in named if name not in code]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link of a page names a file."""
@@ -61,5 +69,7 @@ def test_figure_shows_the_state_directory() -> None:
     paths = Paths(Path("HOST"))
     parts = [value for name in dir(Paths) if isinstance(value := getattr(paths, name), Path)]
     named = {part.relative_to(paths.state).parts[0] for part in parts if part != paths.state}
-    assert named
-    assert not [name for name in named if name not in figure]
+    named |= {paths.status_file("NAME").name, lock_path(paths, "NAME").name}
+    assert named <= set(
+        re.findall(r"[\w.]+", " ".join(line.lstrip("│ ").partition("  ")[0] for line in figure.splitlines()))
+    )

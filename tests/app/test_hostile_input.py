@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.context import SubmitContext
-from stoker.app.jobs.job_files import Listed, read_list
+from stoker.app.jobs.job_files import ParsedJob, read_list
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.engines import read_statuses
@@ -208,7 +208,7 @@ def test_a_job_file(paths: Paths, suffix: str) -> None:
         file.write_bytes(data)
         with contextlib.suppress(StokerError):
             for item in read_list(file, "/bin/sh"):
-                if isinstance(item, Listed):
+                if isinstance(item, ParsedJob):
                     with contextlib.suppress(StokerError):
                         spec_of(item.options, NEVER)
                 else:

@@ -188,7 +188,7 @@ class TestTroubles:
         with engine_process(HOLDER, path) as holder, closing(Store(path, patience=0.1)) as other:
             next_line(holder)
             holder.send_signal(signal.SIGSTOP)
-            with pytest.raises(StokerError, match=rf"queue\.lock .* by process {holder.pid}\n") as caught:
+            with pytest.raises(StokerError, match=rf"queue\.lock .* by process {holder.pid};") as caught:
                 added(other)
             assert f"kill -CONT {holder.pid}" in caught.value.hint
             assert other.last_job() is None

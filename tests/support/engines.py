@@ -22,7 +22,8 @@ from stoker.engine.resources import steady_clock
 from stoker.ledger import prepare_ledger
 from stoker.runner.local import LocalRunner
 from stoker.sites.interface import SiteContext
-from stoker.sites.machine.site import MachineConfig, MachineSite
+from stoker.sites.machine.context import machine_context
+from stoker.sites.machine.site import MachineSite
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
 from support.wait import PATIENCE_SECONDS
@@ -46,9 +47,9 @@ class Workshop(AbstractContextManager["Workshop"]):
         self.runner = LocalRunner(paths.workers, instance)
         self.store = Store(paths.database)
         jobs = Jobs(self.store, steady_clock())
-        config = MachineConfig(prepare_ledger(self.ledger or self.directory / "ledger"), self.devices, "tester")
+        ledger = prepare_ledger(self.ledger or self.directory / "ledger")
         context = SiteContext(self.name, instance, "stoker", paths, self.store, jobs)
-        site = MachineSite(config, context, self.runner)
+        site = MachineSite(machine_context(context, self.devices, self.runner, ledger), "tester")
         self.engine = Engine(self.name, jobs, site, self.policy, notify=self._notified)
         self.environment = self.store.add_environment(os.environ)
         self.batch = self.store.add_batch("test", time.time())

@@ -23,7 +23,8 @@ from stoker.engine.loop import Engine
 from stoker.ledger import Ledger, prepare_ledger
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted, Event, WorkerLost
 from stoker.sites.interface import EngineJobs, Site, SiteContext, SiteStatus
-from stoker.sites.machine.site import MachineConfig, MachineSite
+from stoker.sites.machine.context import MachineContext, machine_context
+from stoker.sites.machine.site import MachineSite
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
 from support.build import declared
@@ -423,10 +424,14 @@ class EngineOnFakeRunner(EngineTest):
         self.open()
 
     def open_site(self) -> MachineSite:
-        config = MachineConfig(self.ledger.path, self._devices, "tester")
         context = SiteContext(self.name, "me", "label", self.paths, self.store, self.jobs)
-        self.site = MachineSite(config, context, self.runner)
+        self.parts = self.make_parts(machine_context(context, self._devices, self.runner, self.ledger.path))
+        self.site = MachineSite(self.parts, "tester")
         return self.site
+
+    def make_parts(self, parts: MachineContext) -> MachineContext:
+        """The parts of the site; a test may replace some of them by fakes."""
+        return parts
 
     def run(self, job_id: int) -> str:
         """Turn until the job is sent, report its start, and return the name of its attempt."""

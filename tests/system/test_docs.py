@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stoker.app.jobs.submit import OF_THE_JOB_WE_ARE_IN
+from stoker.app.jobs.submit import JOB_VARIABLES
 from stoker.core.errors import EXIT_CODES
 from support.background import Background
 from support.installed import install, make_path
@@ -97,7 +97,7 @@ def test_reference_is_generated_from_the_code(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     script = runpy.run_path(str(ROOT / "docs/make_reference.py"))
     assert (ROOT / "docs/reference.md").read_text() == script["reference"]()
-    assert script["JOB_VARIABLES"].keys() >= OF_THE_JOB_WE_ARE_IN
+    assert script["JOB_VARIABLES"].keys() >= JOB_VARIABLES
 
 
 def test_exit_codes_are_listed() -> None:

@@ -21,7 +21,7 @@ from msgspec import Struct, structs
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.installation import how_to_remove, how_to_repair
 from stoker.app.jobs.options import BY_NAME
-from stoker.app.jobs.submit import OF_THE_JOB_WE_ARE_IN
+from stoker.app.jobs.submit import JOB_VARIABLES
 from stoker.app.service.systemd_unit import missing_program, unit_path
 from stoker.cli.console import print_line, tell
 from stoker.cli.output_options import write_json
@@ -289,7 +289,7 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
 # -- configuration -------------------------------------------------------------------------------
 
 _PROGRAM_VARIABLES = frozenset({"STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "STOKER_SIM_DIR", "STOKER_OUTPUT"})
-_JOB_VARIABLES = OF_THE_JOB_WE_ARE_IN | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_WORKER"}
+_JOB_VARIABLES = JOB_VARIABLES | {"STOKER_GROUP", "STOKER_VRAM", "STOKER_WORKER"}
 
 
 def check_config(subject: Subject) -> Iterator[Verdict]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.jobs.config import cluster_site
 from stoker.app.jobs.context import check_directory, context_here, current_user
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, ListSource, StreamSource, Unusable
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ListSource, ParsedJob, RejectedLine, StreamSource
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
@@ -33,7 +33,7 @@ from stoker.app.views.model import RunStatus
 from stoker.app.views.processes import jobs_of_processes
 from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
-from stoker.cli.console import is_written_pipe, say, to_stderr
+from stoker.cli.console import is_written_pipe, say, tell
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.screens.counts import terminal_width
@@ -48,7 +48,7 @@ from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
-from stoker.core.text import printable, shortened
+from stoker.core.text import shortened
 from stoker.core.units import parse_duration
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -66,12 +66,12 @@ from stoker.store.writer import Store, open_store
 if TYPE_CHECKING:
     from stoker.cli.screens.run import LiveView
 
-Items = Sequence[Listed | Unusable] | Lines
+Items = Sequence[ParsedJob | RejectedLine] | Lines
 ONE_COMMAND = "--"
 LONGEST_LABEL = 200
 TIMED_OUT = 124
 """As timeout(1) has it."""
-_ANY_LINE = Listed(Command(("true",)), COMMAND_LINE)
+_ANY_LINE = ParsedJob(Command(("true",)), COMMAND_LINE)
 """Stands for the lines of a stream, which all have the options of the batch."""
 
 
@@ -165,9 +165,9 @@ class Batch:
         return shortened(" ".join(["stoker run", self.label, *words]), LONGEST_LABEL)
 
     @property
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ParsedJob]:
         """The jobs that are known from the start; those of a stream are not."""
-        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, Listed)]
+        return [] if isinstance(self.items, Lines) else [item for item in self.items if isinstance(item, ParsedJob)]
 
     def check(self) -> None:
         """Refuse what cannot be understood or can never run, before anything has started."""
@@ -228,12 +228,12 @@ class Batch:
         """All jobs at once, for a dry run; a stream is read to its end."""
         lines = self.items
         read = [*lines.feed(sys.stdin.buffer.read()), *lines.end()] if isinstance(lines, Lines) else self.listed
-        return [self.builder.make(item) for item in read if isinstance(item, Listed)]
+        return [self.builder.make(item) for item in read if isinstance(item, ParsedJob)]
 
     def source(self, foreground: Foreground, view: View) -> Source:
         """The jobs as the run takes them."""
 
-        def refuse(item: Unusable) -> None:
+        def refuse(item: RejectedLine) -> None:
             foreground.tally.unusable += 1
             view.say(f"{item.where} is left out: {item.sentence}")
 
@@ -406,7 +406,7 @@ def _find_devices(request: Request, items: Items, paths: Paths, parent: Parent |
         raise UsageError(f"--devices {request.devices!r} contains an unprintable name", "use plainer names")
     if request.simulation and not parent:
         return simulate(request.simulation, str(paths.simulator), named, now)
-    own = [item.options.gpus for item in items if isinstance(item, Listed)] if not isinstance(items, Lines) else []
+    own = [item.options.gpus for item in items if isinstance(item, ParsedJob)] if not isinstance(items, Lines) else []
     wanted = [request.options.gpus if gpus is None else gpus for gpus in own] or [request.options.gpus]
     if not named and all(gpus == 0 for gpus in wanted):
         return NoDevices()
@@ -522,10 +522,10 @@ def _sum_up(foreground: Foreground, batch: Batch, ids: dict[int, None]) -> None:
         typed = [word for word in batch.request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        folder = "" if batch.request.demo else printable(batch.logs_kept())
+        folder = "" if batch.request.demo else batch.logs_kept()
         width = terminal_width() if sys.stderr.isatty() else None
-        for line in summary_lines(run, printable(again), logs, folder, width):
-            to_stderr(line + "\n")
+        for line in summary_lines(run, again, logs, folder, width):
+            tell(line)
 
 
 def _view(batch: Batch, joblog: JobLog | None) -> RunView | SessionView:

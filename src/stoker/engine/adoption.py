@@ -42,7 +42,7 @@ def adopt_all(left: Sequence[Orphan], store: Store, engine: Engine, owner: str =
 
 
 def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
-    """Cancel what dead runs inside jobs left waiting, where the worker of the job is dead.
+    """Cancel waiting jobs of dead runs inside jobs, if the worker of the outer job is dead.
 
     The next attempt of that job starts such a run again; continued by hand, it would have no GPUs of its own.
     """
@@ -61,7 +61,7 @@ class Supply:
         self._left: dict[bytes, int] = {}
 
     def spend(self, job: NewJob) -> bool:
-        """Use one up for the job; False where none is left."""
+        """Use one up for the job; False if none is left."""
         content = content_of(job.command, job.spec, job.task, job.trial)
         left = self._left.get(content)
         left = self._count(content) if left is None else left

@@ -153,7 +153,7 @@ ROUNDS_INTERVAL = 10.0
 
 
 class ServiceConfig(EngineConfig, frozen=True):
-    """What the background engine is made of."""
+    """Configuration of the background engine."""
 
     idle_exit: float | None = 600.0
     """Seconds without any job after which it exits; None is never."""
@@ -209,7 +209,7 @@ class Service:
         self._runtime.publish()
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Run until it is time to exit; `ready` is called after the first turn, which may fail where others died."""
+        """Run until it is time to exit; `ready` is called after the first turn, which may fail if others died."""
         self._turn(0.0)
         ready()
         while not self._is_over():

@@ -54,14 +54,14 @@ class Source(Protocol):
     exhausted: bool
 
     def fileno(self) -> int:
-        """Readable when there are jobs, or -1 where there always are until it is exhausted."""
+        """Readable when there are jobs; -1 if there always are until it is exhausted."""
 
     def take(self, limit: int) -> Sequence[NewJob]:
         """The next jobs, as many as there are now, at most `limit`."""
 
 
 class Setup(EngineConfig, frozen=True):
-    """What a run in the foreground is made of."""
+    """Configuration of a foreground run."""
 
     announces: bool = False
     halt: Halt | None = None
@@ -170,7 +170,7 @@ class Foreground:
         return room and not source.exhausted and not self.engine.draining
 
     def _watch(self, source: Source) -> bool:
-        """Let the engine watch the source; False where that cannot be watched because it is always ready."""
+        """Let the engine watch the source; False if that cannot be watched because it is always ready."""
         if source.fileno() < 0:
             return False
         if not self._source_watched:

@@ -155,7 +155,7 @@ class JobTable:
         return job_id in self._adopted
 
     def own(self, job_id: int, batch: int) -> bool:
-        """Make an adopted job one of this engine's, in a batch of its; False where it is not active any more."""
+        """Make an adopted job one of this engine's, in a batch of its; False if it is not active any more."""
         job = self._active.get(job_id)
         if job is None:
             return False
@@ -350,7 +350,7 @@ class Jobs:
         return self.store.outcome(dependency)
 
     def _why_skipped(self, doomed: NeverSatisfied) -> str:
-        """What went wrong; at the end of a long chain, how its first job ended."""
+        """Say what went wrong; at the end of a long chain, how its first job ended."""
         before = None if doomed.dependency.array else self.stored(doomed.dependency.target)
         if before is None or not isinstance(before.state, Ended) or before.state.result != "skipped":
             return never_satisfied_text(doomed, self.store.shown_id)

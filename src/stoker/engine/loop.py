@@ -87,7 +87,7 @@ class Engine:
 
     @property
     def trouble(self) -> str:
-        """What keeps the engine from working, for the user; empty where nothing does."""
+        """The problem that keeps the engine from working, for the user; empty if there is none."""
         return self._trouble or self.site.status().trouble
 
     @trouble.setter
@@ -121,7 +121,7 @@ class Engine:
 
     @property
     def next_queued(self) -> Job | None:
-        """The next waiting job or, where none waits for a device, the first that is blocked."""
+        """The next waiting job or, if none waits for a device, the first that is blocked."""
         return self.next_waiting or self._table.blocked.first
 
     @property
@@ -158,7 +158,7 @@ class Engine:
         self.site.drain()
 
     def stop(self, grace: float | None, note: str) -> None:
-        """Stop all that runs: TERM, and KILL after each job's grace or the one given. What did not start waits on."""
+        """Stop all running jobs; `grace` replaces that of each job. Jobs that have not started stay queued."""
         self.drain()
         self._stopping = (grace, note)
         for job in self._table.heads:
@@ -196,7 +196,7 @@ class Engine:
         return not isinstance(self.site, SeesProcesses) or self.site.is_gone(job)
 
     def own(self, job_id: int, batch: int) -> bool:
-        """Make an adopted job one of ours; False where it is over."""
+        """Make an adopted job one of ours; False if it is over."""
         return self._table.own(job_id, batch)
 
     def adopt(self, job: Job, *, adopted: bool) -> None:

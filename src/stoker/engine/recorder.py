@@ -78,7 +78,7 @@ class Recorder:
         self._pending[job_id].released = True
 
     def unwritten(self, job_id: int) -> Job | None:
-        """The job after its unwritten events; None where it has none."""
+        """The job after its unwritten events; None if it has none."""
         pending = self._pending.get(job_id)
         return pending.job if pending is not None else None
 

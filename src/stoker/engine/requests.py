@@ -58,7 +58,7 @@ class RequestReader:
 
 
 class RequestTarget(Protocol):
-    """What an engine does for requests besides changing queued jobs."""
+    """The part of an engine that requests use, besides changing queued jobs."""
 
     def cancel(
         self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
@@ -66,17 +66,17 @@ class RequestTarget(Protocol):
         """End one job, whatever its state."""
 
     def recall(self, job_id: int) -> None:
-        """Return an active job to the queue that has not started, where its site can do that at once."""
+        """Return an active job that has not started to the queue, if its site can do that at once."""
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit of its spec; False where its site cannot."""
+        """Give an active job the time limit of its spec; False if its site cannot."""
 
     def adopt(self, job: Job, *, adopted: bool) -> None:
         """Take over a job of a dead engine."""
 
 
 def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
-    """Do what was asked, where the job is still in a state for it."""
+    """Do what was asked, if the job is still in a state for it."""
     if isinstance(request, Again):
         _run_again(request, jobs)
         return
@@ -98,7 +98,7 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
 
 
 def _edit_active(request: Edit, engine: RequestTarget, jobs: Jobs) -> None:
-    """Change a job that has started, where the request was made for that; a worker that cannot keeps its limit."""
+    """Change a job that has started, if the request was made for that; a worker that cannot keeps its limit."""
     job, spec = jobs.active(request.job), request.spec
     if job is None or isinstance(job.state, Stopping) or with_fields(spec, job.spec, RUNNING_FIELDS) != job.spec:
         return

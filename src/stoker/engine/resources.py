@@ -39,14 +39,14 @@ Resource = TypeVar("Resource", bound=Closable)
 
 
 class EngineConfig(Struct, frozen=True):
-    """What an engine is made of."""
+    """Configuration of an engine."""
 
     paths: Paths
     site: SiteConfig
     """Where its jobs run."""
     policy: Policy
     label: str
-    """What other users see of it."""
+    """Name of the engine that other users see."""
     on_finish: str = ""
     """A shell line to run whenever a job has ended; empty is none."""
     announces: bool = True

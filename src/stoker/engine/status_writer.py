@@ -65,7 +65,7 @@ class StatusWriter:
 def engine_status(
     engine: Engine, since: float, expected: Forecast, settings: EngineSettings | None = None
 ) -> EngineStatus:
-    """What an engine shows of itself now."""
+    """The current status of an engine, for screens."""
     site = engine.site.status()
     return EngineStatus(
         engine=engine.name,

@@ -15,9 +15,9 @@ import msgspec
 
 from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
-from stoker.app.jobs.job_files import COMMAND_LINE, Listed
+from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.submit import Entered, Part, QueueSubmission
+from stoker.app.jobs.submit import Inserted, JobGroup, QueueSubmission
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command, shell_of
 from stoker.python import calls
@@ -63,9 +63,9 @@ def submit_calls(
             place = calls.settle(folder, files, ids[0])
             return lambda: place.rename(folder)
 
-        entered = _submit(link, named, commands[0], partial(_with_commands, commands=commands, pool=pool), settle)
+        inserted = _submit(link, named, commands[0], partial(_with_commands, commands=commands, pool=pool), settle)
     make_durable(files.functions)
-    return entered[0].ids
+    return inserted[0].ids
 
 
 def files_of(link: Link, options: JobOptions) -> Paths:
@@ -73,21 +73,21 @@ def files_of(link: Link, options: JobOptions) -> Paths:
     return _submission(link, options).files
 
 
-def _with_commands(part: Part, commands: Sequence[Command], pool: Pool | None) -> Part:
+def _with_commands(group: JobGroup, commands: Sequence[Command], pool: Pool | None) -> JobGroup:
     """The tasks of an array with a command each. An array's own limit replaces that of the pool."""
-    spec = msgspec.structs.replace(part.jobs[0].spec, fill=False)
+    spec = msgspec.structs.replace(group.jobs[0].spec, fill=False)
     if pool is not None and spec.at_once is None:
         spec = msgspec.structs.replace(spec, pool=pool.name, at_once=pool.at_once)
     jobs = [
         msgspec.structs.replace(job, command=command, spec=spec)
-        for job, command in zip(part.jobs, commands, strict=True)
+        for job, command in zip(group.jobs, commands, strict=True)
     ]
-    return Part(jobs, part.array)
+    return JobGroup(jobs, group.array)
 
 
 @naming_keywords()
 def check(link: Link, options: JobOptions) -> None:
-    _submission(link, options).read([Listed(_PLACEHOLDER, COMMAND_LINE)])
+    _submission(link, options).read([ParsedJob(_PLACEHOLDER, COMMAND_LINE)])
 
 
 def command_of(words: Sequence[str] | str) -> Command:
@@ -103,31 +103,31 @@ def _submit(
     link: Link,
     options: JobOptions,
     command: Command,
-    finished: Callable[[Part], Part] = lambda part: part,
+    finished: Callable[[JobGroup], JobGroup] = lambda group: group,
     settle: Callable[[range], Undo] = lambda _: lambda: None,
-) -> list[Entered]:
+) -> list[Inserted]:
     """`finished` may change the jobs; `settle` gets their ids inside the transaction that adds them.
 
     It returns how to undo what it did, which is done unless the transaction is committed.
     """
     submission = _submission(link, options)
-    items = [Listed(command, COMMAND_LINE)]
+    items = [ParsedJob(command, COMMAND_LINE)]
     submission.read(items)
     engine = Background(link.paths, link.sim, submission.devices, submission.clusters[0])
     with link.opened() as store:
-        with engine.not_for_nothing():
-            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
+        with engine.stop_engine_if_impossible():
+            groups = submission.resolve(items, store, engine.machine() if submission.needs_devices else None)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                entered = submission.enter(store, [finished(part) for part in parts], LABEL, held="")
-                undoing.callback(settle(entered[0].ids))
+                inserted = submission.insert(store, [finished(group) for group in groups], LABEL, held="")
+                undoing.callback(settle(inserted[0].ids))
             undoing.pop_all()
     engine.wake()
     for note in filter(None, [*submission.notes, engine.difference() if submission.needs_devices else ""]):
         warnings.warn(note, RuntimeWarning, stacklevel=5)
     if engine.failure:
-        _warn(entered[0].ids, engine.failure)
-    return entered
+        _warn(inserted[0].ids, engine.failure)
+    return inserted
 
 
 def _submission(link: Link, options: JobOptions) -> QueueSubmission:

@@ -122,7 +122,7 @@ class Database:
         return known
 
     def spec_id(self, spec: JobSpec) -> int:
-        """The row of a spec, inserted where it is missing. Call it within a write transaction."""
+        """The row of a spec, inserted if it is missing. Call it within a write transaction."""
         known = self._ids_by_spec.get(spec)
         if known is None:
             body = json.dumps(msgspec.to_builtins(spec))
@@ -235,7 +235,7 @@ def _size(path: Path) -> int:
 
 
 def damage(path: Path) -> str:
-    """What is wrong with the file; empty where it is intact. Only reads."""
+    """Find damage in the file, without writing; empty if it is intact."""
     if has_log_without_file(path):
         return LOG_WITHOUT_FILE
     try:
@@ -349,7 +349,7 @@ def _opened(path: Path, closing: contextlib.ExitStack) -> int:
 
 
 def _holder(descriptor: int) -> int | None:
-    """The process that holds the lock of a file, where /proc/locks shows it."""
+    """The process that holds the lock of a file, if /proc/locks shows it."""
     with contextlib.suppress(OSError):
         inode = os.fstat(descriptor).st_ino
         found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", Path("/proc/locks").read_text())

@@ -32,7 +32,7 @@ UNFINISHED_SECONDS = 60.0
 
 
 def engine_of(cluster: str) -> str:
-    """The background engine for jobs of a cluster; of this machine where there is no name."""
+    """The background engine for jobs of a cluster; of this machine if there is no name."""
     return f"{CLUSTER}{cluster}" if cluster else QUEUE
 
 
@@ -113,7 +113,7 @@ class WakeFifo:
 
 
 def wake(paths: Paths, engine: str) -> bool:
-    """Wake an engine; False where none listens. A lost wake-up only delays."""
+    """Wake an engine; False if none listens. A lost wake-up only delays."""
     try:
         descriptor = os.open(_wake_fifo_path(paths, engine), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -150,12 +150,12 @@ def process_of(paths: Paths, engine: str) -> int | None:
 
 
 def version_of(paths: Paths, engine: str) -> str:
-    """The version of Stoker that a living engine runs; empty where none lives or the version is unknown."""
+    """The version of Stoker that a living engine runs; empty if none lives or the version is unknown."""
     return _written(paths, engine)[1]
 
 
 def signal_engine(paths: Paths, engine: str, number: signal.Signals) -> int | None:
-    """Send a signal to a living engine and return its process id; None where none lives.
+    """Send a signal to a living engine and return its process id; None if none lives.
 
     The process id is read again after pidfd_open, since the kernel may have reused it in between.
     """

@@ -27,7 +27,7 @@ class Hint(NamedTuple):
 def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
     """The newest jobs whose id has this prefix, an array as one entry; after a dot, the tasks of that array.
 
-    `ended` includes ended jobs. Empty where no queue can be read.
+    `ended` includes ended jobs. Empty if no queue can be read.
     """
     which = "1" if ended else OPEN
     array, dot, _ = beginning.partition(".")

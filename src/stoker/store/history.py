@@ -1,4 +1,4 @@
-"""What an engine learnt from earlier runs, cached in memory."""
+"""Measurements of earlier runs by kind of work, cached in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class RunHistory:
         return resolved(shape, self._known(shape.kind), margin) if shape.resources.shares else shape.resources
 
     def learn(self, job: Job, seconds: float) -> News | None:
-        """Add the duration of a successful run; None where it is too short to record."""
+        """Add the duration of a successful run; None if it is too short to record."""
         if seconds < WORTH_LEARNING:
             return None
         signature = self._signature(job)
@@ -97,7 +97,7 @@ class RunHistory:
 
 
 def _remember(remembered: dict[Key, Value], key: Key, value: Value) -> None:
-    """Add an entry as the newest one, and drop the oldest where there are too many."""
+    """Add an entry as the newest one, and drop the oldest if there are too many."""
     remembered[key] = value
     if len(remembered) > _REMEMBERED:
         del remembered[next(iter(remembered))]

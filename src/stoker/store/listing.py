@@ -43,11 +43,11 @@ class Listing(NamedTuple):
     each_task: bool = False
     """Whether every task has its own line."""
     only: Sequence[int] | None = None
-    """Ids that are wanted, of those that the filter chooses..."""
+    """Restricts the jobs that the filter chooses to these ids."""
     without: Sequence[int] = ()
-    """... and ids that are not..."""
+    """Ids that are left out."""
     listed: Sequence[int] = ()
-    """... and jobs and arrays whose waiting jobs are not, since they are listed already."""
+    """Jobs and arrays whose waiting jobs are left out, since they are listed already."""
 
 
 def count_lines(reader: Reader, listing: Listing) -> int:
@@ -71,7 +71,7 @@ def counts_of_array(reader: Reader, array: int) -> dict[str, int]:
 
 
 def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limit: int) -> list[Group]:
-    """Lines in an order of `SORTS`, by id where that is the same."""
+    """Lines in an order of `SORTS`, then by id."""
     where, values = _where(reader, listing)
     together = "id" if listing.each_task else f"CASE WHEN array != 0 AND {_QUEUED} THEN -array ELSE id END"
     order = f"{SORTS[sort.removeprefix('-')]} {'DESC' if sort.startswith('-') else 'ASC'}"

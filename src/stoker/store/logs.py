@@ -32,7 +32,7 @@ LONGEST_SAID = 200
 
 
 def last_line(path: str) -> str:
-    """The line at the end of a log that tells most about a failure; empty where there is none or it cannot be read.
+    """The line at the end of a log that tells most about a failure; empty if there is none or it cannot be read.
 
     That is the last Python exception, else the last line with text that is no progress bar.
     """
@@ -62,7 +62,7 @@ def _before_epilogue(log: bytes) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """The size of a log; 0 where it is not a regular file."""
+    """The size of a log; 0 if it is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def _last_bytes(path: str, limit: int, since: int) -> tuple[bytes, bool]:
 
 
 def _read(descriptor: int, start: int, limit: int) -> bytes:
-    """Up to `limit` bytes from `start`; fewer where the file has shrunk."""
+    """Up to `limit` bytes from `start`; fewer if the file has shrunk."""
     blocks = []
     while limit > 0 and (block := os.pread(descriptor, limit, start)):
         blocks.append(block)

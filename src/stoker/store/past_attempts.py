@@ -25,7 +25,7 @@ class Ran(NamedTuple):
     ended: float | None
     """None while it runs. The end of a lost attempt is unknown: it is the start of the next one, or the job's end."""
     peak: int | None
-    """Most bytes that it held on a GPU, where measured."""
+    """Most bytes that it held on a GPU, if measured."""
 
 
 def attempts_between(reader: Reader, period: Period, until: float, limit: int) -> tuple[list[Ran], int]:

@@ -26,7 +26,7 @@ SIMULATED = "-simulated"
 """How the name of the state directory of simulated GPUs ends."""
 
 UNREADABLE = (OSError, ValueError, RecursionError, msgspec.MsgspecError)
-"""What reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
+"""Errors that reading and decoding a damaged file can raise; bytes that are not UTF-8 are a ValueError."""
 
 UNFINISHED = ".new-"
 """Prefix of a folder in `functions` whose job is not in the queue yet."""
@@ -97,7 +97,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def reports(self) -> Path:
-        """What jobs reported by `stoker.report()`: one file per job."""
+        """Reports of jobs by `stoker.report()`: one file per job."""
         return self.state / "reports"
 
     def report(self, job_id: int) -> Path:
@@ -224,7 +224,7 @@ PROBE = 64 * 1024
 
 
 def write_problem(folder: Path) -> str:
-    """Why a directory cannot be written to, as on a full disk; empty where it can."""
+    """Why a directory cannot be written to, as on a full disk; empty if it can."""
     probe = folder / f".probe-{os.getpid()}"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -356,5 +356,5 @@ def host_name() -> str:
 
 
 def paths_for(simulated: object) -> Paths:
-    """The state directory; simulated also where STOKER_SIM is set."""
+    """The state directory; simulated also if STOKER_SIM is set."""
     return paths_here(bool(simulated) or bool(os.environ.get("STOKER_SIM")))

@@ -12,13 +12,13 @@ from stoker.store.reports import TAIL, Report, read_reports
 
 LOG_BYTES = 64 * 1024
 LEAST_FRACTION = 0.005
-"""The time left is not derived from less progress than this..."""
+"""The time left is not derived from less progress than this."""
 LEAST_SECONDS = 2.0
-"""... or from a shorter time."""
+"""The time left is not derived from a shorter time than this."""
 
 
 def progress_of(job: Job, report: Path, now: float) -> Progress | None:
-    """The progress of the attempt that runs, with the seconds that are left from now on; None where unknown."""
+    """The progress of the attempt that runs, with the seconds that are left from now on; None if unknown."""
     started = started_at(job)
     if started is None or not isinstance(job.state, Running | Stopping):
         return None

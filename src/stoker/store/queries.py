@@ -88,7 +88,7 @@ class Past(NamedTuple):
     last: AttemptRow | None
     gpu_seconds: float
     peak: int | None = None
-    """Most bytes that the last attempt held on a GPU, where measured."""
+    """Most bytes that the last attempt held on a GPU, if measured."""
     utilisation: int | None = None
     """Percent, of the same attempt."""
 
@@ -117,7 +117,7 @@ def all_active(reader: Reader) -> list[Owned]:
 
 
 def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
-    """Ids of a sweep's adviser and trials; empty where there is no such sweep."""
+    """Ids of a sweep's adviser and trials; empty if there is no such sweep."""
     adviser = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
     trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
     return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
@@ -365,7 +365,7 @@ def ids_of_tasks(reader: Reader, array: int, first: int, last: int, step: int = 
 
 
 def range_of_tasks(reader: Reader, array: int) -> tuple[int, int] | None:
-    """The first and the last index of an array's tasks; None where there is no such array."""
+    """The first and the last index of an array's tasks; None if there is no such array."""
     ((first, last),) = reader.rows("SELECT min(task), max(task) FROM jobs WHERE array = ? AND array != 0", array)
     return None if first is None else (first, last)
 

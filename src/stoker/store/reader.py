@@ -1,4 +1,4 @@
-"""What the engine and the front ends read of jobs, attempts, events and settings."""
+"""Read jobs, attempts, events and settings, for the engine and front ends."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Reader:
         return [engine for (engine,) in self.rows("SELECT DISTINCT engine FROM jobs WHERE " + ACTIVE)]
 
     def is_batch_open(self, batch: int, ended: int) -> bool:
-        """Whether a job of a batch has not ended. Often a neighbour of one that has: that spares a search."""
+        """Whether the batch has open jobs. Checks the neighbouring ids first, which avoids the index scan."""
         near = f"SELECT 1 FROM jobs WHERE id IN (?, ?) AND batch = ? AND {OPEN}"
         anywhere = f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE batch = ? AND {OPEN} LIMIT 1"
         return bool(self.rows(near, ended + 1, ended - 1, batch) or self.rows(anywhere, batch))
@@ -108,7 +108,7 @@ class Reader:
         return [found for (found,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
     def batch_label(self, batch: int) -> str:
-        """What submitted a batch, as users see it."""
+        """The command that submitted a batch, as users see it."""
         rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
         return str(rows[0][0]) if rows else ""
 
@@ -165,7 +165,7 @@ class Reader:
         return {key: _setting(value) for key, value in self.rows("SELECT key, value FROM settings")}
 
     def submit_key(self, key: str) -> SubmitKey | None:
-        """What was submitted under a key; None where it is new."""
+        """The submit under a key; None if the key is new."""
         rows = self.rows("SELECT content, parts FROM keys WHERE key = ?", text_of(key))
         return SubmitKey(rows[0][0], [tuple(part) for part in json.loads(rows[0][1])]) if rows else None
 
@@ -173,7 +173,7 @@ class Reader:
         return bool(self.rows("SELECT 1 FROM learnt LIMIT 1"))
 
     def learnt(self, signature: str) -> Learnt:
-        """What was learnt of one kind of work."""
+        """Memory, load and durations of one kind of work, as learnt so far."""
         rows = self.rows("SELECT body FROM learnt WHERE signature = ?", signature)
         return msgspec.json.decode(rows[0][0], type=Learnt) if rows else Learnt()
 

@@ -1,4 +1,4 @@
-"""What jobs reported by `stoker.report()` and `stoker.progress()`. The files are untrusted input."""
+"""Reports of jobs by `stoker.report()` and `stoker.progress()`. The files are untrusted input."""
 
 from __future__ import annotations
 

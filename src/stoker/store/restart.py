@@ -29,7 +29,7 @@ class Restart(Struct, frozen=True):
     command: list[str]
     """Starts it again, unless another one runs."""
     arguments: list[str]
-    """What the command gives to the engine."""
+    """Arguments of the command for the engine."""
     environment: dict[str, str]
     tries: list[float] = []
     """When it was restarted automatically."""
@@ -45,7 +45,7 @@ def restart_record(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 def read_restart(paths: Paths) -> Restart | None:
-    """The record; None where there is none that can be read."""
+    """The record; None if there is none that can be read."""
     with contextlib.suppress(*UNREADABLE):
         return msgspec.convert(json.loads(paths.restart.read_bytes()), Restart)
     return None

@@ -27,7 +27,7 @@ _DELETE = (
 
 
 class Sample(NamedTuple):
-    """What was measured of one GPU in one minute; None is unknown."""
+    """Measurements of one GPU in one minute; None is unknown."""
 
     minute: int
     """Minutes since the epoch."""
@@ -35,9 +35,9 @@ class Sample(NamedTuple):
     utilisation: int | None
     """Mean, in percent."""
     used: int | None
-    """Most bytes in use, by all processes..."""
+    """Most bytes in use, by all processes."""
     reserved: int
-    """... and most bytes reserved for jobs of this engine."""
+    """Most bytes reserved for jobs of this engine."""
     temperature: int | None
     """Highest, in degrees Celsius."""
     power: float | None

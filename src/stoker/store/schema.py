@@ -141,12 +141,12 @@ class Change(Struct, frozen=True):
 
 
 class SubmitKey(NamedTuple):
-    """What was submitted under a key of the user's (`submit --key`)."""
+    """The submit under a key of the user's (`submit --key`)."""
 
     content: str
     """Digest of the command and the options."""
     parts: list[tuple[int, int, str]]
-    """First id, number of jobs, and the indices as typed where they are an array."""
+    """First id, number of jobs, and the indices as typed if they are an array."""
 
 
 class Measured(NamedTuple):
@@ -194,7 +194,7 @@ class AttemptRow(Struct, frozen=True):
     devices: tuple[str, ...]
     log: str
     errors: str
-    """File of standard error, where it is separate from the log."""
+    """File of standard error, if it is separate from the log."""
     assigned: float
     started: float | None
     ended: float | None

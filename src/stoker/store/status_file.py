@@ -44,7 +44,7 @@ class EngineStatus(Struct, frozen=True):
     note: str
     """A notice about the readings."""
     trouble: str
-    """What keeps the engine from working; empty when nothing does."""
+    """The problem that keeps the engine from working; empty if there is none."""
     draining: bool
     leases: tuple[Lease, ...]
     """Leases of other engines."""
@@ -54,9 +54,9 @@ class EngineStatus(Struct, frozen=True):
     order: tuple[Standing, ...] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
     starts: dict[int, float] = {}
-    """Expected starts of waiting jobs, where known."""
+    """Expected starts of waiting jobs, if known."""
     ends: dict[int, float] = {}
-    """Expected ends of running and waiting jobs, where known."""
+    """Expected ends of running and waiting jobs, if known."""
     places: dict[int, tuple[str, ...]] = {}
     """Ids of the devices on which waiting jobs are expected to start."""
     empty: float | None = None
@@ -82,7 +82,7 @@ class EngineStatus(Struct, frozen=True):
 
 
 def read_status(path: Path) -> EngineStatus | None:
-    """The latest status of an engine; None where there is none that this version can read."""
+    """The latest status of an engine; None if there is none that this version can read."""
     with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=EngineStatus)
     return None
@@ -103,7 +103,7 @@ class Machine(Struct, frozen=True):
 
 
 def read_machine(path: Path) -> Machine | None:
-    """The devices in a status file; None where there is none that this version can read."""
+    """The devices in a status file; None if there is none that this version can read."""
     with contextlib.suppress(*UNREADABLE):
         return msgspec.json.decode(path.read_bytes(), type=Machine)
     return None

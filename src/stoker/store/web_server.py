@@ -49,7 +49,7 @@ class WebLock:
 
 
 def running_web_server(paths: Paths) -> WebServer | None:
-    """The web server of this queue; None where none runs."""
+    """The web server of this queue; None if none runs."""
     try:
         descriptor = os.open(paths.web_server, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -65,7 +65,7 @@ def running_web_server(paths: Paths) -> WebServer | None:
 
 
 def web_address(paths: Paths) -> str:
-    """The address of the running web server, without its token; empty where none runs."""
+    """The address of the running web server, without its token; empty if none runs."""
     running = running_web_server(paths)
     return "" if running is None else running.address
 

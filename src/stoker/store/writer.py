@@ -81,7 +81,7 @@ class Store(Reader):
         self._database.forget_specs()
 
     def spec_id(self, spec: JobSpec) -> int:
-        """The number of a spec in its table, where it is added if it is new."""
+        """The number of a spec in its table; a new spec is added."""
         return self._database.spec_id(spec)
 
     # -- front ends write ------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Store(Reader):
 
 
 def open_store(paths: Paths, *, durable: bool = True) -> Store:
-    """The queue of this user on this host, created where it is missing."""
+    """The queue of this user on this host, created if it is missing."""
     try:
         return Store(paths.database, durable=durable)
     except OSError as error:
@@ -281,7 +281,7 @@ class Position(NamedTuple):
 
 
 class Pruned(NamedTuple):
-    """What one step deleted."""
+    """The result of one step of pruning."""
 
     jobs: int
     logs: list[str]

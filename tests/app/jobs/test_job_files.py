@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.app.jobs.job_files import Lines, Listed, StreamSource, Unusable, read_list, spread
+from stoker.app.jobs.job_files import Lines, ParsedJob, RejectedLine, StreamSource, read_list, spread
 from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, JobSpec, NewJob
@@ -17,7 +17,7 @@ from stoker.core.spec import Command, JobSpec, NewJob
 SHELL = "/bin/sh"
 
 
-def jobs_of(*chunks: bytes) -> list[Listed | Unusable]:
+def jobs_of(*chunks: bytes) -> list[ParsedJob | RejectedLine]:
     """All jobs of a stream that arrives in these chunks."""
     lines = Lines("list", SHELL)
     return [job for chunk in chunks for job in lines.feed(chunk)] + list(lines.end())
@@ -25,7 +25,7 @@ def jobs_of(*chunks: bytes) -> list[Listed | Unusable]:
 
 def texts(*chunks: bytes) -> list[str]:
     """The commands of a stream."""
-    return [job.command.words[0] for job in jobs_of(*chunks) if isinstance(job, Listed)]
+    return [job.command.words[0] for job in jobs_of(*chunks) if isinstance(job, ParsedJob)]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_job_is_given_when_its_line_is_complete() -> None:
 def test_a_nul_byte_makes_a_line_unusable() -> None:
     """A line with a NUL byte keeps its number, and so do those after it."""
     before, bad, after = jobs_of(b"a\n\0\nb\n")
-    assert isinstance(bad, Unusable)
+    assert isinstance(bad, RejectedLine)
     assert [before.where, bad.where, after.where] == ["list line 1", "list line 2", "list line 3"]
 
 
@@ -79,7 +79,7 @@ def test_json_lines(tmp_path: Path, name: str) -> None:
     """Words are executed, a text goes through the shell, numbers stand for texts where those are numbers."""
     path = tmp_path / name
     path.write_text('{"command": ["a", "b"], "on": 0, "env": {"SEED": 1}}\n\n{"command": "a b"}\n')
-    first, second = (job for job in read_list(path, SHELL) if isinstance(job, Listed))
+    first, second = (job for job in read_list(path, SHELL) if isinstance(job, ParsedJob))
     assert (first.command.words, first.command.shell) == (("a", "b"), "")
     assert (first.options.on, first.options.env) == ("0", {"SEED": "1"})
     assert (second.command.words, second.command.shell) == (("a b",), SHELL)
@@ -125,17 +125,17 @@ def test_keys_of_the_queue(tmp_path: Path) -> None:
     path = tmp_path / "jobs.toml"
     path.write_text('[[job]]\ncommand = "x"\nafter = [1, "any:2"]\narray = 3\nretry_on = [75]\ntag = { lr = 0.1 }\n')
     (job,) = read_list(path, "/bin/sh")
-    assert isinstance(job, Listed)
+    assert isinstance(job, ParsedJob)
     assert job.options == JobOptions(after="1,any:2", array="3", retry_on="75", tag={"lr": "0.1"})
 
 
 def test_arrays_are_spread() -> None:
     """A job for each index, its own array before that of the batch; others stay as they are."""
-    plain, own = Listed(Command(("a",)), "line 1"), Listed(Command(("b",)), "line 2", JobOptions(array="7"))
-    unusable = Unusable("line 3", "no")
+    plain, own = ParsedJob(Command(("a",)), "line 1"), ParsedJob(Command(("b",)), "line 2", JobOptions(array="7"))
+    unusable = RejectedLine("line 3", "no")
     assert spread([plain, unusable], JobOptions()) == [plain, unusable]
     tasks = [
-        (item.task, item.array) for item in spread([plain, own], JobOptions(array="0-1")) if isinstance(item, Listed)
+        (item.task, item.array) for item in spread([plain, own], JobOptions(array="0-1")) if isinstance(item, ParsedJob)
     ]
     assert tasks == [(0, 1), (1, 1), (7, 2)]
     assert spread([own, unusable, plain], JobOptions())[1:] == [unusable, plain]
@@ -145,7 +145,7 @@ def test_lines_as_arrays() -> None:
     """Every line of a stream becomes an array of its own."""
     lines = Lines("stdin", "/bin/sh")
     lines.tasks = (0, 1)
-    found = [item for item in lines.feed(b"a\nb\n") if isinstance(item, Listed)]
+    found = [item for item in lines.feed(b"a\nb\n") if isinstance(item, ParsedJob)]
     assert [(item.command.text, item.task, item.array) for item in found] == [
         ("a", 0, 1),
         ("a", 1, 1),
@@ -154,7 +154,7 @@ def test_lines_as_arrays() -> None:
     ]
 
 
-def _refuse(item: Unusable) -> None:
+def _refuse(item: RejectedLine) -> None:
     pytest.fail(item.sentence)
 
 

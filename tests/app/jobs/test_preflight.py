@@ -25,7 +25,7 @@ TRAIN = Command((sys.executable, "train.py"))
 def settled(environment: dict[str, str], command: Command, spec: JobSpec) -> tuple[bool, list[str]]:
     """Whether the cap stays, and what is said."""
     said: list[str] = []
-    return Preflight(environment, said.append).settle_cap(command, spec).cap, said
+    return Preflight(environment, said.append).without_unsupported_cap(command, spec).cap, said
 
 
 def test_new_enough(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_not_asked_for() -> None:
     """Who does not want one is not bothered."""
     spec = JobSpec(resources=Resources(memory=2**30))
     preflight = Preflight({}, pytest.fail)
-    assert preflight.settle_cap(Command(("missing",)), spec) is spec
+    assert preflight.without_unsupported_cap(Command(("missing",)), spec) is spec
 
 
 def test_each_is_asked_once(tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_each_is_asked_once(tmp_path: Path) -> None:
     said: list[str] = []
     preflight = Preflight(dict(os.environ), said.append)
     jobs = [replace(SHARED, extra_env=(("SEED", str(seed)),)) for seed in range(5)]
-    assert not any(preflight.settle_cap(Command((str(python), str(spec))), spec).cap for spec in jobs)
+    assert not any(preflight.without_unsupported_cap(Command((str(python), str(spec))), spec).cap for spec in jobs)
     assert asked.read_text() == "x\n"
     assert len(said) == 1
-    first, second = (preflight.settle_cap(Command((str(python),)), jobs[0]) for _ in range(2))
+    first, second = (preflight.without_unsupported_cap(Command((str(python),)), jobs[0]) for _ in range(2))
     assert first is second
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.app.jobs.context import SubmitContext
-from stoker.app.jobs.job_files import COMMAND_LINE, Listed
+from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.submit import MEMORY_UNKNOWN, JobBuilder, new_log_directory
 from stoker.core.device import Device, Snapshot
@@ -31,21 +31,21 @@ def devices(count: int) -> Snapshot:
     return Snapshot(0.0, tuple(Device(name, name, name, (name,), "declared") for name in names))
 
 
-def listed(line: int, **options: object) -> Listed:
-    return Listed(TRUE, f"jobs.jsonl line {line}", JobOptions(**options))  # type: ignore[arg-type]
+def listed(line: int, **options: object) -> ParsedJob:
+    return ParsedJob(TRUE, f"jobs.jsonl line {line}", JobOptions(**options))  # type: ignore[arg-type]
 
 
 def test_jobs_without_options_of_their_own_share_a_spec() -> None:
     """Most jobs of a list do, which keeps large lists cheap."""
     built = builder(JobOptions(priority=3, name="batch"))
-    first, second = built.make(Listed(TRUE, "line 1")), built.make(Listed(TRUE, "line 2"))
+    first, second = built.make(ParsedJob(TRUE, "line 1")), built.make(ParsedJob(TRUE, "line 2"))
     assert first.spec is second.spec
     assert (first.spec.priority, first.name, first.command) == (3, "batch", TRUE)
 
 
 def test_options_of_a_job_override_those_of_its_batch() -> None:
     """What it does not give comes from the batch; its task and array stay."""
-    item = Listed(TRUE, "line 1", JobOptions(priority=5, name="own"), task=2, array=1)
+    item = ParsedJob(TRUE, "line 1", JobOptions(priority=5, name="own"), task=2, array=1)
     job = builder(JobOptions(priority=3, retries=1, name="batch")).make(item)
     assert (job.spec.priority, job.spec.retries, job.name, job.task, job.array) == (5, 1, "own", 2, 1)
 
@@ -62,10 +62,10 @@ def test_an_error_names_the_first_job_with_those_options() -> None:
 def test_what_can_never_run_is_refused_once_the_devices_are_known() -> None:
     """Before that, any number of GPUs may be asked for."""
     built = builder(JobOptions(gpus=3))
-    built.check([Listed(TRUE, COMMAND_LINE)])
+    built.check([ParsedJob(TRUE, COMMAND_LINE)])
     built.know(devices(2))
     with pytest.raises(Impossible, match="this machine has 2") as refused:
-        built.check([Listed(TRUE, COMMAND_LINE)])
+        built.check([ParsedJob(TRUE, COMMAND_LINE)])
     assert refused.value.hint == "request less; the GPUs are 0, 1"
 
 
@@ -74,7 +74,7 @@ def test_limits_of_the_user_hold() -> None:
     built = builder(JobOptions(gpus=4))
     built.know(devices(8))
     with pytest.raises(Impossible, match="--max-use allows 3"):
-        built.check([Listed(TRUE, COMMAND_LINE)])
+        built.check([ParsedJob(TRUE, COMMAND_LINE)])
 
 
 def test_unknown_memory_is_said_once() -> None:
@@ -89,15 +89,15 @@ def test_unknown_memory_is_said_once() -> None:
 def test_facts_that_come_later_count() -> None:
     """A log directory that is made after the check is in the spec."""
     built = builder(JobOptions())
-    assert built.make(Listed(TRUE, "line 1")).spec.out == "/logs/%j.log"
+    assert built.make(ParsedJob(TRUE, "line 1")).spec.out == "/logs/%j.log"
     built.know(None, default_out="/other/%j.log")
-    assert built.make(Listed(TRUE, "line 1")).spec.out == "/other/%j.log"
+    assert built.make(ParsedJob(TRUE, "line 1")).spec.out == "/other/%j.log"
 
 
 def test_the_copy_of_a_script_runs_in_its_place() -> None:
     """The command of the item names the script itself."""
     copy = Command(("sh", "/state/scripts/x/job.sh"))
-    assert builder(JobOptions(), command=copy).make(Listed(TRUE, COMMAND_LINE)).command == copy
+    assert builder(JobOptions(), command=copy).make(ParsedJob(TRUE, COMMAND_LINE)).command == copy
 
 
 def test_log_directories_do_not_meet(tmp_path: Path) -> None:

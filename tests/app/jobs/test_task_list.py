@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.app.jobs.job_files import Listed, Unusable, read_list
+from stoker.app.jobs.job_files import ParsedJob, RejectedLine, read_list
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.task_list import BadRow, Task, options_of, read_tasks, split_records
 from stoker.core.errors import UsageError
@@ -181,12 +181,12 @@ def test_tasks_as_a_list(tmp_path: Path) -> None:
     path = tmp_path / "tasks.csv"
     path.write_text(f"{HEADER}{ROW}.,python3,b.py,x,1\n.,python3,c.py,3,-4\n")
     first, bad, last = read_list(path, "/bin/sh")
-    assert isinstance(first, Listed)
-    assert isinstance(last, Listed)
+    assert isinstance(first, ParsedJob)
+    assert isinstance(last, ParsedJob)
     assert (first.command.words, first.command.shell) == (("python3", "train.py", "--epochs=5", "--id=0"), "")
     assert first.options == JobOptions(chdir="models", priority=-2)
     assert (last.command.words[-1], last.options.priority) == ("--id=2", 4)
-    assert bad == Unusable("tasks.csv line 3", "its Epochs is 'x', not a whole number")
+    assert bad == RejectedLine("tasks.csv line 3", "its Epochs is 'x', not a whole number")
 
 
 def test_a_column_of_commands(tmp_path: Path) -> None:
@@ -194,12 +194,12 @@ def test_a_column_of_commands(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text('Command,vram,priority,tag\n"echo a, b",6G,3,k=v\n,,,\necho c,,,\necho d,,high,\n')
     first, plain, bad = read_list(path, "/bin/sh")
-    assert isinstance(first, Listed)
+    assert isinstance(first, ParsedJob)
     assert (first.command.words, first.command.shell) == (("echo a, b",), "/bin/sh")
     assert first.options == JobOptions(vram="6G", priority=3, tag={"k": "v"})
-    assert isinstance(plain, Listed)
+    assert isinstance(plain, ParsedJob)
     assert plain.options == JobOptions()
-    assert isinstance(bad, Unusable)
+    assert isinstance(bad, RejectedLine)
     assert bad.where == "jobs.csv line 5"
 
 

@@ -15,7 +15,7 @@ from stoker.core.launch import Order
 from stoker.features.slurm.node import GPUS, gpus_of, node_name, surroundings, with_gpus
 from stoker.features.slurm.shared import BundleFolder
 from stoker.runner import journal
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 
 def a_bundle(tmp_path: Path, line: str) -> BundleFolder:
@@ -40,7 +40,7 @@ def records(folder: BundleFolder) -> list[journal.Record]:
 def test_an_attempt_runs_once(tmp_path: Path) -> None:
     """With the GPUs and variables of its task; a second task with the same attempt does nothing."""
     folder = a_bundle(tmp_path, "echo $STOKER_GPU_IDS $SLURM_JOB_ID >> ran; exit 3")
-    assert [start(folder).wait(), start(folder).wait()] == [0, 0]
+    assert [start(folder).wait(PATIENCE_SECONDS), start(folder).wait(PATIENCE_SECONDS)] == [0, 0]
     assert (tmp_path / "ran").read_text() == "2,3 12\n"
     started, _, exited = records(folder)
     assert (started.attempt, exited.attempt) == ("7.1", "7.1")
@@ -56,7 +56,7 @@ def test_the_head_stops_an_attempt(tmp_path: Path) -> None:
     wait_until((tmp_path / "began").exists)
     folder.stop(0, 5.0, signal.SIGUSR1)
     task.send_signal(signal.SIGUSR2)
-    assert task.wait() == 0
+    assert task.wait(PATIENCE_SECONDS) == 0
     exited = records(folder)[-1]
     assert isinstance(exited, journal.AttemptExited)
     assert (exited.code, exited.why) == (9, "stopped")
@@ -68,7 +68,7 @@ def test_slurm_ends_an_attempt(tmp_path: Path) -> None:
     task = start(folder)
     wait_until((tmp_path / "began").exists)
     task.terminate()
-    assert task.wait() == 0
+    assert task.wait(PATIENCE_SECONDS) == 0
     assert folder.journal(0, 0).splitlines()[-1] == b"G 7.1"
 
 
@@ -76,7 +76,7 @@ def test_a_bundle_without_orders(tmp_path: Path) -> None:
     """The head has removed them; the program leaves its words."""
     folder = a_bundle(tmp_path, "true")
     os.unlink(folder.at("orders"))
-    assert start(folder).wait() == 1
+    assert start(folder).wait(PATIENCE_SECONDS) == 1
     assert folder.error(0).startswith("n7: FileNotFoundError")
 
 

@@ -15,6 +15,7 @@ from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.node import GPUS
 from stoker.features.slurm.orders import Orders, check_script, node_script, pilot_script
 from stoker.features.slurm.shared import BundleFolder
+from support.wait import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ FOLDER = BundleFolder("/shared/a'; echo foo/b-1")
 )
 def test_scripts_are_shell(script: str) -> None:
     """Also with names that a shell would read as words of its own."""
-    subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+    subprocess.run(["sh", "-n"], input=script, text=True, check=True, timeout=PATIENCE_SECONDS)
     assert script.startswith("#!/bin/sh\n")
 
 
@@ -72,7 +73,7 @@ def test_a_python_that_a_node_lacks(tmp_path: Path) -> None:
     folder = BundleFolder(tmp_path / "bundle")
     folder.make([{"attempt": "1.1"}], {})
     script = node_script(ClusterSettings(python=f"{tmp_path}/none"), folder)
-    assert subprocess.run(["sh"], input=script, text=True, check=False).returncode == 1
+    assert subprocess.run(["sh"], input=script, text=True, check=False, timeout=PATIENCE_SECONDS).returncode == 1
     assert folder.error(0).endswith(f": no {tmp_path}/none")
 
 

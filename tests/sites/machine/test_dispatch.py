@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Ended, Exited, Running, Starting
 from stoker.core.spec import Resources
 from stoker.devices.mps.daemon import MpsTrouble
 from stoker.sites.interface import RETRY_INTERVAL
+from stoker.sites.machine.context import MachineContext
 from stoker.sites.machine.mps import POLL_INTERVAL, Served
 from stoker.sites.machine.worker_events import REFUSED
 from support.build import GIB, simulated
@@ -57,9 +59,11 @@ class World(EngineOnFakeRunner):
     def __init__(self, directory: Path) -> None:
         devices = FakeDevices(*simulated(24))
         devices.shown = Snapshot(0.0, devices.shown.devices, {"0": Reading(used=0)})
-        super().__init__(directory, devices)
         self.mps = FakeMps()
-        self.site._dispatch._mps_clients = self.mps  # type: ignore[assignment]
+        super().__init__(directory, devices)
+
+    def make_parts(self, parts: MachineContext) -> MachineContext:
+        return replace(parts, mps_clients=self.mps)
 
 
 @pytest.fixture

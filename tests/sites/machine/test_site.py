@@ -408,7 +408,7 @@ class TestAdopting:
         devices.shown = Snapshot(0.0, gpus, {"0": Reading(used=0)})
         world.clock.pass_seconds(REFRESH_INTERVAL)
         world.turn()
-        (allocation,) = world.site._allocations
+        (allocation,) = world.parts.allocations
         assert allocation.devices == gpus
         world.close()
 
@@ -424,7 +424,7 @@ class TestSharedGpu:
         ids = world.add(3, resources=Resources(memory=10 * GIB))
         world.turn()
         assert [isinstance(world.job(job).state, Active) for job in ids] == [True, True, False]
-        assert all(allocation.shared for allocation in world.site._allocations)
+        assert all(allocation.shared for allocation in world.parts.allocations)
         world.close()
 
     def test_out_of_memory_beside_another_is_no_failure(self, tmp_path: Path) -> None:

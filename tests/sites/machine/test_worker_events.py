@@ -154,7 +154,7 @@ def test_a_neighbour_of_another_engine_counts_at_the_last_moment(tmp_path: Path)
     world = EngineOnFakeRunner(tmp_path, devices)
     (job,) = world.add(resources=Resources(memory=10 * GIB))
     key = world.run(job)
-    (allocation,) = world.site._allocations
+    (allocation,) = world.parts.allocations
     held = world.ledger.claim(allocation.claims, "other", world.clock(), allocation.capacities)
     assert held is not None
     (tmp_path / f"{job}.log").write_text("RuntimeError: CUDA out of memory. Tried to allocate 4.00 GiB\n")

@@ -1,4 +1,4 @@
-"""What users do to jobs that are in the queue: cancel, hold and release them."""
+"""Actions of users on jobs in the queue: cancel, hold and release them."""
 
 from __future__ import annotations
 

@@ -35,12 +35,12 @@ from stoker.store.status_file import read_status
 
 
 class LastAttempt(NamedTuple):
-    """What the last attempt of a job had of each GPU; None is all of it, or unknown."""
+    """Memory of each GPU that the last attempt of a job had; None is all of it, or unknown."""
 
     reserved: int | None = None
     peak: int | None = None
     needed: int = 0
-    """Bytes minimum that it needs, learnt from running out of memory."""
+    """Lower bound in bytes, known from an out-of-memory failure."""
 
 
 def last_attempt(store: Reader, job: Job, devices: Sequence[Device]) -> LastAttempt:
@@ -125,7 +125,7 @@ class Rewriter:
         if spec.resources != job.spec.resources:
             check_mps(spec.resources)
             self.refuse_impossible(job, spec.resources)
-        return self._preflight(job).settle_cap(job.command, spec) if changes.get("cap") else spec
+        return self._preflight(job).without_unsupported_cap(job.command, spec) if changes.get("cap") else spec
 
     def _refuse_passed_limit(self, job: Job, spec: JobSpec) -> None:
         began = started_at(job)
@@ -255,7 +255,7 @@ def write_toml(options: Mapping[str, Any], heading: str) -> str:
 
 
 def changes_in(before: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """What is different in the text; a removed line changes nothing, a removed variable is deleted."""
+    """Find the options that the text changes; a removed line changes nothing, a removed variable is deleted."""
     try:
         after = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

@@ -60,7 +60,7 @@ def rotate(path: Path, limit: int = LIMIT) -> None:
 
 
 def last_words(path: Path) -> str:
-    """The last line of the engine's log, to follow a sentence about its death; empty where there is none."""
+    """The last line of the engine's log, to follow a sentence about its death; empty if there is none."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
         lines = file.read().decode(errors="replace").strip().splitlines()
@@ -84,7 +84,7 @@ class EngineFailed(StokerError):
 
 
 def ensure_engine(paths: Paths, arguments: Sequence[str], environment: Mapping[str, str], cluster: str = "") -> bool:
-    """Start the engine of the queue, or of a cluster, unless it runs; True where it was started.
+    """Start the engine of the queue, or of a cluster, unless it runs; True if it was started.
 
     One more try where another engine was faster, and was gone before it could be seen.
     """
@@ -153,7 +153,7 @@ def _spawn(
 
 
 def _answer(descriptor: int) -> bytes:
-    """What the new engine writes to the pipe, until it closes it or time is up."""
+    """Read what the new engine writes to the pipe, until it closes it or time is up."""
     said = b""
     while select.select([descriptor], [], [], READY_SECONDS)[0]:
         part = os.read(descriptor, 65_536)
@@ -189,7 +189,7 @@ DEFAULT_SIM = "4x24G"
 
 
 def simulated_gpus(sim: str | None, paths: Paths) -> str | None:
-    """What `--sim` means: its value, else STOKER_SIM, else the GPUs of the last engine; None is none at all."""
+    """Resolve `--sim`: its value, else STOKER_SIM, else the GPUs of the last engine; None is none at all."""
     if sim != "last":
         return sim
     status = None if os.environ.get("STOKER_SIM") else read_status(paths.status_file(QUEUE))
@@ -202,7 +202,7 @@ LEAVING_SECONDS = 3.0
 
 
 class Background:
-    """The engine of the queue as a front end needs it; `failure` is set where it cannot be started or reached."""
+    """The engine of the queue as a front end needs it; `failure` is set if it cannot be started or reached."""
 
     def __init__(self, paths: Paths, sim: str | None, devices: str = "", cluster: str = "") -> None:
         """`sim` and `devices` are what the user wants; an engine that runs already may have others."""
@@ -215,7 +215,7 @@ class Background:
         self._started = False
 
     @contextlib.contextmanager
-    def not_for_nothing(self) -> Iterator[None]:
+    def stop_engine_if_impossible(self) -> Iterator[None]:
         """Stop an engine that was started here and found no GPU, if that makes the job impossible.
 
         It would stay without GPUs, whatever devices the next call names. It goes on if it has jobs by now. Where an
@@ -232,7 +232,7 @@ class Background:
             raise
 
     def difference(self) -> str:
-        """How the devices of the running engine differ from those that the user wants; empty where they do not."""
+        """How the devices of the running engine differ from those that the user wants; empty if they do not."""
         status = None if self._started or self._cluster or self.failure else read_status(self._paths.status_file(QUEUE))
         if status is None or not engine_lives(self._paths, QUEUE):
             return ""
@@ -284,7 +284,7 @@ class Background:
 
 
 def _other_ledger(paths: Paths) -> str:
-    """A note where STOKER_LEDGER names another shared directory than that of the running engine."""
+    """A note if STOKER_LEDGER names another shared directory than that of the running engine."""
     wanted = os.environ.get("STOKER_LEDGER", "")
     record = read_restart(paths) if wanted else None
     has = record.environment.get("STOKER_LEDGER", "") if record else wanted
@@ -299,19 +299,19 @@ def _other(has: str, wanted: str, fix: str) -> str:
 
 
 def died_again(paths: Paths) -> EngineFailed | None:
-    """The failure of an engine that died right after its start; None where it left as it should."""
+    """The failure of an engine that died right after its start; None if it left as it should."""
     if not paths.restart.exists():
         return None
     return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {paths.log}")
 
 
 def start_engine(paths: Paths, sim: str | None, arguments: Sequence[str] = (), cluster: str = "") -> bool:
-    """Start the engine of the queue, or of a cluster, unless it runs; True where it was started."""
+    """Start the engine of the queue, or of a cluster, unless it runs; True if it was started."""
     return ensure_engine(paths, [*(["--sim", sim] if sim else []), *arguments], os.environ, cluster)
 
 
 def restart_killed(paths: Paths) -> bool:
-    """Start the engine of the queue as it was started before, if it was killed; True where it was started.
+    """Start the engine of the queue as it was started before, if it was killed; True if it was started.
 
     One process at a time: of two workers, the slower one must not start an engine that was stopped meanwhile.
     """

@@ -69,9 +69,9 @@ def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, 
 
 
 ANSWER_SECONDS = 2.0
-"""How long a command waits for the engine's answer..."""
+"""Seconds that a command waits for the engine's answer, at least."""
 ANSWERS_PER_SECOND = 2000
-"""... and longer if it sends many requests at once."""
+"""A command that sends many requests at once waits so much longer."""
 
 
 class Unanswered(StokerError):
@@ -189,5 +189,5 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
 
 
 def _as_targets(job: Job) -> set[tuple[int, bool]]:
-    """What others may depend on: the job, and the array that it is a task of."""
+    """The targets of dependencies that mean this job: itself, and the array that it is a task of."""
     return {(job.id, False), (job.array, True)} if job.array else {(job.id, False)}

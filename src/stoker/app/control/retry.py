@@ -109,7 +109,7 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
 
 
 def _for_advisers(store: Store, trials: Sequence[Job]) -> list[Again]:
-    """What brings back the advisers of sweeps that were over, to read the new values. One that runs ignores it."""
+    """Requests that requeue the tuners of finished sweeps; a running tuner ignores its request."""
     found = []
     for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
         watching = queries.adviser_of(store, sweep_id)

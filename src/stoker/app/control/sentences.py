@@ -1,4 +1,4 @@
-"""What became of jobs that a user changed, in words: cancel, retry, edit, pause, resume."""
+"""The effect of commands on jobs, in words: cancel, retry, edit, pause, resume."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SCHEMA = "stoker.change/1"
 
 
 class ChangeResult(Struct, frozen=True):
-    """What became of one job."""
+    """The effect of a command on one job."""
 
     id: int
     shown: str
     """The id as users type it: `12`, `12.3`."""
     name: str
     before: str
-    """Its state when the command was typed..."""
+    """Its state when the command was typed."""
     after: str
-    """... and when the engine had answered."""
+    """Its state when the engine had answered."""
     refused: bool
     """Whether the command could not do what was asked."""
     said: str
@@ -37,11 +37,11 @@ class Report(Struct, frozen=True):
     dry_run: bool
     jobs: list[ChangeResult]
     notes: list[str]
-    """What was done to the queue or to GPUs."""
+    """Sentences about the queue or GPUs that the command changed."""
 
 
 class Sentence(NamedTuple):
-    """What is said of a job that was and is in these states; empty is any."""
+    """The sentence for a job that was and is in these states; empty is any."""
 
     text: str
     before: Collection[str] = ()
@@ -119,7 +119,7 @@ def word(job: Job) -> str:
 
 
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:
-    """What a command did to a job; `details` fill the sentence."""
+    """Say what a command did to a job; `details` fill the sentence."""
     was, now, shown = word(before), word(after), id_text(before)
     sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
     said = sentence.text.format(id=shown, was=was, now=now, **details)

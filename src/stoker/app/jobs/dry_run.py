@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import clock_text, exactly
-from stoker.app.jobs.submit import Part
+from stoker.app.jobs.submit import JobGroup
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.launch import shown_command
@@ -63,9 +63,11 @@ class _Outlook(Struct, frozen=True):
     """From a job's number to the id that reasons show."""
 
 
-def plan_submission(parts: Sequence[Part], store: Store, view: EngineStatus | None, now: float) -> list[PlannedJob]:
+def plan_submission(
+    groups: Sequence[JobGroup], store: Store, view: EngineStatus | None, now: float
+) -> list[PlannedJob]:
     """New jobs as the engine of the queue would place them behind those that are there."""
-    jobs = dict(_numbered(parts, (store.last_job() or 0) + 1, now))
+    jobs = dict(_numbered(groups, (store.last_job() or 0) + 1, now))
     waiting = _waiting((*store.open_jobs(QUEUE, 0, _MOST_PLANNED), *jobs.values()), store, now)
     outlook = _Outlook(store, now) if view is None else _queue_outlook(waiting, view, store, now)
     return [_planned(place, job, outlook, _why(job, outlook)) for place, job in jobs.items()]
@@ -87,13 +89,13 @@ def plan_run(
     return [_planned(str(job.id), job, outlook, why) for job, why in zip(numbered, reasons, strict=True)]
 
 
-def _numbered(parts: Sequence[Part], first: int, now: float) -> Iterator[tuple[str, Job]]:
+def _numbered(groups: Sequence[JobGroup], first: int, now: float) -> Iterator[tuple[str, Job]]:
     """The new jobs by their places, with the ids that they would get."""
     place = 0
-    for part in parts:
-        array, place = (first, place + 1) if part.array else (0, place)
-        for new in part.jobs:
-            place += not part.array
+    for group in groups:
+        array, place = (first, place + 1) if group.array else (0, place)
+        for new in group.jobs:
+            place += not group.array
             word = str(place) if new.task is None else f"{place}.{new.task}"
             yield word, Job(first, 0, new.command, new.spec, Waiting(now), now, new.name, array=array, task=new.task)
             first += 1

@@ -32,7 +32,7 @@ _KEY_PARTS = 100
 _LONG_KEY = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_KEY_PARTS}}}"""
 
 
-class Listed(Struct, frozen=True):
+class ParsedJob(Struct, frozen=True):
     """One job of a list, and its place there."""
 
     command: Command
@@ -44,7 +44,7 @@ class Listed(Struct, frozen=True):
     """... and the number of that array in the list, from 1."""
 
 
-class Unusable(Struct, frozen=True):
+class RejectedLine(Struct, frozen=True):
     """A line that cannot be a job, and why."""
 
     where: str
@@ -72,20 +72,20 @@ class Lines:
         self.tasks: Sequence[int] = ()
         """Indices of the array that every line is; empty where a line is one job."""
 
-    def feed(self, data: bytes) -> Iterator[Listed | Unusable]:
+    def feed(self, data: bytes) -> Iterator[ParsedJob | RejectedLine]:
         """The jobs that are complete now."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             yield from self._take(line)
 
-    def end(self) -> Iterator[Listed | Unusable]:
+    def end(self) -> Iterator[ParsedJob | RejectedLine]:
         """The job of a last line that has no newline."""
         if self._rest:
             yield from self._take(self._rest)
         if self._gathered:
             yield from self._job()
 
-    def _take(self, line: bytes) -> Iterator[Listed | Unusable]:
+    def _take(self, line: bytes) -> Iterator[ParsedJob | RejectedLine]:
         self._line += 1
         stripped = line.rstrip()
         if not self._gathered and (not stripped or stripped.lstrip().startswith(b"#")):
@@ -97,35 +97,35 @@ class Lines:
         self._gathered.append(stripped)
         yield from self._job()
 
-    def _job(self) -> Iterator[Listed | Unusable]:
+    def _job(self) -> Iterator[ParsedJob | RejectedLine]:
         text, self._gathered = b"\n".join(self._gathered), []
         where = f"{self._name} line {self._line}"
         if b"\0" in text:
-            yield Unusable(where, NUL_BYTE)
+            yield RejectedLine(where, NUL_BYTE)
         else:
-            job = Listed(Command((os.fsdecode(text),), self._shell), where)
+            job = ParsedJob(Command((os.fsdecode(text),), self._shell), where)
             yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
 
 
-def as_tasks(job: Listed, tasks: Sequence[int], array: int) -> Iterator[Listed]:
-    return (Listed(job.command, job.where, job.options, task, array) for task in tasks)
+def as_tasks(job: ParsedJob, tasks: Sequence[int], array: int) -> Iterator[ParsedJob]:
+    return (ParsedJob(job.command, job.where, job.options, task, array) for task in tasks)
 
 
-def spread(items: Sequence[Listed | Unusable], batch: JobOptions) -> Sequence[Listed | Unusable]:
+def spread(items: Sequence[ParsedJob | RejectedLine], batch: JobOptions) -> Sequence[ParsedJob | RejectedLine]:
     """The list with every array replaced by its tasks."""
-    if batch.array is None and all(item.options.array is None for item in items if isinstance(item, Listed)):
+    if batch.array is None and all(item.options.array is None for item in items if isinstance(item, ParsedJob)):
         return items
-    spread_items: list[Listed | Unusable] = []
+    spread_items: list[ParsedJob | RejectedLine] = []
     for array, item in enumerate(items, 1):
-        text = None if isinstance(item, Unusable) else item.options.array or batch.array
-        if isinstance(item, Unusable) or text is None:
+        text = None if isinstance(item, RejectedLine) else item.options.array or batch.array
+        if isinstance(item, RejectedLine) or text is None:
             spread_items.append(item)
         else:
             spread_items += as_tasks(item, parse_array(text).indices, array)
     return spread_items
 
 
-def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
+def read_list(path: Path, shell: str) -> list[ParsedJob | RejectedLine]:
     """All jobs of a file; its suffix says the format."""
     try:
         data = path.read_bytes()
@@ -147,7 +147,7 @@ def read_list(path: Path, shell: str) -> list[Listed | Unusable]:
     return [*lines.feed(data), *lines.end()]
 
 
-def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[ParsedJob]:
     for number, line in enumerate(data.splitlines(), 1):
         if line.strip():
             where = f"{name} line {number}"
@@ -158,7 +158,7 @@ def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
             yield _job_of(table, where, shell)
 
 
-def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed]:
+def _toml_jobs(data: bytes, name: str, shell: str) -> Iterator[ParsedJob]:
     try:
         document = read_toml(data)
     except ValueError as error:
@@ -181,7 +181,7 @@ def read_toml(data: bytes) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]:
+def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[ParsedJob | RejectedLine]:
     """A column `command` and columns of options; without that column, the columns of priority_scheduler."""
     from stoker.app.jobs.task_list import COLUMNS, column_name, read_sheet, refuse_doubled, tasks_of
 
@@ -199,30 +199,30 @@ def _csv_jobs(data: bytes, name: str, shell: str) -> Iterator[Listed | Unusable]
     return (_task_job(row, place, name) for place, row in enumerate(tasks_of(sheet, name)))
 
 
-def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> Listed | Unusable:
+def _row_job(sheet: Sheet, record: Record, where: str, shell: str) -> ParsedJob | RejectedLine:
     from stoker.app.jobs.task_list import cells_of, options_of
 
     try:
         cells = cells_of(sheet, record)
         command = _command(cells.pop("command"), where, shell)
         cells.pop("", None)
-        return Listed(command, where, options_of(cells))
+        return ParsedJob(command, where, options_of(cells))
     except UsageError as error:
-        return Unusable(where, error.message.removeprefix(f"{where}: "))
+        return RejectedLine(where, error.message.removeprefix(f"{where}: "))
 
 
-def _task_job(row: Task | BadRow, place: int, name: str) -> Listed | Unusable:
+def _task_job(row: Task | BadRow, place: int, name: str) -> ParsedJob | RejectedLine:
     """Its id is its place in the list, so that the same list is the same work."""
     from stoker.app.jobs.task_list import BadRow
 
     where = f"{name} line {row.line}"
     if isinstance(row, BadRow):
-        return Unusable(where, row.sentence)
+        return RejectedLine(where, row.sentence)
     options = msgspec.structs.replace(row.options, chdir=row.directory or None, priority=-row.priority)
-    return Listed(Command(row.words(row.epochs, place)), where, options)
+    return ParsedJob(Command(row.words(row.epochs, place)), where, options)
 
 
-def _job_of(table: Any, where: str, shell: str) -> Listed:
+def _job_of(table: Any, where: str, shell: str) -> ParsedJob:
     if not isinstance(table, dict) or "command" not in table:
         raise UsageError(f"{where} has no command", 'give it one: "command": "python3 train.py"')
     try:
@@ -230,7 +230,7 @@ def _job_of(table: Any, where: str, shell: str) -> Listed:
     except msgspec.ValidationError as error:
         raise UsageError(f"{where}: {error}", "give it a command as text, or a list of words") from None
     options = read_options({key: value for key, value in table.items() if key != "command"}, where)
-    return Listed(_command(command, where, shell), where, options)
+    return ParsedJob(_command(command, where, shell), where, options)
 
 
 def read_options(table: dict[str, Any], where: str) -> JobOptions:
@@ -280,14 +280,14 @@ def _command(words: str | list[str], where: str, shell: str) -> Command:
 
 
 _READ_SIZE = 65_536
-Make = Callable[[Listed], NewJob]
-Refuse = Callable[[Unusable], None]
+Make = Callable[[ParsedJob], NewJob]
+Refuse = Callable[[RejectedLine], None]
 
 
 class ListSource:
     """Jobs that are known from the start."""
 
-    def __init__(self, items: Sequence[Listed | Unusable], make: Make, refuse: Refuse) -> None:
+    def __init__(self, items: Sequence[ParsedJob | RejectedLine], make: Make, refuse: Refuse) -> None:
         self._items = iter(items)
         self._make = make
         self._refuse = refuse
@@ -311,7 +311,7 @@ class StreamSource:
         self._lines = lines
         self._make = make
         self._refuse = refuse
-        self._items: deque[Listed | Unusable] = deque()
+        self._items: deque[ParsedJob | RejectedLine] = deque()
         """Lines that were read and not taken."""
         self._ended = False
         self.exhausted = False
@@ -331,11 +331,11 @@ class StreamSource:
         return made(items, self._make, self._refuse)
 
 
-def made(items: Iterable[Listed | Unusable], make: Make, refuse: Refuse) -> list[NewJob]:
+def made(items: Iterable[ParsedJob | RejectedLine], make: Make, refuse: Refuse) -> list[NewJob]:
     """The jobs of the usable items; `refuse` gets the others."""
     jobs = []
     for item in items:
-        if isinstance(item, Unusable):
+        if isinstance(item, RejectedLine):
             refuse(item)
         else:
             jobs.append(make(item))

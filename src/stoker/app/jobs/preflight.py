@@ -32,7 +32,7 @@ class Preflight:
         self._uncapped: dict[JobSpec, JobSpec] = {}
         self._said: set[str] = set()
 
-    def settle_cap(self, command: Command, spec: JobSpec) -> JobSpec:
+    def without_unsupported_cap(self, command: Command, spec: JobSpec) -> JobSpec:
         """The spec without --cap where PyTorch would ignore it or fail with it."""
         if not spec.cap or not (reason := self._why_no_cap(command, spec)):
             return spec
@@ -41,7 +41,7 @@ class Preflight:
             self._uncapped[spec] = replace(spec, cap=False)
         return self._uncapped[spec]
 
-    def settle_mps(self, spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
+    def without_unsupported_mps(self, spec: JobSpec, devices: Sequence[Device]) -> JobSpec:
         """The spec without MPS where there is none and it is optional; `devices` is empty while they are unknown."""
         if spec.resources.mps is None or not (reason := self._why_no_mps(devices)):
             return spec

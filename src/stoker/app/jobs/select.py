@@ -211,7 +211,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
     A new job can only name existing jobs, so there is no cycle.
     """
     found = [
-        Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _meant(store, word)
+        Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _targets(store, word)
     ]
     if len(found) > MOST:
         raise UsageError(f"{text!r} waits for {len(found)} jobs", f"the limit is {MOST}; submit them as an array")
@@ -222,7 +222,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
     return tuple(dict.fromkeys(found))
 
 
-def _meant(store: Store, word: str) -> Iterator[tuple[int, bool]]:
+def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:
     """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
     if word.isdecimal() and is_adviser(store, int(word)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import itertools
 import json
 import os
 import time
@@ -20,7 +19,7 @@ from msgspec import Struct
 from stoker.app.jobs.config import Config
 from stoker.app.jobs.context import SubmitContext, check_directory, context_here
 from stoker.app.jobs.directives import placed
-from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, Listed
+from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, ParsedJob
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions, merged
 from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
@@ -41,6 +40,8 @@ from stoker.store.status_file import Machine
 from stoker.store.writer import Store
 
 RUNS = "stoker-runs"
+MOST_DIRECTORIES = 1000
+"""Logs of runs that start in the same second."""
 LONGEST_KEY = 200
 
 
@@ -54,14 +55,15 @@ def new_log_directory(parent: Path) -> Path:
 
 def _new_directory(parent: Path, name: str) -> Path:
     """A directory that did not exist; a number is added to a name that is taken."""
-    for path in itertools.chain([parent / name], (parent / f"{name}.{number}" for number in itertools.count(2))):
+    for number in range(1, MOST_DIRECTORIES):
+        path = parent / (name if number == 1 else f"{name}.{number}")
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return path
-    raise AssertionError("numbers do not end")
+    raise FileExistsError(errno.EEXIST, "too many directories of the same second", str(parent / name))
 
 
-OF_THE_JOB_WE_ARE_IN = frozenset(
+JOB_VARIABLES = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
@@ -81,7 +83,7 @@ class NotServed(StokerError):
     exit_code = 3
 
 
-class Part(Struct, frozen=True):
+class JobGroup(Struct, frozen=True):
     """Jobs added together: all tasks of one array, or any number of jobs that are none."""
 
     jobs: Sequence[NewJob]
@@ -89,10 +91,9 @@ class Part(Struct, frozen=True):
     """The indices as typed; empty where it is no array."""
 
 
-class Entered(Struct, frozen=True):
-    """A part that is in the queue."""
+class Inserted(JobGroup, frozen=True, kw_only=True):
+    """A group that is in the queue."""
 
-    part: Part
     ids: range
     repeated: bool = False
     """Whether it was there before, under the same key."""
@@ -115,7 +116,7 @@ def key_of(text: str, *given: Any) -> Key:
     return Key(text, hashlib.sha256(body.encode()).hexdigest())
 
 
-def entered_before(store: Store, key: Key) -> list[Entered]:
+def earlier_submit(store: Store, key: Key) -> list[Inserted]:
     """What was submitted under the key; empty where the key is new, an error where it was something else."""
     known = store.submit_key(key.text)
     if known is None:
@@ -126,17 +127,17 @@ def entered_before(store: Store, key: Key) -> list[Entered]:
             f"the key {key.text!r} was used for another command, other options or another directory: job {first}",
             f"choose another key; stoker status {first} shows what was submitted",
         )
-    return [_entered(store, range(first, first + count), array) for first, count, array in known.parts]
+    return [_inserted_before(store, range(first, first + count), array) for first, count, array in known.parts]
 
 
-def _entered(store: Store, ids: range, array: str) -> Entered:
+def _inserted_before(store: Store, ids: range, array: str) -> Inserted:
     jobs = [job for job_id in ids if (job := store.job(job_id))]
     new = [NewJob(job.command, job.spec, job.name, job.task, trial=job.trial) for job in jobs]
-    return Entered(Part(new, array), ids, repeated=True)
+    return Inserted(new, array, ids=ids, repeated=True)
 
 
 class JobBuilder:
-    """Builds the jobs of one batch: merges options, checks them, and settles --cap and --mps."""
+    """Builds the jobs of one batch: merges options, checks them, and drops --cap and --mps if they cannot work."""
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class JobBuilder:
         self.context = msgspec.structs.replace(self.context, **context)
         self._specs.clear()
 
-    def check(self, items: Iterable[Listed]) -> list[JobSpec]:
+    def check(self, items: Iterable[ParsedJob]) -> list[JobSpec]:
         """The specs of all jobs; refuses options that cannot be understood or can never be met."""
         specs = []
         for item in one_of_each(items):
@@ -176,33 +177,33 @@ class JobBuilder:
             self.preflight.say(MEMORY_UNKNOWN)
         return specs
 
-    def make(self, item: Listed) -> NewJob:
-        spec = self.preflight.settle_cap(item.command, self.spec(item))
+    def make(self, item: ParsedJob) -> NewJob:
+        spec = self.preflight.without_unsupported_cap(item.command, self.spec(item))
         return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
 
-    def options_of(self, item: Listed) -> JobOptions:
+    def options_of(self, item: ParsedJob) -> JobOptions:
         return self.options if item.options is PLAIN else merged(self.options, item.options)
 
-    def spec(self, item: Listed) -> JobSpec:
+    def spec(self, item: ParsedJob) -> JobSpec:
         key = _key(item)
         if key not in self._specs:
-            self._specs[key] = self._settled(spec_of(self.options_of(item), self.context))
+            self._specs[key] = self._resolved(spec_of(self.options_of(item), self.context))
         return self._specs[key]
 
-    def _settled(self, spec: JobSpec) -> JobSpec:
+    def _resolved(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_signal(spec)
         self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec
-        settled = self.preflight.settle_mps(spec, self.snapshot.devices if self.snapshot else ())
-        if self.snapshot is not None and settled.resources.gpus:
-            with placed(self.context.place_of_model(settled.resources.model)):
-                _refuse_impossible(settled, self.snapshot, self._policy)
-        return settled
+        resolved = self.preflight.without_unsupported_mps(spec, self.snapshot.devices if self.snapshot else ())
+        if self.snapshot is not None and resolved.resources.gpus:
+            with placed(self.context.place_of_model(resolved.resources.model)):
+                _refuse_impossible(resolved, self.snapshot, self._policy)
+        return resolved
 
 
 class QueueSubmission:
-    """Jobs on their way into the queue: `read`, then `settle`, then `enter`."""
+    """Jobs on their way into the queue: `read`, then `resolve`, then `insert`."""
 
     def __init__(
         self,
@@ -222,7 +223,7 @@ class QueueSubmission:
         self._script = script
         self._now = now
         own = without_given(environment)
-        outer = {*OF_THE_JOB_WE_ARE_IN, *(SLURM_VARIABLES if "STOKER_JOB_ID" in own else ())}
+        outer = {*JOB_VARIABLES, *(SLURM_VARIABLES if "STOKER_JOB_ID" in own else ())}
         self._environment = {name: own[name] for name in own if name not in outer}
         self._limits = KernelLimits(self._environment)
         self.devices = config.engine.devices
@@ -265,7 +266,7 @@ class QueueSubmission:
             shared_out=self._shared_out,
         )
 
-    def read(self, items: Sequence[Listed]) -> None:
+    def read(self, items: Sequence[ParsedJob]) -> None:
         """Refuse what cannot be understood, before anything is opened or started."""
         for item in one_of_each(items):
             options = self._builder.options_of(item)
@@ -280,21 +281,23 @@ class QueueSubmission:
             except UsageError as error:
                 raise _with_place(item, error) from None
 
-    def settle(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> list[Part]:
+    def resolve(self, items: Sequence[ParsedJob], store: Store, machine: Machine | None) -> list[JobGroup]:
         """The jobs; refuses dependencies on unknown jobs, and needs that the devices can never meet."""
         self._know(items, store, machine)
-        parts = list(self._parts(items))
-        self._note([(job.command, job.spec) for part in parts for job in (part.jobs[:1] if part.array else part.jobs)])
-        return parts
+        groups = list(self._groups(items))
+        self._note(
+            [(job.command, job.spec) for group in groups for job in (group.jobs[:1] if group.array else group.jobs)]
+        )
+        return groups
 
-    def settle_spec(self, item: Listed, store: Store, machine: Machine | None) -> JobSpec:
-        """The spec that many jobs share, whose commands come later; refuses the same as `settle`."""
+    def resolve_spec(self, item: ParsedJob, store: Store, machine: Machine | None) -> JobSpec:
+        """The spec that many jobs share, whose commands come later; refuses the same as `resolve`."""
         self._know([item], store, machine)
         job = self._builder.make(item)
         self._note([(job.command, job.spec)])
         return job.spec
 
-    def _know(self, items: Sequence[Listed], store: Store, machine: Machine | None) -> None:
+    def _know(self, items: Sequence[ParsedJob], store: Store, machine: Machine | None) -> None:
         snapshot = machine.snapshot if machine else None
         self._builder.know(
             snapshot,
@@ -312,31 +315,31 @@ class QueueSubmission:
         shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
         self.notes += start_notes(first, self._environment, {context.default_out, context.array_out, "", *shared})
 
-    def enter(
-        self, store: Store, parts: Sequence[Part], label: str, *, held: str, key: Key | None = None
-    ) -> list[Entered]:
+    def insert(
+        self, store: Store, groups: Sequence[JobGroup], label: str, *, held: str, key: Key | None = None
+    ) -> list[Inserted]:
         """Add all jobs to the queue in one transaction, or find those that were submitted under the key before."""
         for cluster in self.clusters:
             _make_logs(self._place_of(cluster))
         with store.writing():
-            if key and (before := entered_before(store, key)):
+            if key and (before := earlier_submit(store, key)):
                 return before
             if self._script:
                 self._script.keep(self.files)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
-            entered = [self._enter_part(store, batch, part, held) for part in parts]
+            inserted = [self._insert_group(store, batch, group, held) for group in groups]
             if key:
-                places = [(one.ids[0], len(one.ids), one.part.array) for one in entered]
+                places = [(group.ids[0], len(group.ids), group.array) for group in inserted]
                 store.add_key(key.text, SubmitKey(key.content, places))
-            return entered
+            return inserted
 
-    def _enter_part(self, store: Store, batch: int, part: Part, held: str) -> Entered:
-        cluster = part.jobs[0].spec.cluster
-        ids = store.add_jobs(batch, engine_of(cluster), part.jobs, self._now, array=bool(part.array), held=held)
-        if part.array:
+    def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
+        cluster = group.jobs[0].spec.cluster
+        ids = store.add_jobs(batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held)
+        if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
-        return Entered(part, ids)
+        return Inserted(group.jobs, group.array, ids=ids)
 
     def _refuse_unusable(self, spec: JobSpec, options: JobOptions) -> None:
         if INHERIT in (spec.out, spec.err):
@@ -345,23 +348,23 @@ class QueueSubmission:
         if spec.cwd != self._builder.context.cwd and not starts_later:
             check_directory(spec.cwd)
 
-    def _parts(self, items: Sequence[Listed]) -> Iterator[Part]:
+    def _groups(self, items: Sequence[ParsedJob]) -> Iterator[JobGroup]:
         gathered: list[NewJob] = []
         for item in items:
             job, options = self._builder.make(item), self._builder.options_of(item)
             if gathered and gathered[0].spec.cluster != job.spec.cluster:
-                yield Part(gathered)
+                yield JobGroup(gathered)
                 gathered = []
             if options.array is None:
                 gathered.append(job)
                 continue
             if gathered:
-                yield Part(gathered)
+                yield JobGroup(gathered)
                 gathered = []
             tasks = parse_array(options.array).indices
-            yield Part([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
+            yield JobGroup([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
         if gathered:
-            yield Part(gathered)
+            yield JobGroup(gathered)
 
 
 def _make_logs(place: Paths) -> None:
@@ -374,20 +377,20 @@ def _make_logs(place: Paths) -> None:
         ) from error
 
 
-def one_of_each(items: Iterable[Listed]) -> Iterable[Listed]:
+def one_of_each(items: Iterable[ParsedJob]) -> Iterable[ParsedJob]:
     """The first job with each set of options; most jobs of a list have the same."""
-    first: dict[str, Listed] = {}
+    first: dict[str, ParsedJob] = {}
     for item in items:
         first.setdefault(_key(item), item)
     return first.values()
 
 
-def _key(item: Listed) -> str:
+def _key(item: ParsedJob) -> str:
     return "" if item.options is PLAIN else str(item.options)
 
 
 @contextlib.contextmanager
-def located(item: Listed) -> Iterator[None]:
+def located(item: ParsedJob) -> Iterator[None]:
     """Put the place of a job before an error about its own options."""
     try:
         yield
@@ -395,7 +398,7 @@ def located(item: Listed) -> Iterator[None]:
         raise error if item.options == PLAIN else _with_place(item, error) from None
 
 
-def _with_place(item: Listed, error: StokerError) -> StokerError:
+def _with_place(item: ParsedJob, error: StokerError) -> StokerError:
     if item.where == COMMAND_LINE:
         return error
     return type(error)(f"{item.where}: {error.message}", error.hint)

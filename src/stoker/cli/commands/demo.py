@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.app.jobs.job_files import Listed, Unusable
+from stoker.app.jobs.job_files import ParsedJob, RejectedLine
 from stoker.app.jobs.options import JobOptions
 from stoker.core.job import Ended, JobEvent, Running
 from stoker.core.outcomes import Result
@@ -119,9 +119,9 @@ SCRIPT: Sequence[Act] = (
 )
 
 
-def demo_jobs() -> list[Listed | Unusable]:
+def demo_jobs() -> list[ParsedJob | RejectedLine]:
     return [
-        Listed(Command((act.line,), "/bin/sh"), "the demonstration", replace(act.options, name=act.name))
+        ParsedJob(Command((act.line,), "/bin/sh"), "the demonstration", replace(act.options, name=act.name))
         for act in SCRIPT
     ]
 

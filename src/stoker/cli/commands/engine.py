@@ -94,7 +94,7 @@ def start(sim: str | None, stay: bool, again: bool, **flags: int | None) -> int:
 
 
 def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
-    """Start an engine; `wanted` are the options that one which is already running may not have."""
+    """Start an engine; `wanted`: options to report if a running engine lacks them."""
     from stoker.app.control.engine_process import died_again, ensure_engine
     from stoker.store.engine_lock import QUEUE, process_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from stoker.app.jobs.config import Config, config_here
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list, spread
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ParsedJob, RejectedLine, command_of, read_list, spread
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import Line, Script, completed_options, find_script
 from stoker.cli.advice import misplaced_option
@@ -89,7 +89,7 @@ def command(
         if words or file is not None or options != JobOptions():
             raise UsageError("--demo brings its own jobs", "leave out the list and the options of jobs")
         return _run_demo(values)
-    kind, items, script = _meant(context, words, file)
+    kind, items, script = _parse_words(context, words, file)
     if kind == "help":
         click.echo(context.get_help())
         return 2
@@ -149,10 +149,10 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
         raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
     with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
         values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
-        return _run(values, "--", [Listed(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
+        return _run(values, "--", [ParsedJob(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
 
 
-def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] | Lines) -> int:
+def _run(values: dict[str, Any], label: str, items: Sequence[ParsedJob | RejectedLine] | Lines) -> int:
     """Start the forkserver, and meanwhile load the modules of a run, which takes as long."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
@@ -161,9 +161,9 @@ def _run(values: dict[str, Any], label: str, items: Sequence[Listed | Unusable] 
         return run(Request(**values), label, items, forkserver)
 
 
-def _meant(
+def _parse_words(
     context: click.Context, words: tuple[str, ...], file: str | None
-) -> tuple[str, list[Listed | Unusable] | Lines, Script | None]:
+) -> tuple[str, list[ParsedJob | RejectedLine] | Lines, Script | None]:
     """The label, the jobs and the script that the words mean; jobs of a stream are read later."""
     shell, dashes = shell_of(os.environ), context.meta[DASHES]
     if file is not None:
@@ -171,11 +171,11 @@ def _meant(
             raise UsageError("both a file and a command are given", "leave one of them out")
         return file, Lines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
     if words and not dashes and (found := find_script(Line("run", context.meta[TYPED_OPTIONS], words))):
-        return "--", [Listed(found.command, COMMAND_LINE)], found.script
+        return "--", [ParsedJob(found.command, COMMAND_LINE)], found.script
     return *_jobs(words, shell, dashes=dashes), None
 
 
-def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[Listed | Unusable] | Lines]:
+def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, list[ParsedJob | RejectedLine] | Lines]:
     if dashes and not words:
         raise UsageError("no command given after --", "put the command after --, or give a file or - before it")
     if not words and sys.stdin.isatty():
@@ -187,7 +187,7 @@ def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, lis
         raise UsageError(f"{first} is a job list, but more words follow it", "write the options before it")
     is_line = not os.path.exists(first) and any(blank in first for blank in " \t\n")
     if dashes or len(words) > 1 or is_line:
-        return "--", [Listed(command_of(words, shell), COMMAND_LINE)]
+        return "--", [ParsedJob(command_of(words, shell), COMMAND_LINE)]
     if not first:
         raise UsageError("the name of the job list is empty", "give a file, or - for stdin")
     return first, read_list(Path(first), shell)

@@ -16,10 +16,10 @@ from msgspec import Struct
 from stoker.app.control.engine_process import Background, simulated_gpus
 from stoker.app.jobs.config import config_here
 from stoker.app.jobs.context import current_user
-from stoker.app.jobs.job_files import COMMAND_LINE, Lines, Listed, Unusable, command_of, read_list
+from stoker.app.jobs.job_files import COMMAND_LINE, Lines, ParsedJob, RejectedLine, command_of, read_list
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import Line, Script, find_script
-from stoker.app.jobs.submit import Entered, Key, QueueSubmission, entered_before, key_of
+from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submit, key_of
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
@@ -60,54 +60,54 @@ class SubmitResult(Struct, frozen=True):
     held: bool
     jobs: list[SubmittedJob]
     problem: str | None
-    """Why there is no engine to run them, though they are safe in the queue; null where there is one."""
+    """Why there is no engine to run them, though they are safe in the queue; null where there is group."""
     repeated: bool = False
     """Whether they were submitted before under the same --key, and nothing was submitted now."""
 
 
-def submit_result(entered: Sequence[Entered], problem: str | None, *, held: bool) -> SubmitResult:
-    jobs = [job for one in entered for job in _jobs(one)]
-    return SubmitResult("stoker.submit/1", held, jobs, problem, any(one.repeated for one in entered))
+def submit_result(inserted: Sequence[Inserted], problem: str | None, *, held: bool) -> SubmitResult:
+    jobs = [job for group in inserted for job in _jobs(group)]
+    return SubmitResult("stoker.submit/1", held, jobs, problem, any(group.repeated for group in inserted))
 
 
-def show_ids(entered: Sequence[Entered]) -> None:
-    """One id per line; an array has one."""
-    for one in entered:
-        sys.stdout.write("".join(f"{job_id}\n" for job_id in (one.ids[:1] if one.part.array else one.ids)))
+def show_ids(inserted: Sequence[Inserted]) -> None:
+    """One id per line; an array has group."""
+    for group in inserted:
+        sys.stdout.write("".join(f"{job_id}\n" for job_id in (group.ids[:1] if group.array else group.ids)))
 
 
-def show_lines(entered: Sequence[Entered]) -> None:
+def show_lines(inserted: Sequence[Inserted]) -> None:
     """One line per job, array, or range of jobs."""
-    for one in entered:
-        single = f": {_title(one)}" if one.part.array or len(one.ids) == 1 else ""
-        print(f"{'already submitted:' if one.repeated else 'submitted'} {_ids_text(one)}{single}")
+    for group in inserted:
+        single = f": {_title(group)}" if group.array or len(group.ids) == 1 else ""
+        print(f"{'already submitted:' if group.repeated else 'submitted'} {_ids_text(group)}{single}")
 
 
-def unprinted_text(entered: Sequence[Entered]) -> str:
+def unprinted_text(inserted: Sequence[Inserted]) -> str:
     """For ids that could not be printed: `job 3 is in the queue, but its id`."""
-    if len(entered) == 1 and (len(entered[0].ids) == 1 or entered[0].part.array):
-        return f"job {entered[0].ids[0]} is in the queue, but its id"
-    return f"jobs {', '.join(map(_ids_text, entered))} are in the queue, but their ids"
+    if len(inserted) == 1 and (len(inserted[0].ids) == 1 or inserted[0].array):
+        return f"job {inserted[0].ids[0]} is in the queue, but its id"
+    return f"jobs {', '.join(map(_ids_text, inserted))} are in the queue, but their ids"
 
 
-def _ids_text(one: Entered) -> str:
-    if one.part.array:
-        return f"{one.ids[0]} (tasks {one.part.array})"
-    return str(one.ids[0]) if len(one.ids) == 1 else f"{one.ids[0]}-{one.ids[-1]} ({len(one.ids)} jobs)"
+def _ids_text(group: Inserted) -> str:
+    if group.array:
+        return f"{group.ids[0]} (tasks {group.array})"
+    return str(group.ids[0]) if len(group.ids) == 1 else f"{group.ids[0]}-{group.ids[-1]} ({len(group.ids)} jobs)"
 
 
-def _title(one: Entered) -> str:
-    return shortened(printable(on_one_line(one.part.jobs[0].command.text)), WIDTH)
+def _title(group: Inserted) -> str:
+    return shortened(printable(on_one_line(group.jobs[0].command.text)), WIDTH)
 
 
-def _jobs(one: Entered) -> Iterator[SubmittedJob]:
-    if one.part.array:
-        first = one.part.jobs[0]
+def _jobs(group: Inserted) -> Iterator[SubmittedJob]:
+    if group.array:
+        first = group.jobs[0]
         command, name = first.command.text, first.name
-        yield SubmittedJob(one.ids[0], one.part.array, len(one.ids), name, command, None)
+        yield SubmittedJob(group.ids[0], group.array, len(group.ids), name, command, None)
         return
     user = current_user()
-    for job_id, new in zip(one.ids, one.part.jobs, strict=True):
+    for job_id, new in zip(group.ids, group.jobs, strict=True):
         job = Job(job_id, 0, new.command, new.spec, Waiting(0.0), 0.0, new.name)
         log = output_paths(job, user)[0]
         yield SubmittedJob(job_id, None, 1, new.name, new.command.text, log)
@@ -133,7 +133,7 @@ class Request(Struct, frozen=True):
     """Set where the command is a script."""
 
 
-def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
+def submit_jobs(request: Request, items: Sequence[ParsedJob]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
     sim = simulated_gpus(request.sim, paths)
@@ -150,22 +150,22 @@ def submit_jobs(request: Request, items: Sequence[Listed]) -> int:
             from stoker.app.jobs.dry_run import plan_submission
             from stoker.cli.screens.dry_run import show_submit_plan
 
-            parts = submission.settle(items, store, read_machine(paths.status_file(QUEUE)))
+            groups = submission.resolve(items, store, read_machine(paths.status_file(QUEUE)))
             for note in submission.notes:
                 say(note)
-            planned = plan_submission(parts, store, read_status(paths.status_file(QUEUE)), time.time())
+            planned = plan_submission(groups, store, read_status(paths.status_file(QUEUE)), time.time())
             return show_submit_plan(planned, as_json=request.as_json)
-        if key is not None and (before := entered_before(store, key)):
+        if key is not None and (before := earlier_submit(store, key)):
             return _report(request, before, _wake(engines))  # the submit before may have been killed before it did
-        with engine.not_for_nothing():
-            parts = submission.settle(items, store, engine.machine() if submission.needs_devices else None)
-        entered = submission.enter(store, parts, request.label, held=HELD if request.hold else "", key=key)
+        with engine.stop_engine_if_impossible():
+            groups = submission.resolve(items, store, engine.machine() if submission.needs_devices else None)
+        inserted = submission.insert(store, groups, request.label, held=HELD if request.hold else "", key=key)
         paused = store.settings().get(paused_key(QUEUE))
     failure = _wake(engines)
     difference = engine.difference() if submission.needs_devices else ""
     for note in filter(None, [*submission.notes, difference]):
         say(note)
-    code = _report(request, entered, failure)
+    code = _report(request, inserted, failure)
     if paused and "" in submission.clusters:
         say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * bool(request.sim)}")
     return code
@@ -185,7 +185,7 @@ def _paths(request: Request) -> Paths:
     return paths
 
 
-def _key(request: Request, items: Sequence[Listed]) -> Key | None:
+def _key(request: Request, items: Sequence[ParsedJob]) -> Key | None:
     if request.key is None:
         return None
     script = request.script.data if request.script else b""
@@ -193,16 +193,16 @@ def _key(request: Request, items: Sequence[Listed]) -> Key | None:
     return key_of(request.key, os.getcwd(), request.options, jobs, request.hold, script)
 
 
-def _report(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> int:
+def _report(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> int:
     """Print the ids, also where no engine could be started: the jobs are in the queue."""
-    if entered[0].repeated:
+    if inserted[0].repeated:
         say(f"the key {request.key!r} was used before; nothing was submitted")
     try:
-        _show(request, entered, failure)
+        _show(request, inserted, failure)
         flush_output()
     except OSError as error:
         silence_output()
-        say(f"{unprinted_text(entered)} could not be printed: {error.strerror}")
+        say(f"{unprinted_text(inserted)} could not be printed: {error.strerror}")
         say("do not submit again; list the jobs with: stoker status")
         return StokerError.exit_code
     if failure is None:
@@ -212,13 +212,13 @@ def _report(request: Request, entered: Sequence[Entered], failure: StokerError |
     return NOT_SERVED
 
 
-def _show(request: Request, entered: Sequence[Entered], failure: StokerError | None) -> None:
+def _show(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> None:
     if request.as_json:
-        write_json(submit_result(entered, failure.message if failure else None, held=request.hold))
+        write_json(submit_result(inserted, failure.message if failure else None, held=request.hold))
     elif request.parsable:
-        show_ids(entered)
+        show_ids(inserted)
     else:
-        show_lines(entered)
+        show_lines(inserted)
 
 
 @click.command(name="submit", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
@@ -260,25 +260,25 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     if not words and file is None and sys.stdin.isatty():
         click.echo(context.get_help())
         return 2
-    items, script = _meant(context, words, file, as_line=shell)
+    items, script = _parse_words(context, words, file, as_line=shell)
     if note := misplaced_option(Line("submit", context.meta[TYPED_OPTIONS], words), options):
         say(note)
     return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
 
 
-def _meant(
+def _parse_words(
     context: click.Context, words: tuple[str, ...], file: str | None, *, as_line: bool
-) -> tuple[list[Listed], Script | None]:
+) -> tuple[list[ParsedJob], Script | None]:
     """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
         found = find_script(Line("submit", context.meta[TYPED_OPTIONS], words))
         if found:
-            return [Listed(found.command, COMMAND_LINE)], found.script
+            return [ParsedJob(found.command, COMMAND_LINE)], found.script
     return _items(words, file, as_line=as_line, dashes=dashes), None
 
 
-def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[Listed]:
+def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[ParsedJob]:
     shell = shell_of(os.environ)
     if file is not None:
         if words:
@@ -290,22 +290,22 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: b
         hint = "name the program that runs it, or make it executable" if dashes else f"did you mean -f {words[0]}?"
         raise UsageError(f"{words[0]} is not executable", hint)
     line = Command((" ".join(words),), shell)
-    return [Listed(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
+    return [ParsedJob(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
 
 
-def _from_stdin(shell: str) -> list[Listed | Unusable]:
+def _from_stdin(shell: str) -> list[ParsedJob | RejectedLine]:
     lines = Lines("stdin", shell)
     return [*lines.feed(sys.stdin.buffer.read()), *lines.end()]
 
 
-def _usable(items: list[Listed | Unusable], file: str) -> list[Listed]:
+def _usable(items: list[ParsedJob | RejectedLine], file: str) -> list[ParsedJob]:
     """All of them, or an error: a list is submitted as a whole."""
     if not items:
         raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
     for item in items:
-        if isinstance(item, Unusable):
+        if isinstance(item, RejectedLine):
             raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; fix or remove that line")
-    return [item for item in items if isinstance(item, Listed)]
+    return [item for item in items if isinstance(item, ParsedJob)]
 
 
 def _looks_like_a_list(word: str) -> bool:

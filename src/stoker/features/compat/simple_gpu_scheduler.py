@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.job_files import Lines, StreamSource, Unusable, usable_shell
+from stoker.app.jobs.job_files import Lines, RejectedLine, StreamSource, usable_shell
 from stoker.app.jobs.parent import declare_here
 from stoker.core.job import Assigned, Ended, Job, JobEvent, Lost
 from stoker.core.launch import INHERIT
@@ -92,7 +92,7 @@ def _setup(slots: Sequence[str], devices: Devices) -> Setup:
 def _commands(run: Foreground) -> StreamSource:
     spec = replace(inherited_spec(run), out=INHERIT)
 
-    def refuse(item: Unusable) -> None:
+    def refuse(item: RejectedLine) -> None:
         run.tally.unusable += 1
         _say(f"{item.where} is left out: {item.sentence}")
 

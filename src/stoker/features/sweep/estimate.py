@@ -55,7 +55,7 @@ class Estimate(Struct, frozen=True):
 def estimate_sweep(paths: Paths, config: Config, prepared: PreparedSweep, store: Store) -> Estimate:
     """The cost of a sweep, before anything is submitted."""
     submission = SweepSubmission(paths, config, prepared, os.environ)
-    spec = submission.settle(store, read_machine(paths.status_file(QUEUE)))
+    spec = submission.resolve(store, read_machine(paths.status_file(QUEUE)))
     now, sweep = time.time(), submission.sweep
     jobs = list(_jobs(sweep, spec, (store.last_job() or 0) + 1, now))
     history = RunHistory(store)

@@ -15,9 +15,9 @@ from msgspec import Struct
 from stoker.app.control.engine_process import Background
 from stoker.app.control.requests import Control
 from stoker.app.jobs.config import Config
-from stoker.app.jobs.job_files import COMMAND_LINE, Listed
+from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
-from stoker.app.jobs.submit import Part, QueueSubmission
+from stoker.app.jobs.submit import JobGroup, QueueSubmission
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
 from stoker.core.units import count_text
@@ -261,7 +261,7 @@ class Trials(Sequence[NewJob]):
 
 
 class SweepSubmission:
-    """A sweep on its way into the queue: `settle`, then `enter`."""
+    """A sweep on its way into the queue: `resolve`, then `insert`."""
 
     def __init__(self, paths: Paths, config: Config, prepared: PreparedSweep, environment: Mapping[str, str]) -> None:
         self.sweep = prepared.sweep
@@ -274,7 +274,7 @@ class SweepSubmission:
         limit = f"%{self.sweep.max_parallel}" if self.sweep.max_parallel else ""
         self._array = "" if self.adaptive else f"0-{count - 1}{limit}"
         options = msgspec.structs.replace(prepared.options, array=self._array or None)
-        self._item = Listed(self.sweep.command, COMMAND_LINE)
+        self._item = ParsedJob(self.sweep.command, COMMAND_LINE)
         self._queue = QueueSubmission(paths, config, options, self._now, environment)
         self._queue.read([self._item])
         self.engines = [*self._queue.clusters, *([""] if needs_adviser(self.sweep) else [])]
@@ -284,20 +284,20 @@ class SweepSubmission:
     def notes(self) -> list[str]:
         return self._queue.notes
 
-    def settle(self, store: Store, machine: Machine | None) -> JobSpec:
+    def resolve(self, store: Store, machine: Machine | None) -> JobSpec:
         """The spec of all trials."""
-        spec = self._queue.settle_spec(self._item, store, machine)
+        spec = self._queue.resolve_spec(self._item, store, machine)
         names = placeholders(self.sweep.command.words)
         fills = any(name in LATER and name not in self.sweep.space.names for name in names)
         return msgspec.structs.replace(spec, fill=fills)
 
-    def enter(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
+    def insert(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
         """Add the record, the trials and the adviser; returns the ids of the sweep and of its adviser."""
-        adviser = [Part([adviser_job(self._paths, self.sweep, spec)])] if needs_adviser(self.sweep) else []
-        parts = [*([] if self.adaptive else [Part(trials, self._array)]), *adviser]
+        adviser = [JobGroup([adviser_job(self._paths, self.sweep, spec)])] if needs_adviser(self.sweep) else []
+        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *adviser]
         with store.writing():
-            entered = self._queue.enter(store, parts, LABEL, held=held)
-            ids = [one.ids[0] for one in entered]
+            inserted = self._queue.insert(store, groups, LABEL, held=held)
+            ids = [group.ids[0] for group in inserted]
             stored = StoredSweep(
                 ids[0], _batch(store, ids[0]), self._now, ids[-1] if adviser else None, None, spec, self.sweep
             )
@@ -354,8 +354,8 @@ def submit_sweep(
     submission = SweepSubmission(paths, config, prepared, os.environ)
     engine = Background(paths, sim, submission.devices)
     with opened() as store:
-        with engine.not_for_nothing():
-            spec = submission.settle(store, engine.machine() if submission.needs_devices else None)
+        with engine.stop_engine_if_impossible():
+            spec = submission.resolve(store, engine.machine() if submission.needs_devices else None)
         if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
             done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
@@ -369,7 +369,7 @@ def submit_sweep(
         folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                sweep_id, adviser = submission.enter(store, spec, left, held)
+                sweep_id, adviser = submission.insert(store, spec, left, held)
                 undoing.callback(settled([sweep_id]))
                 undoing.callback(make_folders(folders))
             undoing.pop_all()

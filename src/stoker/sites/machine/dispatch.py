@@ -12,11 +12,9 @@ from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
-from stoker.runner.interface import WorkerRunner
-from stoker.sites.interface import EngineJobs
-from stoker.sites.machine.allocations import Allocation, Allocations
-from stoker.sites.machine.mps import PLAIN, MpsClients, Served
-from stoker.sites.machine.observation import Observation
+from stoker.sites.machine.allocations import Allocation
+from stoker.sites.machine.context import MachineContext
+from stoker.sites.machine.mps import PLAIN, Served
 from stoker.sites.machine.ref import WorkerRef, lease_name
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.logs import size_of
@@ -65,28 +63,17 @@ class OrderBuilder:
 class Dispatch:
     """The way of a job from the plan to its worker; a client of MPS waits on it for its daemon."""
 
-    def __init__(
-        self,
-        jobs: EngineJobs,
-        allocations: Allocations,
-        observation: Observation,
-        *,
-        worker_events: WorkerEvents,
-        runner: WorkerRunner,
-        orders: OrderBuilder,
-        within: str = "",
-    ) -> None:
-        """`within` is the worker of the parent job, if there is one."""
+    def __init__(self, context: MachineContext, worker_events: WorkerEvents, user: str) -> None:
         self.trouble = ""
-        """What users should know of MPS; empty where all goes well."""
-        self._jobs = jobs
-        self._allocations = allocations
-        self._observation = observation
+        """A note on MPS for users; empty if all goes well."""
+        self._jobs = context.jobs
+        self._allocations = context.allocations
+        self._observation = context.observation
         self._worker_events = worker_events
-        self._runner = runner
-        self._orders = orders
-        self._within = within
-        self._mps_clients = MpsClients(runner)
+        self._runner = context.runner
+        self._orders = OrderBuilder(context.store, context.devices, context.paths, user)
+        self._within = context.within
+        self._mps_clients = context.mps_clients
         self._unsent: list[Assignment] = []
 
     @property

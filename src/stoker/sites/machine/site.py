@@ -26,7 +26,7 @@ from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.devices.interface import Devices
-from stoker.ledger import Ledger, LedgerUnusable
+from stoker.ledger import LedgerUnusable
 from stoker.runner.forkserver_client import Forkserver
 from stoker.runner.interface import (
     AttemptExited,
@@ -34,24 +34,21 @@ from stoker.runner.interface import (
     AttemptStarted,
     ShortOfResources,
     WorkerLost,
-    WorkerRunner,
 )
 from stoker.runner.local import LocalRunner
 from stoker.sites.interface import RETRY_INTERVAL, SiteContext, SiteStatus
-from stoker.sites.machine.allocations import Allocation, Allocations, LeaseCheck
-from stoker.sites.machine.dispatch import Dispatch, OrderBuilder
-from stoker.sites.machine.fairshare import Sharing, Usage
+from stoker.sites.machine.allocations import Allocation, LeaseCheck
+from stoker.sites.machine.context import MachineContext, machine_context
+from stoker.sites.machine.dispatch import Dispatch
+from stoker.sites.machine.fairshare import Sharing
 from stoker.sites.machine.learning import Learning
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.notices import Notices
-from stoker.sites.machine.observation import REFRESH_INTERVAL, Observation
+from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
-from stoker.sites.machine.shortages import Shortages
-from stoker.sites.machine.telemetry import Telemetry
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
-from stoker.store.history import RunHistory
 
 LISTED_JOBS = 200
 """Waiting jobs whose place in the order is shown: no screen lists more, unless it lists all."""
@@ -95,7 +92,7 @@ class MachineConfig(Struct, frozen=True):
             for worker in leftover_workers(paths, context.store):
                 if runner.is_dead(worker):
                     runner.forget(worker)
-            return MachineSite(self, context, runner)
+            return MachineSite(machine_context(context, self.devices, runner, self.ledger, self.within), self.user)
         except BaseException:
             runner.close()
             raise
@@ -104,42 +101,24 @@ class MachineConfig(Struct, frozen=True):
 class MachineSite:
     """Places jobs on the devices of this server and runs them through workers; a `Site`."""
 
-    def __init__(self, config: MachineConfig, context: SiteContext, runner: WorkerRunner) -> None:
+    def __init__(self, context: MachineContext, user: str) -> None:
         self._jobs = jobs = context.jobs
-        self._runner = runner
-        self._device_source = config.devices
-        self._ledger = ledger = Ledger(config.ledger)
-        self._observation = Observation(config.devices, ledger, jobs.clock())
-        self._history = RunHistory(context.store)
-        self._allocations = Allocations(runner, ledger, context.label, self._history.expected)
+        self._runner = runner = context.runner
+        self._device_source = context.devices
+        self._ledger = ledger = context.ledger
+        self._observation = context.observation
+        self._history = context.history
+        self._allocations = context.allocations
+        self._telemetry = context.telemetry
+        self._shortages = context.shortages
+        self._within = context.within
         self._lease_check = LeaseCheck(self._allocations, runner, ledger, context.label)
-        self._usage = Usage(context.store, context.engine)
-        self._sharing = Sharing(ledger, self._usage, context.label)
+        self._sharing = Sharing(ledger, context.usage, context.label)
         self._notices = Notices(ledger, runner, jobs.active)
-        self._telemetry = Telemetry(self._allocations, runner, jobs.active, context.store.uses)
         self._learning = Learning(self._telemetry, self._history, jobs)
         self._ends = ExpectedEnds(jobs.active, context.paths.report)
-        self._shortages = Shortages(jobs, runner, str(context.paths.state))
-        self._worker_events = WorkerEvents(
-            jobs,
-            self._allocations,
-            self._observation,
-            usage=self._usage,
-            history=self._history,
-            telemetry=self._telemetry,
-            shortages=self._shortages,
-        )
-        orders = OrderBuilder(context.store, config.devices, context.paths, config.user)
-        self._dispatch = Dispatch(
-            jobs,
-            self._allocations,
-            self._observation,
-            worker_events=self._worker_events,
-            runner=runner,
-            orders=orders,
-            within=config.within,
-        )
-        self._within = config.within
+        self._worker_events = WorkerEvents(context)
+        self._dispatch = Dispatch(context, self._worker_events, user)
         self._policy = Policy()
         self._lanes = self._new_lanes()
         self._draining = False

@@ -8,14 +8,9 @@ from stoker.core.job import Active, Exited, Job, Lost, Returned, Started, slot_o
 from stoker.core.launch import INHERIT
 from stoker.core.text import shortened
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
-from stoker.sites.interface import EngineJobs
-from stoker.sites.machine.allocations import Allocation, Allocations
+from stoker.sites.machine.allocations import Allocation
+from stoker.sites.machine.context import MachineContext
 from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, Seen, diagnose
-from stoker.sites.machine.fairshare import Usage
-from stoker.sites.machine.observation import Observation
-from stoker.sites.machine.shortages import Shortages
-from stoker.sites.machine.telemetry import Telemetry
-from stoker.store.history import RunHistory
 from stoker.store.logs import LONGEST_SAID, last_line
 
 REFUSED = 126
@@ -25,24 +20,14 @@ REFUSED = 126
 class WorkerEvents:
     """Applies each event once; one that was reported before changes nothing."""
 
-    def __init__(
-        self,
-        jobs: EngineJobs,
-        allocations: Allocations,
-        observation: Observation,
-        *,
-        usage: Usage,
-        history: RunHistory,
-        telemetry: Telemetry,
-        shortages: Shortages,
-    ) -> None:
-        self._shortages = shortages
-        self._jobs = jobs
-        self._allocations = allocations
-        self._observation = observation
-        self._usage = usage
-        self._history = history
-        self._telemetry = telemetry
+    def __init__(self, context: MachineContext) -> None:
+        self._jobs = context.jobs
+        self._allocations = context.allocations
+        self._observation = context.observation
+        self._usage = context.usage
+        self._history = context.history
+        self._telemetry = context.telemetry
+        self._shortages = context.shortages
 
     def on_started(self, worker: str, event: AttemptStarted) -> None:
         """The worker is about to start the process of an attempt."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from stoker.app.jobs.config import cluster_site, load_config
-from stoker.app.jobs.job_files import Listed, ListSource
+from stoker.app.jobs.job_files import ListSource, ParsedJob
 from stoker.app.jobs.option_values import LONGEST_NAME, check_name
 from stoker.app.jobs.parent import declare_here
 from stoker.core.errors import StokerError
@@ -131,12 +131,12 @@ def _source(request: RunRequest, shared: Mapping[str, int], run: Foreground) -> 
         spec = replace(spec, resources=Resources(gpus=len(request.slots[0].split(","))))
     by_command = {instance.words: instance for instance in request.instances}
 
-    def job(item: Listed) -> NewJob:
+    def job(item: ParsedJob) -> NewJob:
         instance = by_command[item.command.words]
         group = instance.folder if f"group {instance.folder}" in shared else ""
         return NewJob(item.command, replace(spec, out=literal(instance.log), group=group), _name(instance.text))
 
-    return ListSource([Listed(Command(words), "") for words in by_command], job, lambda item: None)
+    return ListSource([ParsedJob(Command(words), "") for words in by_command], job, lambda item: None)
 
 
 def _name(text: str) -> str:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.app.jobs.context import current_user
-from stoker.app.jobs.job_files import Listed, ListSource
+from stoker.app.jobs.job_files import ListSource, ParsedJob
 from stoker.app.jobs.parent import Parent, find_parent
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError
@@ -352,7 +352,7 @@ def _source(request: Request, resources: Resources, run: Foreground) -> ListSour
         out=literal(request.out),
         err=literal(request.err),
     )
-    task = Listed(Command(request.words), "command line")
+    task = ParsedJob(Command(request.words), "command line")
     return ListSource([task], lambda item: NewJob(item.command, spec), lambda item: None)
 
 

@@ -1,0 +1,69 @@
+"""The parts that a machine site works with, made once for each engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from stoker.devices.interface import Devices
+from stoker.ledger import Ledger
+from stoker.runner.interface import WorkerRunner
+from stoker.sites.interface import EngineJobs, SiteContext
+from stoker.sites.machine.allocations import Allocations
+from stoker.sites.machine.fairshare import Usage
+from stoker.sites.machine.mps import MpsClients
+from stoker.sites.machine.observation import Observation
+from stoker.sites.machine.shortages import Shortages
+from stoker.sites.machine.telemetry import Telemetry
+from stoker.store.history import RunHistory
+from stoker.store.paths import Paths
+from stoker.store.writer import Store
+
+
+class MachineContext(Struct, frozen=True):
+    """The engine, the machine, and what both know of attempts; a test replaces single parts by fakes."""
+
+    jobs: EngineJobs
+    paths: Paths
+    store: Store
+    label: str
+    """The engine's name for other users."""
+    within: str
+    """The worker of the parent job, if the engine runs inside a job and the ledger is that job's."""
+    devices: Devices
+    runner: WorkerRunner
+    ledger: Ledger
+    observation: Observation
+    history: RunHistory
+    allocations: Allocations
+    usage: Usage
+    telemetry: Telemetry
+    shortages: Shortages
+    mps_clients: MpsClients
+
+
+def machine_context(
+    context: SiteContext, devices: Devices, runner: WorkerRunner, ledger_path: Path, within: str = ""
+) -> MachineContext:
+    """Make all parts for an engine."""
+    jobs, store = context.jobs, context.store
+    ledger, history = Ledger(ledger_path), RunHistory(store)
+    allocations = Allocations(runner, ledger, context.label, history.expected)
+    return MachineContext(
+        jobs=jobs,
+        paths=context.paths,
+        store=store,
+        label=context.label,
+        within=within,
+        devices=devices,
+        runner=runner,
+        ledger=ledger,
+        observation=Observation(devices, ledger, jobs.clock()),
+        history=history,
+        allocations=allocations,
+        usage=Usage(store, context.engine),
+        telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
+        shortages=Shortages(jobs, runner, str(context.paths.state)),
+        mps_clients=MpsClients(runner),
+    )

@@ -18,7 +18,7 @@ import pytest
 from stoker.cli.main import run_cli
 from stoker.cli.screens.text import Span, heading
 from stoker.cli.top.app import Top
-from stoker.cli.top.source import Source
+from stoker.cli.top.source import QueueReader
 from stoker.core.device import Process, Reading
 from stoker.core.job import Assigned, Exited, OnHold, Started
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -27,7 +27,7 @@ from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import paths_here
 from stoker.store.queries import paused_key
 from stoker.store.schema import Change
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from support.build import GIB, a_lease
 from support.past import PastQueue
 from support.store import after, wanted
@@ -204,7 +204,7 @@ PATHS = ("session", "status", "jobs", "jobs/2", "jobs/2/log", "gpus", "timeline?
 @pytest.mark.parametrize("path", PATHS)
 def test_api(queue: PastQueue, path: str) -> None:
     """The answers for the page are such JSON, too."""
-    client = Browser(Service(queue.paths, evil("user"), "2x24G"), Authorization=f"Bearer {TOKEN}")
+    client = Browser(ServedQueue(queue.paths, evil("user"), "2x24G"), Authorization=f"Bearer {TOKEN}")
     answer = client.get(f"/api/v1/{path}")
     assert answer.status_code == 200, answer.text
     assert not UNSAFE.search(answer.text)
@@ -216,7 +216,7 @@ def test_top(queue: PastQueue, key: str) -> None:
     """The live view draws escapes in its tables, details and log."""
 
     async def run() -> None:
-        with closing(Source(queue.paths, "2x24G")) as source:
+        with closing(QueueReader(queue.paths, "2x24G")) as source:
             source.start()
             app = Top(source, readonly=False)
             async with app.run_test(size=(200, 60)) as pilot:

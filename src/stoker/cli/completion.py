@@ -68,7 +68,7 @@ def _found(paths: Paths, part: str, *, ended: bool) -> Iterator[Offer]:
         yield from (Offer(word, "") for word in _WORDS if word.startswith(part))
 
 
-class Line(NamedTuple):
+class TypedLine(NamedTuple):
     """A command line as far as it is typed."""
 
     shell: str
@@ -88,7 +88,7 @@ def complete_at_once() -> bool:
     return True
 
 
-def _typed() -> Line | None:
+def _typed() -> TypedLine | None:
     """The line, unless it has quotes, which only click reads."""
     shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
     text, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
@@ -96,13 +96,13 @@ def _typed() -> Line | None:
         return None
     words = text.split()
     if shell == "fish":  # it passes the word itself
-        return Line(shell, words[:-1] if place else words, place)
+        return TypedLine(shell, words[:-1] if place else words, place)
     if not place.isdecimal():
         return None
-    return Line(shell, words[: int(place)], words[int(place)] if int(place) < len(words) else "")
+    return TypedLine(shell, words[: int(place)], words[int(place)] if int(place) < len(words) else "")
 
 
-def _wants_ids(line: Line) -> bool:
+def _wants_ids(line: TypedLine) -> bool:
     """Whether it is a verb with ids, and neither an option nor the value of one is being typed."""
     if len(line.words) < 2 or line.words[1] not in ALL | OPEN_ONLY:
         return False

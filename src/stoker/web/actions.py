@@ -15,7 +15,7 @@ from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
-from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
+from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
 from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.pages import ids_of_pages
@@ -80,7 +80,7 @@ def parse_action(body: bytes) -> Action:
         raise UsageError(f"this is not an action: {error}", "see docs/schema/stoker.action-1.json") from error
 
 
-def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
+def carry_out(paths: Paths, sim: str | None, action: Action) -> ChangeReport:
     """Do it, and tell what became of each job."""
     with contextlib.closing(open_store(paths)) as store:
         control = Control(paths, store, simulated_gpus(sim, paths))
@@ -90,7 +90,7 @@ def carry_out(paths: Paths, sim: str | None, action: Action) -> Report:
                 ids = _matching(facts, action.matching)
             jobs += jobs_in_order(store, ids)
         unique = list({job.id: job for job in jobs}.values())
-        return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
+        return ChangeReport(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
 
 
 def _matching(facts: QueueFacts, wanted: Matching) -> list[int]:

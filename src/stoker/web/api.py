@@ -64,7 +64,7 @@ class Session(Struct, frozen=True):
     readonly: bool
 
 
-class Service(Struct, frozen=True):
+class ServedQueue(Struct, frozen=True):
     """The queue that a server shows."""
 
     paths: Paths
@@ -83,7 +83,7 @@ class Service(Struct, frozen=True):
         return read_facts(self.paths, simulated=self.simulated)
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(service: ServedQueue) -> list[BaseRoute]:
     api = Api(service)
     reads: dict[str, Endpoint] = {
         "session": api.session,
@@ -108,7 +108,7 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
-def explained(endpoint: Endpoint, service: Service) -> Endpoint:
+def explained(endpoint: Endpoint, service: ServedQueue) -> Endpoint:
     """Answer errors that a user can meet as JSON, also that the queue is gone. Starlette runs it in a thread."""
 
     @wraps(endpoint)
@@ -125,7 +125,7 @@ def explained(endpoint: Endpoint, service: Service) -> Endpoint:
 class Api:
     """The answers for one queue."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServedQueue) -> None:
         self._service = service
         self._paths = service.paths
         self._simulated = service.simulated

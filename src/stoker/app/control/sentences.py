@@ -29,7 +29,7 @@ class ChangeResult(Struct, frozen=True):
     said: str
 
 
-class Report(Struct, frozen=True):
+class ChangeReport(Struct, frozen=True):
     """All that a verb did: `stoker cancel --json` and others."""
 
     schema: str

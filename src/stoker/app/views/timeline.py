@@ -102,7 +102,7 @@ class Timeline(Struct, frozen=True):
     """Numbers of the colours of groups; of titles, if no bar has a group."""
 
 
-class Span(NamedTuple):
+class Stacked(NamedTuple):
     """A part of a lane that is to be stacked."""
 
     start: float
@@ -228,12 +228,12 @@ def _expected_ends(found: Iterable[Ran], facts: QueueFacts) -> list[float]:
 def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, steps: Steps) -> Iterator[Lane]:
     """Those of the known devices first, then of devices that only attempts tell of."""
     resources = {(one.job.id, one.attempt.number): _resources(one, facts) for one in found}
-    past: dict[str, list[tuple[Bar, Span]]] = {}
+    past: dict[str, list[tuple[Bar, Stacked]]] = {}
     for one in found:
         for device_id in one.attempt.devices:
             bar = _bar(one, resources[one.job.id, one.attempt.number], facts.devices.get(device_id), facts)
             past.setdefault(device_id, []).append(bar)
-    future: dict[str, list[tuple[Bar, Span]]] = {}
+    future: dict[str, list[tuple[Bar, Stacked]]] = {}
     for coming in ahead:
         for device_id in coming.devices:
             future.setdefault(device_id, []).append(_expected_bar(coming, facts.devices.get(device_id)))
@@ -264,7 +264,7 @@ def _resources(ran: Ran, facts: QueueFacts) -> Resources | None:
     return attempts[ran.attempt.number - 1] if ran.attempt.number <= len(attempts) else asked
 
 
-def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: QueueFacts) -> tuple[Bar, Span]:
+def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: QueueFacts) -> tuple[Bar, Stacked]:
     reserved = amount_on(resources, device) if resources and device else None
     live = facts.statuses.live(ran.job.id) if ran.ended is None else None
     expected = _expected_end(ran, facts)
@@ -284,10 +284,10 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
         bottom=0.0,
         height=height,
     )
-    return bar, Span(ran.started, ran.ended or expected or inf, height)
+    return bar, Stacked(ran.started, ran.ended or expected or inf, height)
 
 
-def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
+def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Stacked]:
     height = _height(coming.reserved, device)
     bar = Bar(
         job=coming.job.id,
@@ -304,7 +304,7 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
         bottom=0.0,
         height=height,
     )
-    return bar, Span(coming.start, coming.end or inf, height)
+    return bar, Stacked(coming.start, coming.end or inf, height)
 
 
 def result_of_attempt(ran: Ran) -> JobWord:
@@ -332,7 +332,7 @@ def _height(reserved: int | None, device: Device | None) -> float:
     return 1.0 if reserved is None else min(1.0, max(LEAST_HEIGHT, round(reserved / device.memory, 4)))
 
 
-def stack(bars: Sequence[tuple[Bar, Span]]) -> list[Bar]:
+def stack(bars: Sequence[tuple[Bar, Stacked]]) -> list[Bar]:
     """Put each bar at the lowest place that is free for all of its time; the order stays.
 
     Where clocks overlap by a moment no place is free: such a bar goes to the top and covers others.

@@ -14,7 +14,7 @@ from stoker.app.views.log import run_of
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for
+from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, LogStream, files_of, follow, output_for
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
@@ -102,14 +102,14 @@ def _show_job(
         _show(job, files, lines, as_json=as_json)
 
 
-def _files(run: AttemptRow, number: int, job: Job) -> dict[Source, str]:
+def _files(run: AttemptRow, number: int, job: Job) -> dict[LogStream, str]:
     files = files_of(run, number)
     if not files:
         raise NoSuchJob(f"{id_text(job)} wrote its output to the terminal it was started from", "it has no log file")
     return files
 
 
-def _show(job: Job, files: Mapping[Source, str], lines: int | None, *, as_json: bool) -> None:
+def _show(job: Job, files: Mapping[LogStream, str], lines: int | None, *, as_json: bool) -> None:
     for source, path in files.items():
         try:
             open_log(path).close()

@@ -117,7 +117,7 @@ NOT_SERVED = 3
 HELD = "held at submit"
 
 
-class Request(Struct, frozen=True):
+class SubmitRequest(Struct, frozen=True):
     """The options of `stoker submit`."""
 
     options: JobOptions
@@ -133,7 +133,7 @@ class Request(Struct, frozen=True):
     """Set where the command is a script."""
 
 
-def submit_jobs(request: Request, items: Sequence[ParsedJob]) -> int:
+def submit_jobs(request: SubmitRequest, items: Sequence[ParsedJob]) -> int:
     """Submit the jobs and return the exit code."""
     paths = _paths(request)
     sim = simulated_gpus(request.sim, paths)
@@ -178,14 +178,14 @@ def _wake(engines: Sequence[Background]) -> StokerError | None:
     return next((engine.failure for engine in engines if engine.failure), None)
 
 
-def _paths(request: Request) -> Paths:
+def _paths(request: SubmitRequest) -> Paths:
     paths = find_paths(os.environ, os.uname().nodename, simulated=bool(request.sim))
     if paths.note:
         say(paths.note)
     return paths
 
 
-def _key(request: Request, items: Sequence[ParsedJob]) -> Key | None:
+def _key(request: SubmitRequest, items: Sequence[ParsedJob]) -> Key | None:
     if request.key is None:
         return None
     script = request.script.data if request.script else b""
@@ -193,7 +193,7 @@ def _key(request: Request, items: Sequence[ParsedJob]) -> Key | None:
     return key_of(request.key, os.getcwd(), request.options, jobs, request.hold, script)
 
 
-def _report(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> int:
+def _report(request: SubmitRequest, inserted: Sequence[Inserted], failure: StokerError | None) -> int:
     """Print the ids, also where no engine could be started: the jobs are in the queue."""
     if inserted[0].repeated:
         say(f"the key {request.key!r} was used before; nothing was submitted")
@@ -212,7 +212,7 @@ def _report(request: Request, inserted: Sequence[Inserted], failure: StokerError
     return NOT_SERVED
 
 
-def _show(request: Request, inserted: Sequence[Inserted], failure: StokerError | None) -> None:
+def _show(request: SubmitRequest, inserted: Sequence[Inserted], failure: StokerError | None) -> None:
     if request.as_json:
         write_json(submit_result(inserted, failure.message if failure else None, held=request.hold))
     elif request.parsable:
@@ -263,7 +263,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
     items, script = _parse_words(context, words, file, as_line=shell)
     if note := misplaced_option(Line("submit", context.meta[TYPED_OPTIONS], words), options):
         say(note)
-    return submit_jobs(Request(options=options, label=file or "submit", script=script, **values), items)
+    return submit_jobs(SubmitRequest(options=options, label=file or "submit", script=script, **values), items)
 
 
 def _parse_words(

@@ -51,7 +51,7 @@ class WaitedJob(Struct, frozen=True):
     """Why it failed: the note, or the telling line of its log."""
 
 
-class Waited(Struct, frozen=True):
+class WaitResult(Struct, frozen=True):
     """How all of them ended: `stoker wait --json`."""
 
     schema: str
@@ -156,7 +156,7 @@ def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_t
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
         waited = [_waited(job, failure_text(control.store, job)) for job in jobs]
-        write_json(Waited(SCHEMA, waited, dict(counts), not in_time))
+        write_json(WaitResult(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
         _sum_up(control, jobs, words)
     if not in_time:

@@ -52,7 +52,7 @@ def command(
         return _show_running(paths, running, new_token=new_token, opens=opens)
     try:
         from stoker.web import page, server
-        from stoker.web.api import Service
+        from stoker.web.api import ServedQueue
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MISSING:
             raise
@@ -69,7 +69,7 @@ def command(
         _announce(paths, WebServer(os.getpid(), address, readonly), token, opens=opens)
         tell("the link works once, within ten minutes; stoker web prints another")
         tell("Ctrl-C ends the server; jobs are not affected")
-        service = Service(paths, user_name(os.geteuid()), sim, readonly, started)
+        service = ServedQueue(paths, user_name(os.geteuid()), sim, readonly, started)
         server.serve(service, token, listener, address, lock)
     return 0
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 
-from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
+from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
 from stoker.cli.console import say
 from stoker.cli.output_options import wants_json, write_json, write_plain
 from stoker.core.selectors import number_ranges, tasks_text
@@ -22,7 +22,7 @@ def report(
 ) -> int:
     """Print the results, and return the exit code: 2 if a job was refused."""
     if wants_json(as_json):
-        write_json(Report(SCHEMA, verb, dry_run, list(results), list(notes)))
+        write_json(ChangeReport(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
         write_plain(map(printable, [*notes, *grouped_lines([one for one in results if not one.refused])]))
         sys.stdout.flush()

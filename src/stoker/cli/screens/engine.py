@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from stoker import __version__
-from stoker.app.jobs.config import SYSTEM_FILE, Config, Row, user_file
-from stoker.app.service.engine_status import EngineDevice, EngineStatus
+from stoker.app.jobs.config import SYSTEM_FILE, Config, SettingRow, user_file
+from stoker.app.service.engine_status import EngineDevice, EngineOverview
 from stoker.cli.console import print_line, tell
 from stoker.cli.output_options import write_plain
 from stoker.cli.screens.plain import tab_line
@@ -24,7 +24,7 @@ class ConfigShown(Struct, frozen=True):
     schema: str
     files: list[str]
     """Those that were read, the weakest first."""
-    settings: list[Row]
+    settings: list[SettingRow]
 
 
 def config_shown(config: Config) -> ConfigShown:
@@ -44,12 +44,12 @@ def print_config(config: Config) -> None:
     tell(f"put your settings in {user_file(os.environ) or SYSTEM_FILE}")
 
 
-def print_status(found: EngineStatus) -> None:
+def print_status(found: EngineOverview) -> None:
     for name, value in _status_lines(found):
         print_line(f"{name + ':':10}{value}")
 
 
-def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
+def _status_lines(found: EngineOverview) -> Iterator[tuple[str, str]]:
     yield "engine", _engine(found)
     if found.since:
         since = datetime.fromisoformat(found.since)
@@ -66,7 +66,7 @@ def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
     yield "log", found.log
 
 
-def _engine(found: EngineStatus) -> str:
+def _engine(found: EngineOverview) -> str:
     if not found.running:
         return "not running (starts automatically on submit; or run: stoker engine start)"
     version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"

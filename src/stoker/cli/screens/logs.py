@@ -105,7 +105,7 @@ LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
 
 
-class Source(NamedTuple):
+class LogStream(NamedTuple):
     """The file that bytes come from."""
 
     run: int
@@ -134,7 +134,7 @@ class Bytes:
         if terminal and not follows:  # a terminal draws live progress bars itself
             self._filters.append(Collapser())
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         del source
         for one in self._filters:
             block = one.feed(block)
@@ -151,9 +151,9 @@ class JsonLines:
     def __init__(self, job_id: int, shown: str) -> None:
         self._id = job_id
         self._shown = shown
-        self._rests: dict[Source, bytes] = {}
+        self._rests: dict[LogStream, bytes] = {}
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         """Show complete lines, and the last ones of earlier runs."""
         for earlier in [known for known in self._rests if known.run < source.run]:
             self._write(earlier, self._rests.pop(earlier))
@@ -171,7 +171,7 @@ class JsonLines:
             self._write(source, self._rests.pop(source))
         sys.stdout.buffer.flush()
 
-    def _write(self, source: Source, line: bytes) -> None:
+    def _write(self, source: LogStream, line: bytes) -> None:
         text = line.decode(errors="backslashreplace")
         value = LogLine(SCHEMA, self._id, self._shown, source.run, source.stream, text)
         sys.stdout.buffer.write(to_json(value) + b"\n")
@@ -183,10 +183,10 @@ class Prefixed:
     def __init__(self, prefix: str, *, terminal: bool) -> None:
         self._prefix = prefix.encode(errors="replace")
         self._terminal = terminal
-        self._streams: dict[Source, tuple[Colours | None, Collapser]] = {}
-        self._rests: dict[Source, bytes] = {}
+        self._streams: dict[LogStream, tuple[Colours | None, Collapser]] = {}
+        self._rests: dict[LogStream, bytes] = {}
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         """Show complete lines; a progress bar is one line, in its last state."""
         if source not in self._streams:
             self._streams[source] = Colours() if self._terminal else None, Collapser()
@@ -225,8 +225,8 @@ WHY_INTERVAL = 2.0
 """Seconds between two messages why a job waits."""
 
 
-def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
-    return {Source(number, stream): path for stream, path in streams_of(run).items()}
+def files_of(run: AttemptRow, number: int) -> dict[LogStream, str]:
+    return {LogStream(number, stream): path for stream, path in streams_of(run).items()}
 
 
 class Follower:
@@ -238,7 +238,7 @@ class Follower:
         self._control = control
         self._lines = lines
         self._output = output
-        self._tails: dict[Source, Tail] = {}
+        self._tails: dict[LogStream, Tail] = {}
         self._run = 0
         """The run that is shown, from 1."""
         self._said = ""

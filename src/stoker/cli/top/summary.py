@@ -26,7 +26,7 @@ from stoker.cli.screens.text import (
     or_dash,
     padded,
 )
-from stoker.cli.top.widgets import Lines
+from stoker.cli.top.widgets import TextLines
 from stoker.core.outcomes import FAILURES
 from stoker.core.units import ago_text, count_text
 
@@ -54,7 +54,7 @@ class Summary(Container):
         self._samples: GpuSamples | None = None
         self.error = ""
         """Why the queue could not be read; drawn with the notices."""
-        self._header, self._gpus, self._notices = Lines(id="header"), Lines(id="gpus"), Lines(id="notices")
+        self._header, self._gpus, self._notices = TextLines(id="header"), TextLines(id="gpus"), TextLines(id="notices")
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -94,7 +94,7 @@ class Summary(Container):
         _fit(self._notices, lines)
 
 
-def _fit(widget: Lines, lines: Sequence[Line]) -> None:
+def _fit(widget: TextLines, lines: Sequence[Line]) -> None:
     """Show lines in as much height as they need."""
     if widget.styles.height is None or widget.styles.height.value != len(lines):
         widget.styles.height = len(lines)

@@ -53,13 +53,13 @@ class Labelled(Protocol):
 Item = TypeVar("Item", bound=Labelled)
 
 
-class JobTable(Widget, Generic[Item], can_focus=True):
+class TableWidget(Widget, Generic[Item], can_focus=True):
     """Items of which those that fit are drawn, with a cursor that stays on its item."""
 
     class Moved(Message):
         """The cursor is on another item."""
 
-    class Chosen(Message):
+    class RowChosen(Message):
         """The item under the cursor was opened."""
 
     def __init__(self, draw: Callable[[Sequence[Item], int], Table], *, id: str) -> None:
@@ -167,7 +167,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
         elif event.key == "end":
             self.move_to(len(self.items) - 1)
         elif event.key == "enter":
-            self.post_message(self.Chosen())
+            self.post_message(self.RowChosen())
         else:
             return
         event.stop()
@@ -179,7 +179,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
             return
         self.move_to(place)
         if event.chain > 1:
-            self.post_message(self.Chosen())
+            self.post_message(self.RowChosen())
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.move_to(self._cursor + 3)
@@ -193,7 +193,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
 # -- open jobs -----------------------------------------------------------------------------------
 
 
-class JobsTab(JobTable[JobLine]):
+class JobsTab(TableWidget[JobLine]):
     """Active and waiting jobs; of those that wait, the first."""
 
     def __init__(self, *, id: str) -> None:
@@ -286,7 +286,7 @@ def _name(job: JobLine) -> Line:
 # -- ended jobs ----------------------------------------------------------------------------------
 
 
-class HistoryTab(JobTable[PastLine]):
+class HistoryTab(TableWidget[PastLine]):
     """Ended jobs, newest first."""
 
     def __init__(self, *, id: str) -> None:

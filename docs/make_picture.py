@@ -18,12 +18,13 @@ from rich.console import Console
 
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.options import JobOptions
+from stoker.app.jobs.run import Batch, RunRequest
 from stoker.app.views.facts import read_facts
 from stoker.app.views.model import RunStatus
 from stoker.app.views.run import Recent
 from stoker.app.views.status import status_of
 from stoker.cli.commands.demo import Demonstration, demo_jobs
-from stoker.cli.foreground import Batch, Request, RunReader
+from stoker.cli.foreground import RunReader
 from stoker.cli.screens.run import drawing, render_run
 from stoker.cli.screens.status import render_status
 from stoker.cli.screens.text import Line
@@ -80,12 +81,12 @@ def worth(status: RunStatus) -> int:
 
 def photograph(state: str) -> list[Line]:
     """The lines of the best frame of a demonstration with its state in this directory."""
-    request = Request(options=JobOptions(), demo=True)
+    request = RunRequest(options=JobOptions(), demo=True)
     paths = find_paths({"STOKER_STATE": state}, socket.gethostname(), simulated=True)
     jobs = demo_jobs()
     with ExitStack() as stack:
         devices = stack.enter_context(closing(simulate(request.simulation, str(paths.simulator), [], 0.0)))
-        batch = Batch(request, "--demo", jobs, devices, paths)
+        batch = Batch(request, "--demo", jobs, devices, paths, say=print)
         batch.make_log_directory(paths)
         ledger = prepare_ledger(paths.state / "ledger")
         site = MachineConfig(ledger=ledger, devices=devices, user=current_user())
@@ -93,7 +94,7 @@ def photograph(state: str) -> list[Line]:
         photographer = Photographer(len(jobs))
         view = Demonstration(photographer)
         run = stack.enter_context(closing(Foreground(setup, view)))
-        batch.keep(run.store, paths)
+        batch.keep(run.store)
         run.run(batch.source(run, view))
     return photographer.lines
 

@@ -24,6 +24,8 @@ _PATH = re.compile(rf"`((?:(?:{'|'.join(_ROOTS)}|tests|docs|bench)/)[\w./-]*)`")
 """A path in a sentence, below the root or below src/stoker; one with a placeholder names no file."""
 _MODULE = re.compile(r"`(\w+\.(?:py|sh))`")
 """A module whose package the sentence before names."""
+_NAME = re.compile(r"`([A-Z][a-z]+\w*|[A-Za-z]+_\w+)(?:\(.*?\))?`")
+"""A name of Python, or a variable of the environment."""
 
 
 def test_architecture_is_short() -> None:
@@ -40,11 +42,12 @@ def test_named_paths_exist(page: Path) -> None:
     assert not [*missing, *(name for name in _MODULE.findall(page.read_text()) if name not in modules)]
 
 
-def test_named_variables_exist() -> None:
-    """Every variable of Stoker's that a page names occurs in the code."""
-    code = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
-    named = {name for page in PAGES for name in re.findall(r"`(STOKER_[A-Z_]+)`", page.read_text())}
-    assert not [name for name in named if name not in code]
+def test_names_occur_in_the_code() -> None:
+    """Every variable, class and function that a page names occurs in the code."""
+    code = "".join(path.read_text() for root in ("src", "tests") for path in (ROOT / root).rglob("*.py"))
+    words = set(re.findall(r"\w+", code))
+    named = {name for page in PAGES for name in _NAME.findall(page.read_text())}
+    assert not named - words
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

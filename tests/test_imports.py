@@ -45,8 +45,11 @@ FEATURES_MAY_IMPORT: dict[str, set[str]] = {"slurm": ON_NODES, "compat": ON_NODE
 NAMES_OF_FEATURES = {"stoker.features"}
 """The only module of features that others may import."""
 
-RUNS_AN_ENGINE = {"cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground", "cli.session"}
-"""Parts of the command line that run an engine in their own process, and may import it."""
+RUNS_AN_ENGINE = {
+    *("cli.commands.run", "cli.commands.demo", "cli.commands.engine", "cli.foreground", "cli.session"),
+    "app.jobs.run",
+}
+"""Parts that run an engine in their own process, and may import it."""
 
 PURE = {
     "__future__",

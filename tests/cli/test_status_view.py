@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from stoker.app.jobs.local_time import exactly
+from stoker.app.views.columns import left_cell
 from stoker.app.views.model import (
     Counts,
     EngineLine,
@@ -20,7 +21,6 @@ from stoker.app.views.model import (
     Mark,
     Status,
 )
-from stoker.cli.screens.job_table import left_cell
 from stoker.cli.screens.status import render_status
 from stoker.cli.screens.text import line_cells
 from stoker.core.units import DAY

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from stoker.cli.screens.text import (
     Column,
     Span,
-    amount_text,
     cells,
     clip,
     fit_titles,
@@ -24,6 +23,7 @@ from stoker.cli.screens.text import (
     terminal_size,
     wants_colour,
 )
+from stoker.core.units import amount_text
 from support.views import texts
 
 GIB = 2**30

@@ -6,7 +6,7 @@ import stat
 
 import msgspec
 
-from stoker.cli.doctor import Check
+from stoker.app.service.doctor import Check
 from stoker.cli.screens.engine import ConfigShown
 from support.background import Background
 from support.cli import PROGRAM, Stoker

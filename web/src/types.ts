@@ -543,7 +543,7 @@ export interface Series {
   steps: boolean;
 }
 
-/** What the page has to know of the server: `/api/v1/session`. */
+/** The server as the page knows it: `/api/v1/session`. */
 export interface Session {
   schema: string;
   host: string;

@@ -29,7 +29,7 @@ _FOREIGN = {
     "--mail-user": "use --notify; the setting on_finish runs a command after each job",
     "--hold": "stoker run starts jobs at once; type: stoker submit --hold",
 }
-"""What to type in place of options of other tools."""
+"""Options of Stoker in place of those of other tools."""
 _COMMANDS = {
     "sbatch": "stoker submit SCRIPT",
     "srun": "stoker run -- COMMAND",
@@ -102,7 +102,7 @@ def _near_option(flag: str, possible: Sequence[str]) -> str:
 
 
 def _foreign(flag: str) -> str:
-    """What replaces an option of sbatch; empty where it is none."""
+    """The option that replaces one of sbatch; empty if it is none."""
     from stoker.app.jobs.directives import FLAGS, IGNORED, PASSED, SHORT, UNSUPPORTED
 
     long = flag[2:] if flag.startswith("--") else SHORT.get(flag[1:], "")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.cli.console import tell
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
-from stoker.store.hints import hints, names
 from stoker.store.paths import Paths, find_paths, user_home
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def offers(incomplete: str, *, simulated: bool, ended: bool) -> list[Offer]:
 
 
 def _found(paths: Paths, part: str, *, ended: bool) -> Iterator[Offer]:
+    from stoker.store.hints import hints, names  # every command imports this module
+
     for hint in hints(paths.database, part, ended=ended):
         yield Offer(hint.word, printable(hint.meaning))
     if part:  # with nothing typed, ids are enough

@@ -122,9 +122,9 @@ class _RelayProcess:
         self._begun = False
         self._ended = False
         self._closing = b""
-        """What to show after the output of a session that has ended."""
+        """Text to show after the output of a session that has ended."""
         self._typed = b""
-        """What the session has not taken yet."""
+        """Input that the session has not taken yet."""
         self._reported = 0.0
         self._ports = _Ports() if forward_ports else None
         self._at_line_start = True

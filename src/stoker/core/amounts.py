@@ -7,8 +7,7 @@ from typing import Literal
 
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Edited, Event
-from stoker.core.planner.placement import suits
-from stoker.core.spec import Resources, amount_on
+from stoker.core.spec import Resources, amount_on, suits
 
 VramMode = Literal["none", "all", "auto", "size"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -48,6 +48,27 @@ class Device(Struct, frozen=True):
     def supports_mps(self) -> bool:
         """Whether an NVIDIA MPS daemon can serve it; the simulator runs one as if it had a GPU."""
         return self.kind in ("nvidia", "simulated")
+
+
+class NodeGpu(NamedTuple):
+    """A GPU of a node of a cluster."""
+
+    cluster: str
+    node: str
+    gpu: str
+    """Its label on the node."""
+
+    @property
+    def id(self) -> str:
+        """Its id as a device of a job, which users see: `lab:n3 0`."""
+        return f"{self.cluster}:{self.node} {self.gpu}"
+
+
+def node_gpu(device_id: str) -> NodeGpu | None:
+    """The GPU of a node with this id; None for a device of this machine."""
+    place, _, gpu = device_id.partition(" ")
+    cluster, _, node = place.partition(":")
+    return NodeGpu(cluster, node, gpu) if node and gpu else None
 
 
 class Process(Struct, frozen=True):

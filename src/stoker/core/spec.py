@@ -52,6 +52,13 @@ class Resources(Struct, frozen=True):
         return self.memory is not None or self.auto
 
 
+def suits(device: Device, resources: Resources) -> bool:
+    """Whether a job with these resources could ever run on the device."""
+    if (resources.allowed and device.id not in resources.allowed) or resources.model not in device.model.lower():
+        return False
+    return resources.memory is None or device.memory is None or resources.memory <= device.memory
+
+
 def amount_on(resources: Resources, device: Device) -> int | None:
     """The bytes to reserve on a device; None is the whole device."""
     if device.memory is None:

@@ -36,6 +36,17 @@ def size_text(size: int | None) -> str:
     return f"{size / _FACTOR['K']:.0f}K" if size >= 1024 else str(size)
 
 
+def short_size(size: int) -> str:
+    """`40G`, `6.9G`."""
+    return f"{size / _FACTOR['G']:.1f}".removesuffix(".0") + "G"
+
+
+def amount_text(used: int | None, total: int) -> str:
+    """`34.1/40G`."""
+    shown = "?" if used is None else f"{used / _FACTOR['G']:.1f}"
+    return f"{shown}/{short_size(total)}"
+
+
 def parse_duration(text: str) -> float:
     """Seconds of `90s`, `1h30m`, `2h10`, `2d`, and of Slurm's `MM`, `MM:SS`, `HH:MM:SS` and `D-HH:MM:SS`."""
     stripped = text.strip()

@@ -46,6 +46,8 @@ class Engine:
         self.policy = policy
         self.site = site
         self.draining = False
+        self.before_dispatch: Callable[[], None] = lambda: None
+        """Called in each turn after events are recorded and before the site starts anything."""
         self._jobs = jobs
         self._table = jobs.table
         self._notify = notify
@@ -229,6 +231,7 @@ class Engine:
         self._place()
         self._record()
         self._jobs.unblock_behind_ended()
+        self.before_dispatch()
         self.site.dispatch(recorded=self._retry_at is None)
 
     def _wait(self, timeout: float | None) -> None:

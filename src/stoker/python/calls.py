@@ -21,9 +21,9 @@ from stoker.python.function_child import CALLS, LENGTH
 from stoker.store.paths import UNFINISHED, Paths
 
 MOST_SHOWN = 20
-"""Arguments that are shown in the command..."""
+"""Arguments that are shown in the command, at most."""
 LONGEST_SHOWN = 60
-"""... and how many characters of a text."""
+"""Characters of a text argument that are shown, at most."""
 _CHILD = os.path.abspath(function_child.__file__)
 
 
@@ -136,7 +136,7 @@ def _cloudpickle() -> ModuleType:
 def _blame(
     cloudpickle: ModuleType, function: Callable[..., Any], call: Call | None, error: Exception
 ) -> tuple[str, str]:
-    """What cannot be pickled, by its name, and what to do about it."""
+    """Name the value that cannot be pickled, and what to do about it."""
     if call is not None:
         things: Iterator[tuple[str, Any]] = iter(_named(function, call))
         what, kind = f"an argument of {name_of(function)}", "argument"

@@ -58,7 +58,7 @@ def current(config: DictConfig) -> Iterator[None]:
 
 
 class Multirun(NamedTuple):
-    """What Hydra passes to a launcher."""
+    """The arguments that Hydra passes to a launcher."""
 
     context: HydraContext
     function: TaskFunction

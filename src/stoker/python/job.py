@@ -148,7 +148,7 @@ class Job(Future[Any]):
     # -- the interface of futures --------------------------------------------------------------------
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the function returned; 0 for a command. Raises what it raised, or JobFailed, or CancelledError.
+        """The value of the function; 0 for a command. Raises what it raised, or JobFailed, or CancelledError.
 
         Raises TimeoutError after `timeout` seconds. Ctrl-C ends only the waiting: the job continues.
         """
@@ -164,7 +164,7 @@ class Job(Future[Any]):
         return [self.result()]
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What result() would raise; a CancelledError is raised here, too."""
+        """The error that result() would raise; a CancelledError is raised here, too."""
         if error := self._trouble(timeout):
             return error
         error = self._get_outcome().error

@@ -11,6 +11,7 @@ import msgspec
 
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import parse_filter
+from stoker.app.views.columns import COLUMNS, HISTORY_NOTEBOOK, STATUS_NOTEBOOK
 from stoker.app.views.facts import read_facts
 from stoker.app.views.gpus import gpus_of, known_devices
 from stoker.app.views.history import past_jobs
@@ -60,7 +61,7 @@ def status() -> Rows:
     link = find_link()
     with read_facts(link.paths, simulated=link.sim is not None) as facts:
         jobs = status_of(facts, host_name(), None, each_task=True).jobs
-    return Rows(jobs, ("label", "state", "devices", "seconds", "name", "command", "why"))
+    return Rows(jobs, [COLUMNS[name].field for name in STATUS_NOTEBOOK])
 
 
 def history(since: str | None = None, states: Sequence[str] = (), limit: int | None = None) -> Rows:
@@ -68,7 +69,7 @@ def history(since: str | None = None, states: Sequence[str] = (), limit: int | N
     link, now = find_link(), time.time()
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_filter(states=states))
     with past_jobs(link.paths, period, EVERYTHING if limit is None else limit) as jobs:
-        return Rows(jobs, ("label", "state", "exit_code", "run_seconds", "peak_vram_bytes", "name", "command", "note"))
+        return Rows(jobs, [COLUMNS[name].field for name in HISTORY_NOTEBOOK])
 
 
 def gpus() -> Rows:

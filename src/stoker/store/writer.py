@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,7 +22,6 @@ from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
-from stoker.store.samples import Sample, write_samples
 from stoker.store.schema import (
     EDIT_JOB,
     IN_SWEEP,
@@ -47,6 +46,9 @@ from stoker.store.schema import (
     text_of,
     trial_columns,
 )
+
+if TYPE_CHECKING:
+    from stoker.store.samples import Sample
 
 _WITHOUT_JOBS = (
     f"id NOT IN (SELECT sweep FROM jobs WHERE {IN_SWEEP}) AND (adviser IS NULL OR adviser NOT IN (SELECT id FROM jobs))"
@@ -213,7 +215,10 @@ class Store(Reader):
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
-            write_samples(connection, samples)
+            if rows := list(samples):
+                from stoker.store.samples import write_samples  # only engines write samples
+
+                write_samples(connection, rows)
             if follow_ups is not None:
                 self._follow(follow_ups)
 

@@ -1,4 +1,4 @@
-"""What the page can do to jobs; the queue does it as for the command line."""
+"""Actions of the page on jobs; the queue does them as for the command line."""
 
 from __future__ import annotations
 

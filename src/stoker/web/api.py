@@ -54,7 +54,7 @@ Endpoint = Callable[[Request], Response]
 
 
 class Session(Struct, frozen=True):
-    """What the page has to know of the server: `/api/v1/session`."""
+    """The server as the page knows it: `/api/v1/session`."""
 
     schema: str
     host: str

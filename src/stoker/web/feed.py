@@ -17,9 +17,9 @@ from stoker.store.paths import Paths
 from stoker.web.answers import error_body
 
 POLL_SECONDS = 0.2
-"""How often the feed looks for changes while a browser listens..."""
+"""Seconds between two looks for changes while a browser listens."""
 SHARE = 10
-"""... unless a look takes so long that it would need more than this part (1/N) of a core."""
+"""The feed looks less often if looks would take more than this part (1/N) of a core."""
 ASK_SECONDS = 2.0
 """How often the engine is asked for new readings of the GPUs."""
 BEHIND = 16
@@ -39,7 +39,7 @@ class Broadcast:
         self._browsers: set[asyncio.Queue[ServerSentEvent | None]] = set()
         self._stop: threading.Event | None = None
         self._greeting: ServerSentEvent | None = None
-        """What a browser that joins is told; None before the first look."""
+        """The event for a browser that joins; None before the first look."""
 
     async def events(self) -> AsyncIterator[ServerSentEvent]:
         """The events for one browser."""

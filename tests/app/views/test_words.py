@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from stoker.app.jobs.local_time import clock_text, midnight
-from stoker.app.views.words import last_mishap, oom_advice, sparing_text, vram_text
+from stoker.app.views.columns import vram_text
+from stoker.app.views.job import last_shared_failure, shared_failure_text
+from stoker.app.views.job_details import oom_advice
 from stoker.core.job import Cancelled, Exited, Job, Running, Waiting
 from stoker.core.spec import Resources
 from stoker.core.units import ago_text, watch_text
@@ -80,13 +82,13 @@ def spared(shared_failures: int, floor: int = 0, state: Waiting | Running = WAIT
 )
 def test_a_job_that_company_harmed(job: Job, event: Exited, words: str) -> None:
     """What happened, and what is different now or the next time."""
-    assert sparing_text(job, event) == words
+    assert shared_failure_text(job, event) == words
 
 
-def test_the_last_mishap() -> None:
+def test_the_last_shared_failure() -> None:
     """An end that nobody else had to do with is none."""
-    assert last_mishap([OWN, Cancelled(1.0), FAULT, ALONE, Exited(3, 1, 0, 9.0, shared=True)]) == FAULT
-    assert last_mishap([ALONE]) is None
+    assert last_shared_failure([OWN, Cancelled(1.0), FAULT, ALONE, Exited(3, 1, 0, 9.0, shared=True)]) == FAULT
+    assert last_shared_failure([ALONE]) is None
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_a_node_that_is_silent_is_told_to_stop(world: DirectWorld) -> None:
     while world.word(job) == "running":
         messages = world.messages(job)
         world.step()
-    assert [sorted(message) for message in messages][:1] == [["ask", "index"]]
+    assert [sorted(message) for message in messages][:1] == [["index", "ping"]]
     assert world.job(job).losses == 1
 
 

@@ -21,13 +21,13 @@ from stoker.features.slurm.cluster import (
     Answers,
     Caps,
     JournalFact,
-    Room,
     SlurmFact,
+    SlurmRoom,
     SubmitLimit,
     Verdict,
     bundles,
+    count_answer,
     first_node,
-    heard,
     importance,
     is_ghost,
     judge,
@@ -35,8 +35,8 @@ from stoker.features.slurm.cluster import (
     minutes_of,
     offer_in_order,
     reason_text,
+    sbatch_shape,
     sbatch_words,
-    shape_of,
 )
 
 ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "A_STATE_OF_A_LATER_RELEASE")
@@ -117,7 +117,7 @@ def test_answers_count_while_they_agree() -> None:
     over, runs = SlurmFact("FAILED"), SlurmFact("RUNNING")
     answers = Answers()
     for fact, times in ((runs, 1), (runs, 2), (None, 1), (None, 2), (runs, 1), (over, 1), (SlurmFact("TIMEOUT"), 2)):
-        answers = heard(answers, fact, 3.0)
+        answers = count_answer(answers, fact, 3.0)
         assert answers.times == times
     assert answers.seconds == 3.0
 
@@ -125,8 +125,8 @@ def test_answers_count_while_they_agree() -> None:
 def test_a_task_that_is_over_stays_so_when_slurm_forgets_it() -> None:
     """Else its end would count as unknown after some minutes, while its node has still to be checked."""
     over = SlurmFact("FAILED", node="n1")
-    assert heard(heard(Answers(), over, 0.0), None, 300.0) == Answers(over, 2, 300.0)
-    assert heard(Answers(over, 2, 300.0), SlurmFact("RUNNING"), 1.0) == Answers(SlurmFact("RUNNING"), 1)
+    assert count_answer(count_answer(Answers(), over, 0.0), None, 300.0) == Answers(over, 2, 300.0)
+    assert count_answer(Answers(over, 2, 300.0), SlurmFact("RUNNING"), 1.0) == Answers(SlurmFact("RUNNING"), 1)
 
 
 def test_an_attempt_that_its_node_shows_as_gone_is_lost_though_slurm_goes_on() -> None:
@@ -189,7 +189,7 @@ class World:
             self.journals[attempt] = ENDED
 
     def answer(self, fact: SlurmFact | None, seconds: float) -> None:
-        self.answers = heard(self.answers, fact, seconds)
+        self.answers = count_answer(self.answers, fact, seconds)
 
     def head(self) -> None:
         """Read the journal, judge, and act."""
@@ -245,7 +245,7 @@ def ids(found: object) -> list[list[int]]:
     return [[each.id for each in bundle.jobs] for bundle in found]  # type: ignore[attr-defined]
 
 
-def handed_over(waiting: Sequence[Job], room: Room, most: int) -> list[list[int]]:
+def handed_over(waiting: Sequence[Job], room: SlurmRoom, most: int) -> list[list[int]]:
     """Ids of the jobs that are handed over while there is room, by bundle."""
     taken: list[Job] = []
 
@@ -269,19 +269,19 @@ def test_jobs_alike_make_one_bundle_and_no_bundle_is_too_large() -> None:
 def test_the_more_important_jobs_go_first_while_there_is_room() -> None:
     """Only so many wait in Slurm that priorities and edits still mean something."""
     waiting = [job(1), job(2), job(3, priority=5)]
-    assert handed_over(waiting, Room(2, 10, lambda _: 0), 10) == [[3, 1]]
-    assert handed_over(waiting, Room(0, 10, lambda _: 0), 10) == []
+    assert handed_over(waiting, SlurmRoom(2, 10, lambda _: 0), 10) == [[3, 1]]
+    assert handed_over(waiting, SlurmRoom(0, 10, lambda _: 0), 10) == []
 
 
 def test_a_limited_array_has_one_bundle_at_a_time() -> None:
     """Slurm keeps the limit within a bundle; beside one that is active only so many follow as may run."""
     tasks = [job(number, 1, at_once=3) for number in range(1, 9)]
-    assert handed_over(tasks, Room(100, 5, lambda _: 0), 5) == [[1, 2, 3, 4, 5]]
-    assert "--array=0-4%3" in sbatch_words(shape_of(tasks[0]), 5, ClusterSettings())
-    assert handed_over(tasks[5:], Room(100, 5, lambda _: 5), 5) == []
-    assert handed_over(tasks[5:], Room(100, 5, lambda _: 2), 5) == [[6]]
+    assert handed_over(tasks, SlurmRoom(100, 5, lambda _: 0), 5) == [[1, 2, 3, 4, 5]]
+    assert "--array=0-4%3" in sbatch_words(sbatch_shape(tasks[0]), 5, ClusterSettings())
+    assert handed_over(tasks[5:], SlurmRoom(100, 5, lambda _: 5), 5) == []
+    assert handed_over(tasks[5:], SlurmRoom(100, 5, lambda _: 2), 5) == [[6]]
     others = [job(20), job(21)]
-    assert handed_over([*tasks, *others], Room(2, 5, lambda _: 5), 5) == [[20, 21]]  # they take no room
+    assert handed_over([*tasks, *others], SlurmRoom(2, 5, lambda _: 5), 5) == [[20, 21]]  # they take no room
 
 
 def test_limits_count_what_is_active_and_what_is_handed_over() -> None:
@@ -338,7 +338,7 @@ def test_the_words_for_sbatch() -> None:
     """GPUs are given per node; the limit of the job ends it before Slurm's."""
     spec = JobSpec(resources=Resources(gpus=4, model="a100"), nodes=2, limit=90.0, grace=30.0)
     made = sbatch_words(
-        shape_of(replace(job(1), spec=spec)),
+        sbatch_shape(replace(job(1), spec=spec)),
         1,
         ClusterSettings(partition="gpu", account="ml", options=("--constraint=big",)),
     )

@@ -12,7 +12,7 @@ import pytest
 
 from stoker.core.launch import attempt_key
 from stoker.features.slurm.guard import OVER, check, gone_line, tell
-from stoker.features.slurm.pilot_files import Left, Over, PilotFolder, PilotPlan
+from stoker.features.slurm.pilot.files import Leaving, Over, PilotFolder, PilotPlan
 from stoker.runner import processes
 from support.reaper import is_alive
 from support.wait import PATIENCE_SECONDS, ending, wait_until
@@ -122,16 +122,16 @@ def test_a_second_job_for_a_pilot_does_nothing(tmp_path: Path) -> None:
     for name in ("first", "second"):
         subprocess.run([*words, str(tmp_path / name)], check=True, timeout=PATIENCE_SECONDS)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["first"]
-    assert folder.read_news(0)[0] == [Over()]
+    assert folder.read_events(0)[0] == [Over()]
 
 
 def test_news_of_a_pilot_that_died_in_a_line(tmp_path: Path) -> None:
     """The last line stays unread, and that nothing is left of the pilot is read."""
     folder = PilotFolder(tmp_path / "pilot1")
     folder.make_pilot(PilotPlan("lab", "", 1.0))
-    folder.tell([Left()])
-    news = Path(folder.at("news"))
+    folder.report([Leaving()])
+    news = Path(folder.at("events"))
     with news.open("ab") as file:
         file.write(b'{"type":"rep')
     tell(str(news), OVER)
-    assert folder.read_news(0)[0] == [Left(), Over()]
+    assert folder.read_events(0)[0] == [Leaving(), Over()]

@@ -49,10 +49,10 @@ def test_only_whole_lines_of_a_journal_are_read(folder: BundleFolder) -> None:
 
 def test_messages_are_for_one_attempt(folder: BundleFolder) -> None:
     """The oldest first."""
-    folder.ask(1)
+    folder.ping(1)
     folder.stop(0, 2.0, 10)
     folder.stop(1, 3.0, 0)
-    assert folder.messages(1) == [{"index": 1, "ask": True}, {"index": 1, "grace": 3.0, "signal": 0}]
+    assert folder.messages(1) == [{"index": 1, "ping": True}, {"index": 1, "grace": 3.0, "signal": 0}]
 
 
 def test_the_last_words_of_a_program_that_could_not_run(folder: BundleFolder) -> None:

@@ -7,13 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from sites.contract import SiteWorld
+from stoker.core.device import NodeGpu
 from stoker.core.job import Active, Assigned, Exited, Returned, Started, started_at
 from stoker.core.launch import attempt_key
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import read_ref
 from stoker.features.slurm.guard import OWN_CLAIM
-from stoker.features.slurm.pilot import MARK
-from stoker.features.slurm.pilot_files import Hand, News, Order, PilotFolder, Ready, Recall, Report, Stop
+from stoker.features.slurm.pilot.files import (
+    AttemptReport,
+    PilotEvent,
+    PilotFolder,
+    PilotOrder,
+    PilotReady,
+    Recall,
+    RunJob,
+    Stop,
+)
+from stoker.features.slurm.pilot.handle import MARK
 from stoker.features.slurm.shared import JOURNALS, BundleFolder, append
 from stoker.runner import journal
 from support.fake_slurm import NODE, EngineOnFakeSlurm
@@ -90,8 +100,11 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
     """Plays the pilots, which Slurm starts at once."""
 
     def __init__(self, directory: Path, settings: ClusterSettings | None = None) -> None:
+        self.holds_pilots = False
+        """Whether pilots wait in Slurm."""
+        self.pilot_words = ""
+        """The last words of pilots that end before they work."""
         self._begun: set[str] = set()
-        self._obeyed = 0
         super().__init__(directory, settings or ClusterSettings(pilots="always", poll=1.0))
 
     @property
@@ -105,43 +118,50 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
         for _ in range(count):
             super().step()
             for tag, folder in self.pilots.items():
-                if self.slurm.tasks[tag, 0].state == "PENDING" and folder.claim(OWN_CLAIM):
-                    self.slurm.run(tag)
-                    folder.tell([Ready(NODE, 4)])
+                if self.slurm.tasks[tag, 0].state == "PENDING" and not self.holds_pilots and folder.claim(OWN_CLAIM):
+                    self._begin_pilot(tag, folder)
 
-    def orders(self) -> Iterator[tuple[PilotFolder, Order]]:
+    def _begin_pilot(self, tag: str, folder: PilotFolder) -> None:
+        self.slurm.run(tag)
+        if self.pilot_words:
+            folder.fail(0, self.pilot_words)
+            self.slurm.tasks[tag, 0].state = "FAILED"
+        else:
+            folder.report([PilotReady(NODE, 4)])
+
+    def orders(self) -> Iterator[tuple[PilotFolder, PilotOrder]]:
         """All orders that pilots were given."""
         for folder in self.pilots.values():
             yield from ((folder, order) for order in folder.read_orders(0)[0])
 
-    def _hands(self) -> dict[str, PilotFolder]:
+    def _run_orders(self) -> dict[str, PilotFolder]:
         """The folder of the pilot of each attempt."""
-        orders = ((folder, order) for folder, order in self.orders() if isinstance(order, Hand))
+        orders = ((folder, order) for folder, order in self.orders() if isinstance(order, RunJob))
         return {attempt_key(order.job.id, order.job.attempts + 1): folder for folder, order in orders}
 
     @property
     def handed_over(self) -> int:
-        return len(self._hands())
+        return len(self._run_orders())
 
     def key(self, job_id: int) -> str:
         return attempt_key(job_id, self.job(job_id).attempts)
 
     def begin(self, job_id: int) -> bool:
         key, now = self.key(job_id), self.clock()
-        folder = self._hands().get(key)
+        folder = self._run_orders().get(key)
         if folder is None or not folder.claim_as(key):
             return False
         self._begun.add(key)
-        self.tell(folder, Report(key, Assigned("w1", ("GPU-1",), "/log", now)))
-        self.tell(folder, Report(key, Started(1, now, (f"lab:{NODE} 0",))))
+        self.tell(folder, AttemptReport(key, Assigned("w1", ("GPU-1",), "/log", now)))
+        self.tell(folder, AttemptReport(key, Started(1, now, (NodeGpu("lab", NODE, "0").id,))))
         return True
 
     def end(self, job_id: int, code: int = 0) -> None:
         key = self.key(job_id)
-        self.tell(self._hands()[key], Report(key, Exited(1, code, 0, self.clock())))
+        self.tell(self._run_orders()[key], AttemptReport(key, Exited(1, code, 0, self.clock())))
 
     def lose(self, job_id: int) -> None:
-        folder = self._hands()[self.key(job_id)]
+        folder = self._run_orders()[self.key(job_id)]
         for tag, other in self.pilots.items():
             if other.path == folder.path:
                 self.slurm.tasks[tag, 0].state = "NODE_FAIL"
@@ -159,9 +179,9 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
         key, now = self.key(order.job), self.clock()
         if key not in self._begun:
             folder.claim_as(key)
-            self.tell(folder, Report(key, Returned(0, now)))
+            self.tell(folder, AttemptReport(key, Returned(0, now)))
         elif isinstance(order, Stop):
-            self.tell(folder, Report(key, Exited(1, STOPPED, 15, now, why="stopped")))
+            self.tell(folder, AttemptReport(key, Exited(1, STOPPED, 15, now, why="stopped")))
 
-    def tell(self, folder: PilotFolder, news: News) -> None:
-        folder.tell([news])
+    def tell(self, folder: PilotFolder, event: PilotEvent) -> None:
+        folder.report([event])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,18 +11,20 @@ from msgspec.structs import asdict
 
 from stoker.app.jobs.local_time import clock_text, exactly, moment
 from stoker.app.views.facts import QueueFacts, device_labels
-from stoker.app.views.words import last_mishap, sparing_text
 from stoker.core.amounts import VramMode, amount_now, mode_of, resources_of_attempts
 from stoker.core.device import Device
 from stoker.core.job import (
     Active,
     Ended,
+    Event,
+    Exited,
     Job,
     Running,
     Starting,
     Stopping,
     id_text,
     is_handed_over,
+    needs_exclusive,
     resources_of,
     slot_of,
     started_at,
@@ -35,6 +37,7 @@ from stoker.core.planner.reasons import CapFull
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import NeverSatisfied, never_satisfied_text
 from stoker.core.text import title_text
+from stoker.core.units import size_text
 from stoker.store.engine_lock import is_background
 from stoker.store.queries import Past, PastTasks
 from stoker.store.reader import Reader
@@ -405,5 +408,37 @@ def _overtaken(job: Job, engine: str, facts: QueueFacts) -> str:
 
 def _shared_failure(job: Job, facts: QueueFacts) -> str:
     """The last attempt that an unfinished job lost on a shared GPU."""
-    event = last_mishap(facts.store.events(job.id)) if job.shared_failures else None
-    return sparing_text(job, event) if event else ""
+    event = last_shared_failure(facts.store.events(job.id)) if job.shared_failures else None
+    return shared_failure_text(job, event) if event else ""
+
+
+def shared_failure_text(job: Job, event: Exited) -> str:
+    """Why a job lost an attempt on a shared GPU, and what is different in the next one."""
+    return f"{_what_happened(event)}; {_next_try(job, event)}"
+
+
+def retry_text(job: Job, event: Exited) -> str:
+    """The same, with what is different first: narrow screens cut the end off."""
+    return f"{_next_try(job, event)}; {_what_happened(event)}"
+
+
+def last_shared_failure(events: Iterable[Event]) -> Exited | None:
+    """The last attempt that the job lost because it shared a GPU."""
+    found = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
+    return found[-1] if found else None
+
+
+def _what_happened(event: Exited) -> str:
+    if event.cause == "fault":
+        return "killed by an MPS fault of a job on the same GPU"
+    return "out of GPU memory while sharing" if event.floor else "GPU memory was taken by others"
+
+
+def _next_try(job: Job, event: Exited) -> str:
+    runs = isinstance(job.state, Active)
+    if needs_exclusive(job):
+        return "now exclusive" if runs else "retrying exclusive"
+    again = "now" if runs else "retrying"
+    if not event.floor:
+        return f"{again} with the same memory reserved"
+    return f"{again} with {size_text(max(job.floor, job.spec.resources.memory or 0))} reserved"

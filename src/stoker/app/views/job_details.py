@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -19,10 +19,10 @@ from stoker.app.jobs.signals import early_signal_text
 from stoker.app.jobs.targets import shown_target
 from stoker.app.views.facts import QueueFacts, device_labels, read_facts
 from stoker.app.views.failure import failure_text, last_lines, newest_log
-from stoker.app.views.job import JobLine, ended_line, job_line, situation
+from stoker.app.views.job import JobLine, ended_line, job_line, shared_failure_text, situation
 from stoker.app.views.model import FEW
-from stoker.app.views.words import oom_advice, place_text, sparing_text
 from stoker.core.amounts import amount_now, resources_of_attempts
+from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import (
     Active,
@@ -49,8 +49,9 @@ from stoker.core.job import (
 )
 from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, Use, reached
-from stoker.core.planner.reasons import UnknownDuration
-from stoker.core.spec import Resources, dependency_text
+from stoker.core.planner.order import Standing, times_waited
+from stoker.core.planner.reasons import UnknownDuration, rough_duration
+from stoker.core.spec import Resources, dependency_text, suits
 from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
 from stoker.store import queries
@@ -198,7 +199,7 @@ def _place(event: Assigned, resources: Resources | None, facts: QueueFacts) -> s
 
 def _end(event: Exited, after: Job | None) -> str:
     if after is not None and event.cause and event.shared and isinstance(after.state, Waiting):
-        return sparing_text(after, event)
+        return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
     return outcome(Ended(result_of(event), event.at, event.code, event.signal))
@@ -403,3 +404,33 @@ def _environment(job: Job, facts: QueueFacts, secrets: Sequence[str]) -> dict[st
 
 def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
     return {name: shown_value(name, value, secrets) for name, value in sorted(variables.items())}
+
+
+# -- advice --------------------------------------------------------------------------------------
+
+GIB = 2**30
+
+
+def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable[Device], typed: str) -> str:
+    """Advice for a job that failed with out of memory at last; `had` are the devices of its last attempt."""
+    retry = f"stoker retry{typed}"
+    if event.shared:
+        return f"other processes on its GPU used the memory; retry on an exclusive GPU: {retry} --vram all"
+    largest = max((device.memory or 0 for device in had), default=0)
+    larger = [device.memory or 0 for device in devices if suits(device, job.spec.resources)]
+    if largest and max(larger, default=0) > largest:
+        return f"retry on a larger GPU: {retry} --vram {largest // GIB + 1}G"
+    return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
+
+
+def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
+    """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
+    waited = rough_duration(max(0.0, now - standing.submitted))
+    text = f"place {place} of {max(place, waiting)}: waited {waited}"
+    if not standing.known:
+        return text
+    gpus = f"on {standing.gpus} GPUs" if standing.gpus > 1 else "of work"
+    batch = f", counted {standing.batch + 1} times: {standing.batch} of its batch running" if standing.batch else ""
+    return (
+        f"{text} for about {rough_duration(standing.seconds)} {gpus}{batch} ({times_waited(standing, now):.1f} times)"
+    )

@@ -6,10 +6,12 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from stoker.core.parent import VARIABLE, ParentAllocation, read_parent
 from stoker.devices.interface import ancestors, parent_of, process_file
+
+if TYPE_CHECKING:
+    from stoker.core.parent import ParentAllocation
 
 _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
@@ -36,6 +38,8 @@ class JobElsewhere(NamedTuple):
 
 def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
     """This user's jobs with GPUs of the same ledger whose workers are elsewhere, each by its oldest process."""
+    from stoker.core.parent import VARIABLE, read_parent  # few users have several queues
+
     ledger = os.environ.get("STOKER_LEDGER", "")
     found: dict[str, JobElsewhere] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):

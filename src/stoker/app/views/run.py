@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from stoker.app.jobs.local_time import exactly
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.failure import said_at_end
+from stoker.app.views.job import retry_text
 from stoker.app.views.model import Notice, NoticeMark, RunCounts, RunStatus
 from stoker.app.views.status import active_lines, device_lines
-from stoker.app.views.words import consequence_text
 from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
 from stoker.core.launch import INHERIT, shown_command
@@ -88,7 +88,7 @@ class Recent:
         job, event = job_event.job, job_event.event
         after = "" if ran is None else f" after {duration_text(ran)}"
         if isinstance(event, Exited) and event.cause and event.shared and isinstance(job.state, Waiting):
-            return Notice("again", job.id, self.short_name(job), f"oom{after}", consequence_text(job, event))
+            return Notice("again", job.id, self.short_name(job), f"oom{after}", retry_text(job, event))
         mark, what, note = _end_of(job_event)
         log = job_event.log if isinstance(event, Exited) and os.path.isfile(job_event.log) else ""
         said = said_at_end(note, log)

@@ -14,13 +14,25 @@ from stoker import __version__
 from stoker.app.jobs.local_time import exactly, midnight, moment
 from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts, jobs_by_device
-from stoker.app.views.job import JobLine, job_line
-from stoker.app.views.model import Counts, DeviceLine, EngineLine, ForeignProcess, LeaseLine, Mark, OtherJob, Status
-from stoker.app.views.notices import interrupted_runs, recent_failures
+from stoker.app.views.job import JobLine, PastLine, job_line, past_line
+from stoker.app.views.model import (
+    Counts,
+    DeviceLine,
+    EngineLine,
+    FailedJob,
+    ForeignProcess,
+    InterruptedRun,
+    LeaseLine,
+    Mark,
+    OtherJob,
+    Status,
+)
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
-from stoker.core.job import Job, Queued, id_text, is_handed_over, resources_of
-from stoker.core.outcomes import WAITING
+from stoker.core.job import Ended, Job, Queued, id_text, is_handed_over, resources_of
+from stoker.core.outcomes import FAILURES, WAITING
+from stoker.core.selectors import number_ranges
 from stoker.core.spec import amount_on
+from stoker.core.text import outcome
 from stoker.core.units import duration_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
@@ -28,6 +40,10 @@ from stoker.store.filters import NO_FILTER, Filter, Group, counts_of_open, ids_m
 from stoker.store.queries import Load, Owned, Period, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
+RECENT_SECONDS = 3600.0
+MOST_FAILURES = 5
+LONGEST_IDS = 38
+"""Characters of the ids in a command, which must fit on a narrow screen."""
 _PAGE = 256
 
 
@@ -366,3 +382,42 @@ def _notes(statuses: EngineStatuses, facts: QueueFacts) -> list[str]:
     return list(
         dict.fromkeys(filter(None, [READ_ONLY if facts.store.read_only else "", _silence(statuses), *notes, *troubles]))
     )
+
+
+# -- notices -------------------------------------------------------------------------------------
+
+
+def interrupted_runs(facts: QueueFacts) -> list[InterruptedRun]:
+    """Foreground runs that ended before all their jobs had started, with the command that continues each."""
+    return [run for engine in facts.loads if facts.is_interrupted(engine) for run in _runs_of(engine, facts)]
+
+
+def _runs_of(engine: str, facts: QueueFacts) -> Iterator[InterruptedRun]:
+    """Several runs may have left jobs without an owner, each in a batch of its own."""
+    for batch, submitted, ids in queries.queued_by_batch(facts.store, engine):
+        label = facts.store.batch_label(batch) or "a run"
+        listed = ranges_text(ids)
+        commands = f"stoker resume {listed}", f"stoker cancel {listed}"
+        yield InterruptedRun(label, len(ids), exactly(submitted), *commands)
+
+
+def ranges_text(ids: Sequence[int]) -> str:
+    """`3-5,9`; where that is long, only the first ranges."""
+    text, *more = number_ranges(ids)
+    for part in more:
+        if len(text) + len(part) >= LONGEST_IDS:
+            break
+        text += f",{part}"
+    return text
+
+
+def recent_failures(facts: QueueFacts) -> list[FailedJob]:
+    """The jobs that failed within the last hour, the newest first."""
+    store = facts.store
+    past = queries.past(store, Period(facts.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
+    return [_failed(past_line(failure, store, facts.devices), failure.job) for failure in past]
+
+
+def _failed(line: PastLine, job: Job) -> FailedJob:
+    assert isinstance(job.state, Ended)
+    return FailedJob(line.id, line.label, line.title, line.state, outcome(job.state), line.ended, line.note)

@@ -40,7 +40,7 @@ class Point(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """What the two directions mean."""
+    """The meaning of the two directions."""
 
     title: str
     x: str

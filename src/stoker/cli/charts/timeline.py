@@ -27,7 +27,7 @@ _RESERVED, _USED = 0.35, 0.7
 
 
 class _Chart(NamedTuple):
-    """What all parts of the chart are drawn with."""
+    """The drawing, the data and the clock of all parts of the chart."""
 
     drawing: Drawing
     timeline: Timeline

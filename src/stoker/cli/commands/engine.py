@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -276,9 +276,10 @@ def status(sim: str | None, as_json: bool) -> int:
 @click.pass_context
 def check(context: click.Context, sim: str | None, as_json: bool) -> int:
     """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
+    from stoker.app.service.doctor import Subject, diagnose
     from stoker.app.service.engine_status import engine_answers
-    from stoker.cli.doctor import Subject, diagnose, known_variables, report
     from stoker.cli.output_options import wants_json
+    from stoker.cli.screens.engine import report_check
     from stoker.store.paths import paths_for
 
     paths = paths_for(sim)
@@ -287,9 +288,19 @@ def check(context: click.Context, sim: str | None, as_json: bool) -> int:
         environment=dict(os.environ),
         simulated=bool(sim),
         answers=engine_answers(paths),
-        known_variables=frozenset(known_variables(context.find_root().command, context)),
+        known_variables=frozenset(_known_variables(context.find_root().command, context)),
     )
-    return 1 if report(diagnose(subject), "stoker.engine-check/1", as_json=wants_json(as_json)) else 0
+    return 1 if report_check(diagnose(subject), "stoker.engine-check/1", as_json=wants_json(as_json)) else 0
+
+
+def _known_variables(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The variables that set options of a command or of those below it."""
+    for parameter in command.params:
+        yield from filter(None, [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ())
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            if inner := command.get_command(context, name):
+                yield from _known_variables(inner, context)
 
 
 @command.command(name="config")

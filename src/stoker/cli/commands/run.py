@@ -149,6 +149,7 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
         raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
     with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
         values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
+        values["terminal"] = relay.terminal
         return _run(values, "--", [ParsedJob(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
 
 

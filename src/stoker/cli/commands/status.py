@@ -11,7 +11,6 @@ import click
 from msgspec.structs import replace
 
 from stoker.app.jobs.select import refuse_states
-from stoker.app.service.engine_status import revive
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import Status
@@ -24,6 +23,7 @@ from stoker.cli.sim_option import LAST, StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
+from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths, host_name, paths_here
 from stoker.store.web_server import web_address
@@ -68,8 +68,8 @@ def command(
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = paths_here(screen.sim)
-    if notice := revive(paths, os.environ.get("STOKER_SIM")):
-        say(notice)
+    if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
+        _revive(paths)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0
@@ -84,6 +84,13 @@ def command(
             status = _with_summary(status, facts, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
+
+
+def _revive(paths: Paths) -> None:
+    from stoker.app.service.engine_status import revive  # it loads what starts engines
+
+    if notice := revive(paths, os.environ.get("STOKER_SIM")):
+        say(notice)
 
 
 def _statuses(paths: Paths, screen: Screen) -> EngineStatuses:

@@ -1,11 +1,12 @@
-"""Text of `stoker engine status` and `config`."""
+"""Text of `stoker engine status`, `config` and `check`."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -13,9 +14,12 @@ from stoker import __version__
 from stoker.app.jobs.config import SYSTEM_FILE, Config, SettingRow, user_file
 from stoker.app.service.engine_status import EngineDevice, EngineOverview
 from stoker.cli.console import print_line, tell
-from stoker.cli.output_options import write_plain
+from stoker.cli.output_options import write_json, write_plain
 from stoker.cli.screens.plain import tab_line
 from stoker.core.units import count_text, duration_text, size_text
+
+if TYPE_CHECKING:
+    from stoker.app.service.doctor import Verdict
 
 
 class ConfigShown(Struct, frozen=True):
@@ -79,3 +83,22 @@ def _engine(found: EngineOverview) -> str:
 def _device(device: EngineDevice) -> str:
     memory = size_text(device.memory_bytes) if device.memory_bytes is not None else ""
     return " ".join(filter(None, (device.model, memory, device.problem and f"({device.problem})"))) or device.id
+
+
+def report_check(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> int:
+    """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
+    from stoker.app.service.doctor import Check
+
+    found = []
+    for verdict in findings:
+        found.append(verdict)
+        if not as_json:
+            print_line(f"{verdict.level:8} {verdict.topic:10} {verdict.text}")
+        if not as_json and verdict.advice:
+            print_line(f"{'':19} → {verdict.advice}")
+    problems = sum(verdict.level == "problem" for verdict in found)
+    if as_json:
+        write_json(Check(schema, problems, found))
+    elif problems:
+        tell(f"{count_text(problems, 'problem')} found")
+    return problems

@@ -13,16 +13,14 @@ from stoker.cli.screens.text import (
     Column,
     Line,
     Span,
-    amount_text,
     clipped,
     heading,
     load_bar,
     memory_bar,
     or_dash,
-    short_size,
     table_lines,
 )
-from stoker.core.units import ago_text, count_text, size_text
+from stoker.core.units import ago_text, amount_text, count_text, short_size, size_text
 
 if TYPE_CHECKING:
     from stoker.app.views.gpus import Gpus  # `status` does not need it

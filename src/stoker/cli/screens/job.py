@@ -8,33 +8,31 @@ from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text, stamp, start_text
 from stoker.app.jobs.options import BY_NAME, Value
+from stoker.app.views.columns import ENDED_TABLE, HISTORY_TABLE, STATE_LOOKS, left_cell, peak_text, progress_text
 from stoker.app.views.model import FEW
-from stoker.app.views.words import vram_text
-from stoker.cli.screens.job_table import LOOKS, gpu_cell, job_table, left_cell, progress_cell
+from stoker.cli.screens.job_table import job_columns, job_table, title_of
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import (
     EMPTY,
     Column,
     Line,
     Span,
-    amount_text,
     clipped,
     fit_titles,
     fitting,
     heading,
-    one_line,
     or_dash,
     sparkline,
     table_lines,
 )
 from stoker.core.learning import LEAST
 from stoker.core.text import printable
-from stoker.core.units import ago_text, count_text, size_text, span_text, watch_text
+from stoker.core.units import ago_text, amount_text, count_text, size_text, watch_text
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
     from stoker.app.views.history import History
-    from stoker.app.views.job import PastLine
+    from stoker.app.views.job import JobFacts, PastLine
     from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
 
 LABEL = 11
@@ -55,7 +53,7 @@ def render_details(
     named = details.title if details.title != details.command else details.name
     name = f" · {named}" if named else ""
     title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
-    lines: list[Line] = [(*title, Span(_state(details), LOOKS.get(details.state, "")))]
+    lines: list[Line] = [(*title, Span(_state(details), STATE_LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
         lines += _wrapped(label, text, width)
     if details.attempts:
@@ -117,7 +115,7 @@ def _option(value: Value) -> str:
 def _progress(details: JobDetails) -> str:
     if details.progress is None:
         return ""
-    return "".join(span.text for span in progress_cell(details.progress, PROGRESS))
+    return progress_text(details.progress, PROGRESS)
 
 
 def _expected(details: JobDetails, now: float) -> str:
@@ -180,7 +178,7 @@ def _at_once(limit: int, *, is_task: bool) -> str:
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
     columns = [
         Column("ATTEMPT", [Span(str(one.number)) for one in attempts], 9, right=True),
-        Column("GPU", [gpu_cell(one.devices) for one in attempts], 6, most=12),
+        Column("GPU", [Span(",".join(one.devices) or "-") for one in attempts], 6, most=12),
         Column("STARTED", [Span(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
         Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
@@ -256,30 +254,14 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
     """Where and how long each ran, the memory it needed, and how it ended."""
     if not jobs:
         return []
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("EXIT", [Span(_exit(job)) for job in jobs], 5),
-        Column("GPU", [gpu_cell(job.devices) for job in jobs], 7, most=7),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 6, right=True),
-        Column("RAN", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 8, right=True),
-        Column("ENDED", [Span(_ended(job, now)) for job in jobs], 4, right=True),
-    ]
-    names = [one_line(job.title or job.name or job.command) for job in jobs]
-    notes = [job.failure or job.note for job in jobs]
-    last = [
-        (Span(name), *((Span(f" ({note})", LOOKS.get(job.state, "")),) if note else ()))
-        for job, name, note in zip(jobs, names, notes, strict=True)
-    ]
+    names = [title_of(job) for job in jobs]
+    last = [(Span(name), *_note(job, job.failure or job.note)) for job, name in zip(jobs, names, strict=True)]
+    columns = job_columns(ENDED_TABLE, jobs, now, width)
     return table_lines(columns, "NAME / NOTE", last, width, LEAST_NAME, fit=fit_titles(names))
 
 
-def _exit(job: JobDetails | PastLine) -> str:
-    return f"signal {job.signal}" if job.signal else or_dash(job.exit_code)
-
-
-def _ended(job: JobDetails, now: float) -> str:
-    return "-" if job.ended is None else clock_text(job.ended.timestamp(), now)
+def _note(job: JobFacts, text: str) -> Line:
+    return (Span(f" ({text})", STATE_LOOKS.get(job.state, "")),) if text else ()
 
 
 # -- stoker history --------------------------------------------------------------------------------
@@ -300,37 +282,15 @@ def render_history(history: History, width: int, sim: str = "") -> list[Line]:
 def _past_table(past: Sequence[PastLine], now: float, width: int) -> list[Line]:
     """By end; jobs whose ends look the same are in the order of their ids."""
     jobs = sorted(past, key=lambda job: (job.ended.timestamp() // 60, job.id))
-    waits = ["-" if job.wait_seconds is None else span_text(job.wait_seconds) for job in jobs]
-    runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9),
-        Column("EXIT", [Span(_exit(job)) for job in jobs], 5),
-        Column("GPU", [gpu_cell(job.devices) for job in jobs], 3, most=7),
-        Column("VRAM", [Span(vram_text(job.vram_mode, job.vram_bytes)) for job in jobs], 0, right=True),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
-        Column("UTIL", [Span(or_dash(job.utilisation_percent, "{}%")) for job in jobs], 1, right=True),
-        Column("WAITED", list(map(Span, waits)), 2, right=True),
-        Column("RAN", list(map(Span, runs)), 8, right=True),
-        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 7, right=True),
-        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 6, right=True),
-    ]
     least = max(LEAST_NAME, width * 2 // 5) if any(job.note for job in jobs) else LEAST_NAME
-    names = [one_line(job.title or job.name or job.command) for job in jobs]
+    names = [title_of(job) for job in jobs]
     notes = [_past_name(job, name) for job, name in zip(jobs, names, strict=True)]
+    columns = job_columns(HISTORY_TABLE, jobs, now, width)
     return table_lines(columns, "NAME / NOTE", notes, width, least, fit=fit_titles(names))
 
 
 def _past_name(job: PastLine, name: str) -> Line:
     """How many tasks ended how, the name, and why it failed."""
     counts = (Span(f"{results_text(job.counts)}: "),) if job.counts else ()
-    said = job.note or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
-    note = (Span(f" ({said})", LOOKS.get(job.state, "")),) if said else ()
-    return *counts, Span(name), *note
-
-
-def peak_text(peak: int | None, reserved: int | None) -> str:
-    """The most that an attempt held on a GPU, of what was reserved there."""
-    if peak is None:
-        return "-"
-    return size_text(peak) if reserved is None else amount_text(peak, reserved)
+    note = job.note or (f"exit {job.exit_code}" if job.state == "failed" and job.exit_code else "")
+    return *counts, Span(name), *_note(job, note)

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from stoker.app.jobs.local_time import clock_text, start_text
-from stoker.app.views.job import JobLine
+from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.columns import ACTIVE_TABLE, WAITING_TABLE, JobColumn, Terminal, chosen_columns
+from stoker.app.views.job import JobFacts, JobLine
 from stoker.app.views.model import FailedJob, InterruptedRun, Status
-from stoker.cli.screens.text import (
-    GIB,
-    Column,
-    Line,
-    Look,
-    Span,
-    amount_text,
-    cells,
-    clip_middle,
-    one_line,
-    short_size,
-    table_lines,
-)
-from stoker.core.outcomes import ACTIVE, FAILURES, JobWord
+from stoker.cli.screens.text import Column, Line, Span, cells, clip_middle, one_line, table_lines
+from stoker.core.outcomes import ACTIVE
 from stoker.core.text import without_common_leads
-from stoker.core.units import ago_text, count_text, left_text, watch_text
+from stoker.core.units import ago_text, count_text
 
-WIDE = 100
-"""Columns from which on progress has a longer bar."""
 LONGEST_ID = 18
 """Columns of an id on a narrow screen."""
 LEAST_JOB = 20
 LEAST_WHY = 16
 MOST_FAILURES = 3
-ROUNDING = 2.0
-"""Seconds by which an end that follows from the limit may differ from it."""
-
-LOOKS: dict[JobWord, Look] = {
-    "running": "good",
-    "done": "good",
-    "starting": "good",
-    "stopping": "odd",
-    "held": "odd",
-    "blocked": "odd",
-    "scheduled": "odd",
-    **dict.fromkeys(FAILURES, "bad"),
-}
 
 
 def job_table(
@@ -53,7 +27,8 @@ def job_table(
     active = [job for job in jobs if job.state in ACTIVE]
     others = [job for job in jobs if job.state not in ACTIVE]
     longest = max(cells("ID"), max((cells(job.label) for job in jobs), default=0))
-    wide = min(longest, max(LONGEST_ID, width // 5)), max((len(job.state) for job in jobs), default=0)
+    states = max((len(job.state) for job in jobs), default=0)
+    wide = {"ID": min(longest, max(LONGEST_ID, width // 5)), "STATE": states}
     active_lines = _active_table(active, now, width, wide) if active else []
     with_header = headers > bool(active)
     other_lines = _queued_table(others, now, width, wide, with_header=with_header) if others else []
@@ -61,51 +36,53 @@ def job_table(
     return [*active_lines[headers == 0 :], *between, *other_lines[not with_header :]]
 
 
-def _first_columns(jobs: Sequence[JobLine], wide: tuple[int, int]) -> list[Column]:
-    """Id and state, as wide in both tables."""
+def job_columns(
+    names: Sequence[str], jobs: Sequence[JobFacts], now: float, width: int, wide: Mapping[str, int] = {}
+) -> list[Column]:
+    """The columns of a table of jobs; `wide` gives those with these titles a width."""
+    terminal = Terminal(now, width)
     return [
-        Column("ID", [Span(job.label.ljust(wide[0]), "id") for job in jobs], 9, most=wide[0]),
-        Column("STATE", [Span(job.state.ljust(wide[1]), LOOKS.get(job.state, "")) for job in jobs], 8, always=True),
+        Column(
+            column.title,
+            [_cell(column, job, terminal) for job in jobs],
+            column.weight,
+            most=wide.get(column.title, column.most),
+            least=wide.get(column.title, 0),
+            right=column.right,
+            always=column.always,
+        )
+        for column in chosen_columns(names, jobs)
     ]
 
 
-def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: tuple[int, int]) -> list[Line]:
-    bar = 10 if width >= WIDE else 5
-    done = [Column("DONE", [progress_cell(job.progress, bar) for job in jobs], 6)]
-    columns = [
-        *_first_columns(jobs, wide),
-        Column("GPU", [gpu_cell(job.devices) for job in jobs], 5, most=7),
-        Column("MEM", [memory_cell(job) for job in jobs], 3, right=True),
-        Column("TIME", [Span("-" if job.seconds is None else watch_text(job.seconds)) for job in jobs], 4, right=True),
-        Column("LEFT", [Span(left_cell(job, now)) for job in jobs], 7, right=True),
-        *(done if any(job.progress is not None for job in jobs) else []),
-    ]
+def _cell(column: JobColumn, job: JobFacts, terminal: Terminal) -> Line:
+    assert column.text is not None
+    text, look = column.text(job, terminal), column.look(job)
+    return bar_spans(text) if look == "bar" else (Span(text, look),)
+
+
+def _active_table(jobs: Sequence[JobLine], now: float, width: int, wide: Mapping[str, int]) -> list[Line]:
+    columns = job_columns(ACTIVE_TABLE, jobs, now, width, wide)
     return table_lines(columns, "JOB", [_title_and_note(job) for job in jobs], width, LEAST_JOB, fit=_fit)
 
 
 def _queued_table(
-    jobs: Sequence[JobLine], now: float, width: int, wide: tuple[int, int], *, with_header: bool
+    jobs: Sequence[JobLine], now: float, width: int, wide: Mapping[str, int], *, with_header: bool
 ) -> list[Line]:
-    priorities = [Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True)]
-    memory = [memory_cell(job) for job in jobs]
+    names = [name for name in WAITING_TABLE if with_header or name != "priority?"]
     most = max(16, (width - 32) // 2)
-    columns = [
-        *_first_columns(jobs, wide),
-        *(priorities if with_header and any(job.priority for job in jobs) else []),
-        *([Column("MEM", memory, 2, right=True)] if any(span.text != "-" for span in memory) else []),
-        Column("START", [Span(start_cell(job, now)) for job in jobs], 5),
-        Column("JOB", [Span(clip_middle(_title(job), most)) for job in jobs], 7, most=most),
-    ]
+    titles = Column("JOB", [Span(clip_middle(title_of(job), most)) for job in jobs], 10, most=most)
+    columns = [*job_columns(names, jobs, now, width, wide), titles]
     return table_lines(columns, "WHY", [(Span(_why(job)),) for job in jobs], width, LEAST_WHY)
 
 
-def _title(job: JobLine) -> str:
+def title_of(job: JobFacts) -> str:
     return one_line(job.title or job.name or job.command)
 
 
 def _title_and_note(job: JobLine) -> Line:
     """The title; the command behind a name, and what there is to say about a job that runs."""
-    title, command = _title(job), one_line(job.command)
+    title, command = title_of(job), one_line(job.command)
     note = (Span(f" ({job.why})"),) if job.why else ()
     return Span(title), *note, *((Span(f"  {command}", "faint"),) if title != command and not job.why else ())
 
@@ -121,46 +98,12 @@ def _why(job: JobLine) -> str:
     return tasks + job.why
 
 
-def progress_cell(progress: float | None, columns: int) -> Line:
-    """A bar and a percentage."""
-    if progress is None:
-        return (Span("-", "faint"),)
-    full = int(progress * columns)
-    return Span("█" * full, "good"), Span("░" * (columns - full), "faint"), Span(f" {int(progress * 100):2}%")
-
-
-def memory_cell(job: JobLine) -> Span:
-    """What an active job holds of the memory reserved on each GPU; what will be reserved for one that waits."""
-    reserved = job.reserved_bytes
-    used = job.used_bytes if job.held_bytes is None else job.held_bytes
-    if used is None or job.state not in ACTIVE:
-        unknown = "auto" if job.vram_mode == "auto" else "-"
-        return Span(unknown if reserved is None else short_size(reserved))
-    if reserved is None:
-        return Span(f"{used / GIB:.1f}G")
-    return Span(amount_text(used, reserved), "odd" if used > reserved else "")
-
-
-def gpu_cell(devices: Sequence[str]) -> Span:
-    return Span(",".join(devices) or "-")
-
-
-def left_cell(job: JobLine, now: float) -> str:
-    """How long it will run: `~` is an estimate, `≤` a limit, `?` unknown."""
-    if job.last_seen is not None:
-        return "?"
-    by_limit = None if job.limit_seconds is None else job.limit_seconds - (job.seconds or 0.0)
-    if job.expected_end is None:
-        return "?" if by_limit is None else f"≤{left_text(by_limit)}"
-    left = job.expected_end.timestamp() - now
-    # The engine expects a job without earlier runs to take all of its time.
-    return f"{'~' if by_limit is None or left < by_limit - ROUNDING else '≤'}{left_text(left)}"
-
-
-def start_cell(job: JobLine, now: float) -> str:
-    if job.expected_start is not None:
-        return start_text(job.expected_start.timestamp(), now)
-    return "?" if job.state == "queued" else "-"
+def bar_spans(text: str) -> Line:
+    """A bar of blocks with text behind it."""
+    if not text.startswith(("█", "░")):
+        return (Span(text, "faint"),)
+    full, empty = text.count("█"), text.count("░")
+    return Span("█" * full, "good"), Span("░" * empty, "faint"), Span(text[full + empty :])
 
 
 # -- which jobs ----------------------------------------------------------------------------------

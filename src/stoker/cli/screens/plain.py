@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from stoker.app.views.job import JobLine
-from stoker.core.outcomes import LETTERS
+from stoker.app.views.columns import COLUMNS, HISTORY_PLAIN, STATUS_PLAIN
 from stoker.core.text import printable
 
 if TYPE_CHECKING:
@@ -22,77 +21,12 @@ Columns = Mapping[str, str | Callable[[Any], object]]
 """Titles, and the field of a line or the function that gives its value."""
 
 
-def _letter(job: JobLine | PastLine) -> str:
-    return LETTERS[job.state]
-
-
-def _devices(job: JobLine | PastLine) -> str:
-    return ",".join(job.devices)
-
-
-def _vram(job: JobLine | PastLine) -> object:
-    return job.vram_bytes if job.vram_mode == "size" else None if job.vram_mode == "none" else job.vram_mode
-
-
 def _speed(speed: float | None) -> str:
     return "" if speed is None else f"{speed:.2f}"
 
 
-JOB_COLUMNS: Columns = {
-    "ID": "label",
-    "ST": _letter,
-    "STATE": "state",
-    "TASKS": "tasks",
-    "GPUS": "gpus",
-    "DEVICES": _devices,
-    "VRAM": _vram,
-    "RESERVED": "reserved_bytes",
-    "USED": "used_bytes",
-    "PEAK_VRAM": "peak_vram_bytes",
-    "UTIL": "utilisation_percent",
-    "SPEED": lambda job: _speed(job.speed),
-    "SECONDS": "seconds",
-    "LIMIT": "limit_seconds",
-    "START": lambda job: job.started or job.expected_start,
-    "END": lambda job: getattr(job, "ended", None) or job.expected_end,  # only JobDetails have it
-    "PROGRESS": lambda job: "" if job.progress is None else f"{job.progress:.3f}",
-    "PLACE": "place",
-    "PRIORITY": "priority",
-    "GROUP": "group",
-    "RUN": "run",
-    "NAME": "name",
-    "WHY": "why",
-    "COMMAND": "command",
-}
-PAST_COLUMNS: Columns = {
-    "ID": "label",
-    "ST": _letter,
-    "STATE": "state",
-    "EXIT": "exit_code",
-    "SIGNAL": "signal",
-    "GPUS": "gpus",
-    "DEVICES": _devices,
-    "VRAM": _vram,
-    "RESERVED": "reserved_bytes",
-    "PEAK_VRAM": "peak_vram_bytes",
-    "UTIL": "utilisation_percent",
-    "SUBMITTED": "submitted",
-    "START": "started",
-    "END": "ended",
-    "WAITED": "wait_seconds",
-    "RAN": "run_seconds",
-    "GPU_HOURS": lambda job: f"{job.gpu_hours:.4f}",
-    "ATTEMPTS": "attempts",
-    "PEAK_RAM": "peak_memory_bytes",
-    "GROUP": "group",
-    "TAGS": lambda job: " ".join(f"{name}={value}" for name, value in job.tags.items()),
-    "DIRECTORY": "directory",
-    "COMMIT": "commit",
-    "LOG": "log",
-    "NAME": "name",
-    "NOTE": "note",
-    "COMMAND": "command",
-}
+JOB_COLUMNS: Columns = {COLUMNS[name].plain: COLUMNS[name].value or COLUMNS[name].field for name in STATUS_PLAIN}
+PAST_COLUMNS: Columns = {COLUMNS[name].plain: COLUMNS[name].value or COLUMNS[name].field for name in HISTORY_PLAIN}
 DEVICE_COLUMNS: Columns = {
     "GPU": "label",
     "UUID": "id",

@@ -25,7 +25,6 @@ from stoker.cli.screens.text import (
     Line,
     Look,
     Span,
-    amount_text,
     cells,
     clip,
     clipped,
@@ -37,7 +36,7 @@ from stoker.cli.screens.text import (
 )
 from stoker.core.job import JobEvent
 from stoker.core.text import printable
-from stoker.core.units import count_text, duration_text, size_text
+from stoker.core.units import amount_text, count_text, duration_text, size_text
 
 SPARE_ROWS = 2
 """Rows of the terminal that stay free, so that messages above the display can be read."""

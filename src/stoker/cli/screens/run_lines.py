@@ -9,8 +9,9 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from stoker.app.views.failure import newest_log, said_at_end
+from stoker.app.views.job import shared_failure_text
+from stoker.app.views.job_details import oom_advice
 from stoker.app.views.run import FinishedRun, saved_seconds
-from stoker.app.views.words import oom_advice, sparing_text
 from stoker.cli.console import to_stderr
 from stoker.cli.screens.text import cells
 from stoker.core.amounts import amount_now
@@ -46,7 +47,7 @@ class LineView:
                 where = f" gpu={gpus}" if gpus else ""
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
             case Exited(at=at) as event if isinstance(state, Waiting) and event.cause and event.shared:
-                self._line(at, f"again #{job.id} {title(job, 200)} ({sparing_text(job, event)})")
+                self._line(at, f"again #{job.id} {title(job, 200)} ({shared_failure_text(job, event)})")
             case Exited(at=at, code=code) if isinstance(state, Waiting):
                 self._line(at, f"again #{job.id} after exit {code} {title(job, 200)}")
             case Lost(at=at) if isinstance(state, Waiting):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stoker.app.views.model import GroupLine, UserLine
-from stoker.cli.screens.text import Column, Line, Span, or_dash, short_size, table_lines
-from stoker.core.units import ago_text, count_text
+from stoker.cli.screens.text import Column, Line, Span, or_dash, table_lines
+from stoker.core.units import ago_text, count_text, short_size
 
 LEAST_LIMIT = 5
 LEAST_SINCE = 8

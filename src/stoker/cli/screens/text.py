@@ -154,6 +154,7 @@ class Column(NamedTuple):
     weight: int
     """The column with the least weight is dropped first on a narrow terminal."""
     most: int = 40
+    least: int = 0
     right: bool = False
     always: bool = False
     """Whether it is never dropped."""
@@ -196,7 +197,9 @@ def table_width(columns: Sequence[Column]) -> int:
 
 
 def _width(column: Column) -> int:
-    return min(column.most, max([cells(column.title), *(line_cells(_line(cell)) for cell in column.cells)]))
+    return min(
+        column.most, max([column.least, cells(column.title), *(line_cells(_line(cell)) for cell in column.cells)])
+    )
 
 
 def _line(cell: Span | Line) -> Line:
@@ -231,7 +234,6 @@ def fit_titles(titles: Sequence[str]) -> Callable[[Line, int], Line]:
     return fit
 
 
-GIB = 2**30
 HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
@@ -269,16 +271,6 @@ def memory_bar(columns: int, total: int | None, ours: int = 0, reserved: int = 0
         Span("▓" * foreign, "odd"),
         Span("░" * (columns - held - unused - foreign), "faint"),
     )
-
-
-def amount_text(used: int | None, total: int) -> str:
-    """`34.1/40G`."""
-    return f"{'?' if used is None else f'{used / GIB:.1f}'}/{short_size(total)}"
-
-
-def short_size(size: int) -> str:
-    """`40G`, `6.9G`."""
-    return f"{size / GIB:.1f}".removesuffix(".0") + "G"
 
 
 def sparkline(curve: Sequence[tuple[float, int]], cells: int) -> str:

@@ -24,10 +24,9 @@ from stoker.cli.screens.text import (
     load_look,
     one_line,
     padded,
-    short_size,
 )
 from stoker.core.outcomes import FAILURES
-from stoker.core.units import count_text
+from stoker.core.units import count_text, short_size
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
 GROUP_LOOKS: tuple[Look, ...] = ("bar0", "bar1", "bar2", "bar3", "bar4")

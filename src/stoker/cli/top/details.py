@@ -10,8 +10,9 @@ from textual import events, work
 from textual.strip import Strip
 from textual.widget import Widget
 
+from stoker.app.views.columns import STATE_LOOKS, progress_text
 from stoker.app.views.job_details import JobDetails
-from stoker.cli.screens.job_table import LOOKS, progress_cell
+from stoker.cli.screens.job_table import bar_spans
 from stoker.cli.screens.text import (
     EMPTY,
     Line,
@@ -168,7 +169,7 @@ def detail_lines(details: JobDetails, width: int, height: int) -> list[Line]:
 
 
 def _few_facts(details: JobDetails, width: int) -> list[Line]:
-    first: Line = (Span(f"job {details.label} ", "id"), Span(details.state, LOOKS.get(details.state, "")))
+    first: Line = (Span(f"job {details.label} ", "id"), Span(details.state, STATE_LOOKS.get(details.state, "")))
     done = "" if details.progress is None else f"{details.progress:.0%} done"
     rest = fitting(["", _where(details), _memory(details), done], width - line_cells(first) - 3)
     lines: list[Line] = [(*first, Span(f" · {rest}" if rest else ""))]
@@ -178,7 +179,7 @@ def _few_facts(details: JobDetails, width: int) -> list[Line]:
 def _facts(details: JobDetails, width: int) -> list[Line]:
     title, command = one_line(details.title or details.command), one_line(details.command)
     lines: list[Line] = [
-        (Span(f"job {details.label} ", "id"), Span(details.state, LOOKS.get(details.state, ""))),
+        (Span(f"job {details.label} ", "id"), Span(details.state, STATE_LOOKS.get(details.state, ""))),
         *_wrapped(title, width, 2),
     ]
     lines += _wrapped(command, width, 3, "faint") if command != title else []
@@ -191,7 +192,7 @@ def _facts(details: JobDetails, width: int) -> list[Line]:
     for text in (directory, commit, group):
         lines += _wrapped(text, width, 1, "faint")
     if details.progress is not None:
-        lines.append(progress_cell(details.progress, min(20, width - 6)))
+        lines.append(bar_spans(progress_text(details.progress, min(20, width - 6))))
     return lines
 
 
@@ -199,7 +200,7 @@ def _why(details: JobDetails, width: int, most: int) -> list[Line]:
     """Why it waits, or why it failed."""
     if details.ended is None:
         return _wrapped(details.why, width, most, "odd")
-    return _wrapped(details.failure or details.note, width, most, LOOKS.get(details.state, ""))
+    return _wrapped(details.failure or details.note, width, most, STATE_LOOKS.get(details.state, ""))
 
 
 def _where(details: JobDetails) -> str:

@@ -6,22 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from msgspec.structs import replace
 from textual import events
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from stoker.app.jobs.local_time import clock_text
+from stoker.app.views.columns import COLUMNS, STATE_LOOKS, TOP_HISTORY_TABLE, TOP_JOBS_TABLE
 from stoker.app.views.history import History
 from stoker.app.views.job import JobLine, PastLine
 from stoker.app.views.model import Status
-from stoker.cli.screens.job import peak_text
-from stoker.cli.screens.job_table import LOOKS, gpu_cell, left_cell, memory_cell, progress_cell, start_cell
+from stoker.cli.screens.job_table import job_columns, title_of
 from stoker.cli.screens.status import results_text
-from stoker.cli.screens.text import EMPTY, Column, Line, Span, fit_titles, one_line, table_lines
+from stoker.cli.screens.text import EMPTY, Column, Line, Span, fit_titles, table_lines
 from stoker.cli.top.widgets import strip_of
-from stoker.core.outcomes import ACTIVE
-from stoker.core.units import count_text, watch_text
+from stoker.core.units import count_text
 
 LEAST_NAME = 16
 Order = Literal["start", "id", "name", "state", "memory", "time"]
@@ -233,54 +232,30 @@ class JobsTab(TableWidget[JobLine]):
 
 def jobs_table(jobs: Sequence[JobLine], now: float, width: int) -> Table:
     """Some jobs; those that wait show when they start and why not yet."""
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("GPU", [gpu_cell(job.devices) for job in jobs], 5, most=7),
-        Column("MEM", [memory_cell(job) for job in jobs], 4, right=True),
-        Column("TIME", [_time(job, now) for job in jobs], 3, right=True),
-        Column("LEFT", [Span(_left_or_start(job, now)) for job in jobs], 7, right=True),
-    ]
-    if any(job.progress is not None for job in jobs):
-        columns.append(Column("DONE", [progress_cell(job.progress, 5) for job in jobs], 2))
-    if any(job.priority for job in jobs):
-        columns.append(Column("PRIO", [Span(str(job.priority)) for job in jobs], 6, right=True))
-    return _table(columns, "NAME", [_name(job) for job in jobs], width)
+    current = [_at(job, now) for job in jobs]
+    return _table(job_columns(TOP_JOBS_TABLE, current, now, width), "NAME", [_name(job) for job in jobs], width)
+
+
+def _at(job: JobLine, now: float) -> JobLine:
+    """The job now: its time goes on between two looks at the queue."""
+    if job.started is None or job.last_seen is not None:
+        return job
+    return replace(job, seconds=now - job.started.timestamp())
 
 
 def ordered(jobs: Sequence[JobLine], order: Order) -> list[JobLine]:
     """The jobs by start, which is the order of `status`, or by something else."""
     if order == "start":
         return list(jobs)
-    keys: dict[str, Callable[[JobLine], tuple[object, ...]]] = {
-        "id": lambda job: (job.id,),
-        "name": lambda job: (job.title.casefold(), job.id),
-        "state": lambda job: (job.state, job.id),
-        "memory": lambda job: (-(job.held_bytes or job.used_bytes or job.reserved_bytes or 0), job.id),
-        "time": lambda job: (-(job.seconds or 0.0), job.id),
-    }
-    return sorted(jobs, key=keys[order])
-
-
-def _time(job: JobLine, now: float) -> Span:
-    """How long it runs; counted from its start, so that it goes on between two looks at the queue."""
-    if job.started is None or job.state not in ACTIVE:
-        return Span("-")
-    seconds = job.seconds if job.last_seen is not None else now - job.started.timestamp()
-    return Span(watch_text(seconds or 0.0))
-
-
-def _left_or_start(job: JobLine, now: float) -> str:
-    if job.state in ACTIVE:
-        return left_cell(job, now)
-    start = start_cell(job, now)
-    return f"~{start.removeprefix('at ')}" if job.expected_start is not None else start
+    key = COLUMNS[order].sort
+    assert key is not None
+    return sorted(jobs, key=lambda job: (key(job), job.id))
 
 
 def _name(job: JobLine) -> Line:
     tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
     why = f"  {tasks}{job.why}" if job.why or tasks else ""
-    return Span(one_line(job.title or job.name or job.command)), *((Span(why, "faint"),) if why else ())
+    return Span(title_of(job)), *((Span(why, "faint"),) if why else ())
 
 
 # -- ended jobs ----------------------------------------------------------------------------------
@@ -300,21 +275,12 @@ class HistoryTab(TableWidget[PastLine]):
 
 def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
     """Some ended jobs."""
-    runs = ["-" if job.run_seconds is None else watch_text(job.run_seconds) for job in jobs]
-    columns = [
-        Column("ID", [Span(job.label, "id") for job in jobs], 10, most=18),
-        Column("STATE", [Span(job.state, LOOKS.get(job.state, "")) for job in jobs], 9, always=True),
-        Column("ENDED", [Span(clock_text(job.ended.timestamp(), now)) for job in jobs], 7, right=True),
-        Column("RAN", list(map(Span, runs)), 8, right=True),
-        Column("GPU", [gpu_cell(job.devices) for job in jobs], 3, most=7),
-        Column("PEAK", [Span(peak_text(job.peak_vram_bytes, job.reserved_bytes)) for job in jobs], 4, right=True),
-        Column("GPU-H", [Span(f"{job.gpu_hours:.2f}" if job.gpus else "-") for job in jobs], 5, right=True),
-    ]
+    columns = job_columns(TOP_HISTORY_TABLE, jobs, now, width)
     return _table(columns, "NAME / NOTE", [_past_name(job) for job in jobs], width)
 
 
 def _past_name(job: PastLine) -> Line:
     counts = f"{results_text(job.counts)}: " if job.counts else ""
     note = f"  {job.note}" if job.note else ""
-    name = Span(counts + one_line(job.title or job.name or job.command))
-    return name, *((Span(note, LOOKS.get(job.state, "faint")),) if note else ())
+    name = Span(counts + title_of(job))
+    return name, *((Span(note, STATE_LOOKS.get(job.state, "faint")),) if note else ())

@@ -12,10 +12,10 @@ from stoker.core.device import Device
 from stoker.core.job import Job
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import Occupancy
-from stoker.core.planner.placement import suits, waiting_since
+from stoker.core.planner.placement import waiting_since
 from stoker.core.planner.reasons import Crowded, Draining, Leased, MaxUse, MinFree, Reason, Unclaimable, Yields
 from stoker.core.settings import Policy
-from stoker.core.spec import Resources
+from stoker.core.spec import Resources, suits
 
 HALF_LIFE = 3600.0
 """Seconds after which usage counts half."""

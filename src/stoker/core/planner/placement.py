@@ -15,7 +15,7 @@ from stoker.core.planner.occupancy import NOW, Occupancy, Slot
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Drained, Unusable
 from stoker.core.settings import Policy
-from stoker.core.spec import Resources
+from stoker.core.spec import Resources, suits
 from stoker.core.units import count_text, size_text
 
 
@@ -25,13 +25,6 @@ class Offer(NamedTuple):
     rank: tuple[float, ...]
     order: int
     device: Device
-
-
-def suits(device: Device, resources: Resources) -> bool:
-    """Whether a job with these resources could ever run on the device."""
-    if (resources.allowed and device.id not in resources.allowed) or resources.model not in device.model.lower():
-        return False
-    return resources.memory is None or device.memory is None or resources.memory <= device.memory
 
 
 def preference(device: Device, resources: Resources) -> int:

@@ -19,7 +19,6 @@ from stoker.core.planner.placement import (
     never_fits,
     preference,
     reserve,
-    suits,
 )
 from stoker.core.planner.reasons import (
     Crowded,
@@ -35,7 +34,7 @@ from stoker.core.planner.reasons import (
     Yields,
 )
 from stoker.core.settings import Policy
-from stoker.core.spec import Resources, amount_on, load_on
+from stoker.core.spec import Resources, amount_on, load_on, suits
 
 
 class Prospects:

@@ -47,7 +47,7 @@ class Report(Struct, frozen=True):
     host: str
     simulated: bool
     title: str
-    """What it is about."""
+    """The run, list or period."""
     since: datetime
     until: datetime
     outcomes: dict[str, int]
@@ -59,7 +59,7 @@ class Report(Struct, frozen=True):
     busy_gpu_hours: float
     """Where jobs shared a GPU, counted once."""
     saved_gpu_hours: float
-    """What sharing saved at most against one job for each GPU."""
+    """GPU time that sharing saved at most, against one job for each GPU."""
     jobs: list[PastLine]
     """All that ended, oldest first."""
     slowest: list[PastLine]

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from stoker.core.device import NodeGpu
 from stoker.core.job import (
     Active,
     Cancelled,
@@ -27,11 +28,11 @@ from stoker.features.slurm.cluster import (
     Answers,
     JournalFact,
     SlurmFact,
-    heard,
+    count_answer,
     is_settled,
     judge,
     loss_text,
-    said,
+    slurm_text,
 )
 from stoker.features.slurm.shared import ALIVE, GONE, BundleFolder
 from stoker.runner import journal
@@ -60,7 +61,7 @@ def read_ref(ref: str) -> tuple[str, int]:
     return bundle, int(index)
 
 
-class Attempt:
+class BundledAttempt:
     """An attempt that was handed over, and what is known of it."""
 
     def __init__(self, job: Job, index: int) -> None:
@@ -76,7 +77,7 @@ class Attempt:
         self.end: journal.AttemptExited | journal.AttemptReturned | None = None
         self.is_gone = False
         """Whether its node has shown that no process of it is left."""
-        self.asked_at: float | None = None
+        self.pinged_at: float | None = None
         """When its node was asked whether it goes on; None where it answered, or there was no need."""
 
     @property
@@ -99,7 +100,7 @@ class Attempt:
 
     def _take(self, line: bytes) -> None:
         if line.startswith(f"{ALIVE} {self.key} ".encode()):
-            self.asked_at, self.answers = None, Answers()
+            self.pinged_at, self.answers = None, Answers()
             return
         if line == f"{GONE} {self.key}".encode():
             self.is_gone, self.answers = True, Answers()  # from now on Slurm should say that it is over
@@ -119,13 +120,13 @@ class Attempt:
 
 
 class Bundle:
-    """Attempts that one sbatch hands over. `doubtful` is one of which no process knows whether sbatch took it."""
+    """Attempts that one sbatch hands over. `doubtful`: sbatch may or may not have accepted it."""
 
     def __init__(self, name: str, tag: str, folder: Path) -> None:
         self.name = name
         self.tag = tag
         self.folder = BundleFolder(folder)
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, BundledAttempt] = {}
         self.options: list[str] = []
         self.made = False
         """Whether its folder is complete."""
@@ -168,10 +169,10 @@ class Bundle:
                 self._claims_changed = (self._claims_changed[1], changed)
 
 
-class Judgement:
+class Reconciler:
     """Applies events to the jobs of attempts, by what journals and Slurm say."""
 
-    def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, Attempt], bool]) -> None:
+    def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, BundledAttempt], bool]) -> None:
         """`is_clear` tells whether nothing is left of an attempt that is over for Slurm."""
         self._jobs = jobs
         self._is_clear = is_clear
@@ -180,19 +181,19 @@ class Judgement:
         """How often in a row a job came back without a start."""
         self._resumes: list[tuple[float, int]] = []
 
-    def job(self, attempt: Attempt) -> Job | None:
+    def job(self, attempt: BundledAttempt) -> Job | None:
         """The job of an attempt, unless that is over."""
         return self._jobs.attempt(attempt.key)
 
-    def note(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
+    def observe(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
         """Note one more answer of Slurm, which came so many seconds after the last."""
         for attempt in bundle.attempts.values():
             fact = facts.get((bundle.tag, attempt.index))
-            attempt.answers = heard(attempt.answers, fact, seconds)
+            attempt.answers = count_answer(attempt.answers, fact, seconds)
             if fact is None or fact.state not in WAITING_STATES:
                 bundle.begun.add(attempt.index)
 
-    def decide(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def reconcile(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Apply what became of an attempt; whether it is over."""
         job = self.job(attempt)
         if job is None:
@@ -212,7 +213,7 @@ class Judgement:
         self._jobs.plan_due = True
         return True
 
-    def take_back(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def take_back(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Take an attempt back that has not started; whether that worked."""
         job = self.job(attempt)
         if job is None:
@@ -241,7 +242,7 @@ class Judgement:
         for _, job_id in due:
             self._jobs.resume(job_id)
 
-    def _is_dead(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def _is_dead(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Whether no process of an attempt can be left: its node has shown it, or is asked and does not answer.
 
         A task that is over for Slurm may have left processes. A controller that forgot a task, or lost sight of its
@@ -252,15 +253,15 @@ class Judgement:
             return True
         if fact is not None and fact.state not in UNSEEN_STATES:
             return self._is_clear(bundle, attempt)
-        if attempt.asked_at is None:
-            bundle.folder.ask(attempt.index)
-            attempt.asked_at = now
-        if now - attempt.asked_at < SILENT_SECONDS:
+        if attempt.pinged_at is None:
+            bundle.folder.ping(attempt.index)
+            attempt.pinged_at = now
+        if now - attempt.pinged_at < SILENT_SECONDS:
             return False
         bundle.folder.stop(attempt.index, 0.0, signal.SIGKILL)  # a node that comes back must not go on
         return True
 
-    def _take_back(self, bundle: Bundle, attempt: Attempt, job: Job, *, called_off: bool) -> bool:
+    def _take_back(self, bundle: Bundle, attempt: BundledAttempt, job: Job, *, called_off: bool) -> bool:
         """Slurm does no more for an attempt that has no start in its journal: its claim tells whether it began."""
         now = self._jobs.clock()
         if not bundle.folder.claim(attempt.index):
@@ -280,11 +281,11 @@ class Judgement:
         times = self._returns[job.id] = self._returns.get(job.id, 0) + (fact is not None)
         if times >= RETURNS_ALLOWED and fact is not None:
             del self._returns[job.id]
-            words = bundle.folder.error(attempt.index) or said(fact)
+            words = bundle.folder.error(attempt.index) or slurm_text(fact)
             self.hold(job.id, f"held: Slurm could not start it {times} times ({words})")
         return True
 
-    def _end(self, job: Job, attempt: Attempt, verdict: str) -> Event:
+    def _end(self, job: Job, attempt: BundledAttempt, verdict: str) -> Event:
         now, number = self._jobs.clock(), attempt.number
         match attempt.end:
             case journal.AttemptExited() as end:
@@ -302,7 +303,7 @@ class Judgement:
             case _:
                 return Lost(number, now, loss_text(attempt.answers), preempted=verdict == "preempted")
 
-    def _exited(self, job: Job, attempt: Attempt, end: journal.AttemptExited) -> Exited:
+    def _exited(self, job: Job, attempt: BundledAttempt, end: journal.AttemptExited) -> Exited:
         assert isinstance(job.state, Active)
         began = started_at(job)
         at = end.at if began is None or attempt.began is None else began + max(0.0, end.at - attempt.began)
@@ -313,14 +314,14 @@ class Judgement:
         cause = "oom" if oom is not None else ""
         return Exited(attempt.number, end.code, end.signal, at, why, end.peak, note, cause)  # type: ignore[arg-type]
 
-    def _start(self, job: Job, attempt: Attempt) -> float:
+    def _start(self, job: Job, attempt: BundledAttempt) -> float:
         """When it started by our clock: that of the node may be wrong."""
         assert isinstance(job.state, Active)
         assert attempt.began is not None
         return min(max(attempt.began, job.state.since), self._jobs.clock())
 
-    def _devices(self, attempt: Attempt) -> tuple[str, ...]:
-        return tuple(f"{self._cluster}:{attempt.node} {gpu}" for gpu in attempt.gpus)
+    def _devices(self, attempt: BundledAttempt) -> tuple[str, ...]:
+        return tuple(NodeGpu(self._cluster, attempt.node, gpu).id for gpu in attempt.gpus)
 
 
 def _has_gpus(job: Job) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from stoker import __version__
-from stoker.cli.doctor import Verdict, note, ok, problem
+from stoker.app.service.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.slurm import TESTED, USABLE, NodeGroup, parse_config, parse_version, version_text

@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.attempts import Attempt, Bundle
+from stoker.features.slurm.attempts import Bundle, BundledAttempt
 from stoker.features.slurm.cluster import SlurmFact
 from stoker.features.slurm.context import ClusterContext
-from stoker.features.slurm.guard import NEWS, OVER, gone_line
-from stoker.features.slurm.pilot_files import CheckOrder
+from stoker.features.slurm.guard import EVENTS, OVER, gone_line
+from stoker.features.slurm.pilot.files import CheckOrder
 from stoker.features.slurm.shared import JOURNALS, BundleFolder
 
 MARK = "check"
@@ -107,7 +107,7 @@ class NodeChecks:
         return f"jobs lost on {names} wait for a check there that nothing of them is left{refusal}" if names else ""
 
 
-def task_check(bundle: Bundle, attempt: Attempt) -> CheckOrder:
+def task_check(bundle: Bundle, attempt: BundledAttempt) -> CheckOrder:
     """The check for an attempt that is a task of Slurm's itself."""
     folder = bundle.folder
     return CheckOrder(folder.at(attempt.index), folder.at(JOURNALS, attempt.index), gone_line(attempt.key))
@@ -115,7 +115,7 @@ def task_check(bundle: Bundle, attempt: Attempt) -> CheckOrder:
 
 def pilot_check(folder: BundleFolder) -> CheckOrder:
     """The check for a pilot."""
-    return CheckOrder(folder.path, folder.at(NEWS), OVER)
+    return CheckOrder(folder.path, folder.at(EVENTS), OVER)
 
 
 def check_words(settings: ClusterSettings, node: str) -> Iterator[str]:

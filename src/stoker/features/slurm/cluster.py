@@ -138,7 +138,7 @@ def is_stalled(answers: Answers) -> bool:
     return _class_of(answers.fact) == "runs" and answers.times >= GHOST_ANSWERS and answers.seconds >= START_SECONDS
 
 
-def heard(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:
+def count_answer(before: Answers, fact: SlurmFact | None, seconds: float) -> Answers:
     """Add an answer to those before; it came `seconds` after the last one.
 
     Slurm forgets a task that is over after MinJobAge, often 300 s; what it said of it before still counts.
@@ -176,10 +176,10 @@ def loss_text(answers: Answers) -> str:
         return f"its node went down (Slurm: {answers.fact.state})"
     if answers.fact.state == "PREEMPTED":
         return "Slurm gave its GPUs to other jobs (PREEMPTED)"
-    return f"it was killed from outside, perhaps for its host memory (Slurm: {said(answers.fact)})"
+    return f"it was killed from outside, perhaps for its host memory (Slurm: {slurm_text(answers.fact)})"
 
 
-def said(fact: SlurmFact) -> str:
+def slurm_text(fact: SlurmFact) -> str:
     """What Slurm says, in its own words."""
     return fact.state if fact.reason in ("", "None") else f"{fact.state}, {fact.reason}"
 
@@ -187,7 +187,7 @@ def said(fact: SlurmFact) -> str:
 # -- bundles -------------------------------------------------------------------------------------
 
 
-class Shape(NamedTuple):
+class SbatchShape(NamedTuple):
     """What jobs of one sbatch have in common."""
 
     gpus: int
@@ -205,14 +205,14 @@ class Shape(NamedTuple):
 class JobBundle(NamedTuple):
     """Jobs that are handed over by one sbatch."""
 
-    shape: Shape
+    shape: SbatchShape
     jobs: Sequence[Job]
 
 
-def shape_of(job: Job) -> Shape:
+def sbatch_shape(job: Job) -> SbatchShape:
     spec = job.spec
     limited = spec.at_once is not None
-    return Shape(
+    return SbatchShape(
         spec.resources.gpus,
         spec.nodes,
         spec.resources.model,
@@ -291,7 +291,7 @@ class Caps:
         return [(name, limit) for name, limit in limits if limit is not None]
 
 
-class Room:
+class SlurmRoom:
     """How many more jobs may wait in Slurm."""
 
     def __init__(self, count: int, most: int, active: Callable[[int], int]) -> None:
@@ -356,15 +356,15 @@ class SubmitLimit:
 
 def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
     """Bundle jobs by shape, in their order; `most` is the largest bundle."""
-    found: dict[Shape, list[Job]] = {}
+    found: dict[SbatchShape, list[Job]] = {}
     for job in jobs:
-        found.setdefault(shape_of(job), []).append(job)
+        found.setdefault(sbatch_shape(job), []).append(job)
     for shape, alike in found.items():
         for first in range(0, len(alike), most):
             yield JobBundle(shape, alike[first : first + most])
 
 
-def sbatch_words(shape: Shape, count: int, settings: ClusterSettings) -> list[str]:
+def sbatch_words(shape: SbatchShape, count: int, settings: ClusterSettings) -> list[str]:
     """The options for sbatch that follow from the jobs and the settings of the cluster; of two, the last one counts."""
     words = [f"--{name}={value}" for name, value in _names(settings) if value]
     if shape.gpus:

@@ -144,7 +144,7 @@ def make(name: str, servers: str, **given: Any) -> int:
     """
     from stoker.app.jobs.config import check_cluster_name
     from stoker.app.jobs.config_file import cluster_table, own_file, write_cluster
-    from stoker.features.slurm.private_servers import Wishes
+    from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of
 
     check_cluster_name(name)
@@ -155,8 +155,8 @@ def make(name: str, servers: str, **given: Any) -> int:
     kept: dict[str, Any] = {key: before[key] for key in ("shared", "python", "ssh") if key in before}
     table = kept | {key: given[key] for key in ("shared", "python", "ssh") if given[key]}
     settings = _tried(name, {"private": True, **table})
-    wishes = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
-    wanted = Wishes(name=name, hosts=servers, shared=Path(settings.shared), ssh=settings.ssh, **wishes)
+    request = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
+    wanted = ClusterRequest(name=name, hosts=servers, shared=Path(settings.shared), ssh=settings.ssh, **request)
     made = made_of(wanted, say)
     cluster = made.cluster
     table |= {"ssh": settings.ssh} if "ssh" in table else {}
@@ -263,13 +263,13 @@ def status(name: str | None, as_json: bool) -> int:
 @_json
 def check(name: str, timeout: str, as_json: bool) -> int:
     """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 where there is a problem."""
-    from stoker.cli.doctor import report
     from stoker.cli.output_options import wants_json
+    from stoker.cli.screens.engine import report_check
     from stoker.core.units import parse_duration
     from stoker.features.slurm.check import check_cluster
 
     findings = check_cluster(name, _settings(name), parse_duration(timeout))
-    return 1 if report(findings, "stoker.cluster-check/1", as_json=wants_json(as_json)) else 0
+    return 1 if report_check(findings, "stoker.cluster-check/1", as_json=wants_json(as_json)) else 0
 
 
 @command.command(name="remove")

@@ -9,7 +9,7 @@ from itertools import islice
 from stoker.core.settings import ClusterSettings
 from stoker.core.units import duration_text
 from stoker.features.slurm.attempts import Bundle
-from stoker.features.slurm.cluster import Answers, SlurmFact, SubmitLimit, heard, is_ghost
+from stoker.features.slurm.cluster import Answers, SlurmFact, SubmitLimit, count_answer, is_ghost
 from stoker.features.slurm.commands import (
     IDS_AT_ONCE,
     Done,
@@ -156,7 +156,9 @@ class Controller:
         """Cancel tasks that Slurm goes on with though their attempts are over."""
         seen = {key: fact for key, fact in self.facts.items() if not fact.is_over and key[0].startswith(self._tag)}
         over = {key for key in seen if is_over(key[0].removeprefix(self._tag), key[1])}
-        self._ghosts = {key: heard(self._ghosts.get(key, Answers()), seen[key], self.answer_interval) for key in over}
+        self._ghosts = {
+            key: count_answer(self._ghosts.get(key, Answers()), seen[key], self.answer_interval) for key in over
+        }
         self._unwanted |= {key for key, answers in self._ghosts.items() if is_ghost(answers)}
 
     def answered_text(self) -> str:

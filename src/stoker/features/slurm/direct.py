@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 
 from stoker.core.job import Active, Assigned, Job, Returned
 from stoker.core.planner.reasons import InCluster
-from stoker.features.slurm.attempts import Attempt, Bundle, Judgement, read_ref, ref_of
+from stoker.features.slurm.attempts import Bundle, BundledAttempt, Reconciler, read_ref, ref_of
 from stoker.features.slurm.cluster import JobBundle, reason_text, sbatch_words
 from stoker.features.slurm.context import ClusterContext
 from stoker.features.slurm.controller import Controller
-from stoker.features.slurm.pace import Pace
+from stoker.features.slurm.pace import PollPace
 
 FASTEST_LOOK = 0.25
 SLOWEST_LOOK = 1.0
@@ -24,14 +24,14 @@ WHOLE_SHARE = 1000
 class Direct:
     """The bundles of an engine."""
 
-    def __init__(self, context: ClusterContext, judgement: Judgement, controller: Controller) -> None:
+    def __init__(self, context: ClusterContext, reconciler: Reconciler, controller: Controller) -> None:
         self.all: dict[str, Bundle] = {}
-        self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self.pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
         self._context = context
         self._jobs = context.jobs
         self._directory = context.directory
         self._orders = context.orders
-        self._judgement = judgement
+        self._reconciler = reconciler
         self._controller = controller
         self._over: list[Bundle] = []
         """Bundles whose last event is not recorded yet."""
@@ -57,7 +57,7 @@ class Direct:
             out, err = self._orders.outputs(job)
             event = Assigned(ref_of(bundle.name, index), (), out, now, "" if err == out else err)
             assigned.append(self._jobs.apply(job, event))
-            bundle.attempts[index] = Attempt(assigned[-1], index)
+            bundle.attempts[index] = BundledAttempt(assigned[-1], index)
         self._new.append((bundle, assigned))
 
     def _add(self, name: str) -> Bundle:
@@ -93,7 +93,7 @@ class Direct:
     def refuse(self, name: str, why: str) -> None:
         """Slurm will never take the bundle: its jobs are held with Slurm's words."""
         for job_id in self.give_up(name):
-            self._judgement.hold(job_id, f"held: Slurm refused it: {why}")
+            self._reconciler.hold(job_id, f"held: Slurm refused it: {why}")
 
     def give_up(self, name: str) -> list[int]:
         """Take all jobs of a bundle back that Slurm did not take; their ids."""
@@ -101,7 +101,7 @@ class Direct:
         return [] if bundle is None else self._take_all_back(bundle)
 
     def _take_all_back(self, bundle: Bundle) -> list[int]:
-        taken = [attempt for attempt in list(bundle.attempts.values()) if self._judgement.take_back(bundle, attempt)]
+        taken = [attempt for attempt in list(bundle.attempts.values()) if self._reconciler.take_back(bundle, attempt)]
         for attempt in taken:
             self._leave(bundle, attempt)
         return [attempt.job_id for attempt in taken]
@@ -113,7 +113,7 @@ class Direct:
         controller = self._controller
         for bundle in self.all.values():
             if bundle.submitted_at is not None and controller.asked_at > bundle.submitted_at:
-                self._judgement.note(bundle, controller.facts, controller.answer_interval)
+                self._reconciler.observe(bundle, controller.facts, controller.answer_interval)
 
     def look(self, *, answered: bool) -> None:
         """Read journals and apply what they say; after an answer of Slurm's, judge all attempts by both."""
@@ -133,14 +133,14 @@ class Direct:
             return
         for attempt in list(bundle.attempts.values()):
             try:
-                is_over = self._judgement.decide(bundle, attempt)
+                is_over = self._reconciler.reconcile(bundle, attempt)
             except OSError as error:  # decided again at the next answer
                 self._directory.failed("write to the shared directory", error)
                 return
             if is_over:
                 self._leave(bundle, attempt)
 
-    def _leave(self, bundle: Bundle, attempt: Attempt) -> None:
+    def _leave(self, bundle: Bundle, attempt: BundledAttempt) -> None:
         """Forget an attempt that is over or was taken back."""
         del bundle.attempts[attempt.index]
         self._jobs.plan_due = True
@@ -165,7 +165,7 @@ class Direct:
             bundle.made = True
             bundle.doubtful = not bundle.folder.was_submitted
             bundle.submitted_at = None if bundle.doubtful else 0.0
-        bundle.attempts[index] = Attempt(job, index)
+        bundle.attempts[index] = BundledAttempt(job, index)
 
     def stop(self, job: Job, grace: float, signal_number: int) -> None:
         if (found := self._find(job)) is None:
@@ -190,15 +190,15 @@ class Direct:
             for attempt in [each for each in bundle.attempts.values() if each.began is None]:
                 self._withdraw(bundle, attempt)
 
-    def _withdraw(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def _withdraw(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         """Take an attempt back that has not started, and let Slurm forget it; whether that worked."""
-        if not self._judgement.take_back(bundle, attempt):
+        if not self._reconciler.take_back(bundle, attempt):
             return False
         self._controller.forget(bundle.tag, attempt.index)
         self._leave(bundle, attempt)
         return True
 
-    def _find(self, job: Job) -> tuple[Bundle, Attempt] | None:
+    def _find(self, job: Job) -> tuple[Bundle, BundledAttempt] | None:
         assert isinstance(job.state, Active)
         name, index = read_ref(job.state.ref)
         bundle = self.all.get(name)
@@ -207,12 +207,12 @@ class Direct:
     # -- what it shows ----------------------------------------------------------------------------
 
     @property
-    def attempts(self) -> Iterator[Attempt]:
+    def attempts(self) -> Iterator[BundledAttempt]:
         for bundle in self.all.values():
             yield from bundle.attempts.values()
 
     @property
-    def pending(self) -> Iterator[Attempt]:
+    def pending(self) -> Iterator[BundledAttempt]:
         """Attempts that have not started."""
         return (attempt for attempt in self.attempts if attempt.began is None)
 
@@ -227,7 +227,7 @@ class Direct:
         return {name: _situation(bundle, bundle.attempts.values(), limit) for name, bundle in self.all.items()}
 
 
-def _situation(bundle: Bundle, attempts: Collection[Attempt], limit: str) -> InCluster:
+def _situation(bundle: Bundle, attempts: Collection[BundledAttempt], limit: str) -> InCluster:
     """Why the first attempt of a bundle waits that has not started; `limit` is why it may not be submitted."""
     facts = (attempt.answers.fact for attempt in attempts if attempt.began is None)
     fact = next((fact for fact in facts if fact is not None), None)

@@ -24,7 +24,8 @@ LOOK_INTERVAL = 1.0
 """Seconds between two looks whether Slurm's process of the task lives."""
 PATIENCE_SECONDS = 60.0
 """A check of a node gives up when processes cannot be killed for so long; the head asks again."""
-NEWS = "news"
+EVENTS = "events"
+"""File by which a pilot tells what happens."""
 OWN_CLAIM = "pilot"
 """The claim of a pilot itself: by its first process, or by the head, which has no more use for it."""
 OVER = '{"type":"over"}'
@@ -103,7 +104,7 @@ def main() -> None:
     if not BundleFolder(folder).claim(OWN_CLAIM):  # a second job for this pilot must not tell that the first is over
         return
     pilot = partial(os.execv, words[0], words)
-    guard(pilot, lambda _: tell(f"{folder}/{NEWS}", OVER), signal.SIGKILL)
+    guard(pilot, lambda _: tell(f"{folder}/{EVENTS}", OVER), signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ class TaskWorker(Worker):
         with contextlib.suppress(OSError):
             for message in self._folder.messages(self._index)[self._messages_read :]:
                 self._messages_read += 1
-                if "ask" in message:
+                if "ping" in message:
                     self._append(f"{ALIVE} {self._current.key} {time.time():.3f}\n".encode())
                 else:
                     self._stop(self._current.key, message["grace"], message["signal"] or signal.SIGTERM)

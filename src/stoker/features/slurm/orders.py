@@ -66,7 +66,7 @@ def pilot_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     """The batch script of a pilot."""
     python = settings.python or sys.executable
     words = [python, "-P", "-m", "stoker.features.slurm.guard", "pilot", folder.path]
-    words += [python, "-P", "-m", "stoker.features.slurm.pilot_runtime", folder.path]
+    words += [python, "-P", "-m", "stoker.features.slurm.pilot.runtime", folder.path]
     export = f"export {ALLOCATION}={shlex.quote(folder.path)}"
     return f"#!/bin/sh\n{export}\nexec {shlex.join(words)} 2>> {shlex.quote(folder.errors)}/0\n"
 

@@ -8,7 +8,7 @@ SLOWER = 1.5
 """How much longer the interval becomes after each look without news."""
 
 
-class Pace(Struct):
+class PollPace(Struct):
     """Looks often while there are news, and more seldom the longer there are none."""
 
     fastest: float

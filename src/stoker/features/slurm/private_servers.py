@@ -52,7 +52,7 @@ _UNREACHABLE = 255
 """ssh's own exit code."""
 
 
-class Answer(Struct, frozen=True):
+class ServerAnswer(Struct, frozen=True):
     """What a server said, or why it could not be asked."""
 
     host: str
@@ -60,7 +60,7 @@ class Answer(Struct, frozen=True):
     trouble: str = ""
 
 
-class Wishes(Struct, frozen=True):
+class ClusterRequest(Struct, frozen=True):
     """What a user asks of `cluster make`."""
 
     name: str
@@ -75,7 +75,7 @@ class Wishes(Struct, frozen=True):
     ssh: tuple[str, ...] = ("ssh",)
 
 
-class Made(Struct, frozen=True):
+class ClusterResult(Struct, frozen=True):
     """A private Slurm, and servers that are not part of it."""
 
     cluster: PrivateSlurm
@@ -101,42 +101,42 @@ def read_private(settings: ClusterSettings, name: str) -> PrivateSlurm:
 # -- make ----------------------------------------------------------------------------------------
 
 
-def make(wishes: Wishes, say: Callable[[str], None]) -> Made:
+def make(request: ClusterRequest, say: Callable[[str], None]) -> ClusterResult:
     """Ask the servers, get a Slurm, and write its configuration; start nothing."""
-    hosts = expand_hosts(wishes.hosts)
-    local = wishes.local or f"/var/tmp/stoker-slurm-{os.geteuid()}/{wishes.name}"
+    hosts = expand_hosts(request.hosts)
+    local = request.local or f"/var/tmp/stoker-slurm-{os.geteuid()}/{request.name}"
     if not local.startswith("/") or len(os.fsencode(local)) > LONGEST_LOCAL:
         what = f"--local {local} is not a path from / of at most {LONGEST_LOCAL} bytes"
         raise UsageError(what, "it holds sockets, whose paths must be short")
-    place = folder(wishes.shared, wishes.name)
+    place = folder(request.shared, request.name)
     for path in (local, str(place)):
         if not _PLAIN_PATH.fullmatch(path):
             raise UsageError(
                 f"{path!r} has characters that slurm.conf cannot hold", "choose another --shared or --local"
             )
     token = _token(place)
-    here, answers = _ask(wishes.ssh, hosts, ["probe", local, str(place / "token")])
+    here, answers = _ask(request.ssh, hosts, ["probe", local, str(place / "token")])
     facts, troubles = _facts(answers, token)
     if not facts:
         raise StokerError(f"no server can be used: {_listed(troubles)}", "see ssh to one of them by hand")
     before = _before(place)
-    prefix, version = _find_slurm(wishes.shared / "slurm/unpacked", facts, say)
-    servers = _servers(wishes, hosts, facts, here, before)
+    prefix, version = _find_slurm(request.shared / "slurm/unpacked", facts, say)
+    servers = _servers(request, hosts, facts, here, before)
     cluster = PrivateSlurm(
-        name=wishes.name,
+        name=request.name,
         user=getpass.getuser(),
         hostname=here.hostname,
-        address=wishes.address or _address(facts),
-        port=_kept_port(before.port if before else None, CONTROLLER, here, _taken(servers, facts, here), wishes.port),
+        address=request.address or _address(facts),
+        port=_kept_port(before.port if before else None, CONTROLLER, here, _taken(servers, facts, here), request.port),
         conf=str(place / "slurm.conf"),
         local=local,
         prefix=prefix,
-        ssh=wishes.ssh,
+        ssh=request.ssh,
         version=version,
         servers=servers,
     )
     _write_all(cluster, place, before)
-    return Made(cluster, troubles)
+    return ClusterResult(cluster, troubles)
 
 
 def _token(place: Path) -> str:
@@ -147,7 +147,7 @@ def _token(place: Path) -> str:
     return token
 
 
-def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tuple[ServerFacts, list[Answer]]:
+def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tuple[ServerFacts, list[ServerAnswer]]:
     """Ask this machine and all servers at once."""
     answers = on_servers(ssh, ["localhost", *hosts], lambda _: words)
     if answers[0].trouble:
@@ -155,7 +155,7 @@ def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tupl
     return parse_facts(answers[0].text), answers[1:]
 
 
-def _facts(answers: Iterable[Answer], token: str) -> tuple[dict[str, ServerFacts], dict[str, str]]:
+def _facts(answers: Iterable[ServerAnswer], token: str) -> tuple[dict[str, ServerFacts], dict[str, str]]:
     """What usable servers say, and why the others cannot be used."""
     facts: dict[str, ServerFacts] = {}
     troubles: dict[str, str] = {}
@@ -204,7 +204,7 @@ def _version(environment: Mapping[str, str]) -> str:
 
 
 def _servers(
-    wishes: Wishes,
+    request: ClusterRequest,
     hosts: Sequence[str],
     facts: Mapping[str, ServerFacts],
     here: ServerFacts,
@@ -212,21 +212,21 @@ def _servers(
 ) -> tuple[Server, ...]:
     """The servers that answered; one that did not, and was part before, stays as it was."""
     names, found = node_names(hosts), list[Server]()
-    addresses = _resolved(wishes.ssh, [host for host in facts if not is_local(host)])
+    addresses = _resolved(request.ssh, [host for host in facts if not is_local(host)])
     for host in hosts:
         old = before.server(host) if before else None
         if host not in facts:
             found += [old] if old else []
             continue
         one = facts[host]
-        gpus = one.gpus if wishes.gpus is None else wishes.gpus
+        gpus = one.gpus if request.gpus is None else request.gpus
         taken = _taken(found, facts, here)
         found.append(
             Server(
                 host=host,
                 node=names[host],
                 address=addresses.get(host) or _address(facts),
-                port=_kept_port(old.port if old else None, names[host], one, taken, wishes.port + 1),
+                port=_kept_port(old.port if old else None, names[host], one, taken, request.port + 1),
                 hostname=one.hostname,
                 cpus=one.cpus,
                 memory_mib=one.memory_mib,
@@ -356,7 +356,7 @@ def wait_ready(nodes: Iterable[str], query: Callable[[], Iterable[str]]) -> set[
     return missing
 
 
-def _failure(answer: Answer) -> str:
+def _failure(answer: ServerAnswer) -> str:
     match = re.search(r"^stoker:failed (.*)$", answer.text, re.MULTILINE)
     return answer.trouble or (match[1] if match else "")
 
@@ -368,7 +368,7 @@ def is_local(host: str) -> bool:
     return host in {"localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0]}
 
 
-def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], Sequence[str]]) -> list[Answer]:
+def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], Sequence[str]]) -> list[ServerAnswer]:
     """Run the script on all servers at once, with the words for each."""
     if not hosts:
         return []
@@ -376,7 +376,7 @@ def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], 
         return list(pool.map(lambda host: _on_server(ssh, host, words(host)), hosts))
 
 
-def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> Answer:
+def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAnswer:
     command = ["sh", "-s", "--", *words]
     if not is_local(host):
         command = [*ssh, *SSH_OPTIONS, host, shlex.join(command)]
@@ -391,12 +391,12 @@ def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> Answer:
             timeout=SERVER_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return Answer(host, trouble=f"it does not answer within {SERVER_SECONDS:g} s")
+        return ServerAnswer(host, trouble=f"it does not answer within {SERVER_SECONDS:g} s")
     except OSError as error:
-        return Answer(host, trouble=f"{command[0]} cannot be run: {error.strerror}")
+        return ServerAnswer(host, trouble=f"{command[0]} cannot be run: {error.strerror}")
     if done.returncode == _UNREACHABLE or (done.returncode and "stoker:" not in done.stdout):
-        return Answer(host, trouble=ssh_trouble(done.stderr, host))
-    return Answer(host, done.stdout)
+        return ServerAnswer(host, trouble=ssh_trouble(done.stderr, host))
+    return ServerAnswer(host, done.stdout)
 
 
 def ssh_trouble(said: str, host: str) -> str:

@@ -73,9 +73,9 @@ class BundleFolder:
         """Order the node to stop an attempt; a signal tells it to look."""
         self._tell(index, {"grace": grace, "signal": signal_number})
 
-    def ask(self, index: int) -> None:
+    def ping(self, index: int) -> None:
         """Ask the node whether it still works on an attempt; it answers in the journal."""
-        self._tell(index, {"ask": True})
+        self._tell(index, {"ping": True})
 
     def _tell(self, index: int, message: Mapping[str, Any]) -> None:
         append(self.at(MESSAGES), f"{json.dumps({'index': index, **message})}\n".encode())

@@ -15,17 +15,17 @@ from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import Wants, caps_of, shape_of
 from stoker.core.planner.reasons import InCluster, QueuePaused, Reason, Short
 from stoker.core.settings import ClusterSettings, Policy
-from stoker.features.slurm.attempts import RETURNS_ALLOWED, Attempt, Bundle, Judgement, read_ref
+from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
 from stoker.features.slurm.checks import MARK as CHECK_MARK
 from stoker.features.slurm.checks import NodeCheck, task_check
-from stoker.features.slurm.cluster import Caps, Room, bundles, first_node, is_suspended, offer_in_order
+from stoker.features.slurm.cluster import Caps, SlurmRoom, bundles, first_node, is_suspended, offer_in_order
 from stoker.features.slurm.commands import TAG, SlurmCommands
 from stoker.features.slurm.context import ClusterContext, QueueDirectory
 from stoker.features.slurm.controller import Controller
 from stoker.features.slurm.direct import Direct
 from stoker.features.slurm.orders import Orders, check_script, node_script, pilot_script
-from stoker.features.slurm.pilot import MARK, Pilot, is_pilot
-from stoker.features.slurm.pilots import Pilots
+from stoker.features.slurm.pilot.handle import MARK, PilotHandle, is_pilot
+from stoker.features.slurm.pilot.head import Pilots
 from stoker.features.slurm.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.store.engine_lock import engine_lives
@@ -75,7 +75,7 @@ class SlurmSite:
         self._settings = config.settings
         self._tag = f"{TAG}{identity_of(context.paths)}/"
         self._directory = QueueDirectory(files)
-        self._judgement = Judgement(context.jobs, config.name, self._is_clear)
+        self._reconciler = Reconciler(context.jobs, config.name, self._is_clear)
         self._controller = Controller(commands, self._tag, config.settings, self._script, self._jobs.clock)
         shared = ClusterContext(
             config.name,
@@ -86,7 +86,7 @@ class SlurmSite:
             self._tag,
             context.instance,
         )
-        self._direct = Direct(shared, self._judgement, self._controller)
+        self._direct = Direct(shared, self._reconciler, self._controller)
         self._pilots = Pilots(shared)
         self._policy = Policy()
         self._place_at = 0.0
@@ -94,7 +94,7 @@ class SlurmSite:
     # -- when to be called ------------------------------------------------------------------------
 
     def due_in(self, now: float, *, placing: bool) -> float | None:
-        moments = [self._controller.due_in(self._all), *(at - now for at in self._judgement.resume_due())]
+        moments = [self._controller.due_in(self._all), *(at - now for at in self._reconciler.resume_due())]
         if self._direct.all:
             moments.append(self._direct.pace.at - now)
         if self._pilots.all:
@@ -107,7 +107,7 @@ class SlurmSite:
 
     def poll(self) -> None:
         now = self._jobs.clock()
-        self._judgement.resume(now)
+        self._reconciler.resume(now)
         self._controller.watches_nodes = any(pilot.is_usable for pilot in self._pilots.all.values())
         answered = self._controller.step(self._all)
         for name, why in self._controller.take_refused():
@@ -197,7 +197,7 @@ class SlurmSite:
         """Assign waiting jobs as far as there is room for them."""
         assert self._controller.max_array is not None
         most = self._controller.max_array - 1
-        room = Room(self._room(), most, self._active_in)
+        room = SlurmRoom(self._room(), most, self._active_in)
         direct: list[Job] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
         self._hold_for_failures()
@@ -245,14 +245,14 @@ class SlurmSite:
     def _hold_pilot_jobs(self, why: str) -> None:
         waiting = [job for group in self._jobs.waiting.groups() for job in group]
         for job in filter(self._pilots.takes, waiting):
-            self._judgement.hold(job.id, why)
+            self._reconciler.hold(job.id, why)
 
     def _caps(self) -> Caps:
         return Caps(self._policy.limits, self._policy.max_running, self._active)
 
     def _active(self) -> list[Job]:
         ids = [attempt.job_id for attempt in self._direct.attempts]
-        ids += [each.job_id for pilot in self._pilots.all.values() for each in pilot.handed.values()]
+        ids += [each.job_id for pilot in self._pilots.all.values() for each in pilot.delegated.values()]
         return [job for job_id in ids if (job := self._jobs.active(job_id)) is not None]
 
     def _active_in(self, array: int) -> int:
@@ -271,7 +271,7 @@ class SlurmSite:
     def _script(self, bundle: Bundle) -> str:
         if isinstance(bundle, NodeCheck):
             return check_script(self._settings, astuple(bundle.check))
-        make = pilot_script if isinstance(bundle, Pilot) else node_script
+        make = pilot_script if isinstance(bundle, PilotHandle) else node_script
         return make(self._settings, bundle.folder)
 
     def _refuse(self, name: str, why: str) -> None:
@@ -284,7 +284,7 @@ class SlurmSite:
         del self._pilots.all[name]
         self._hold_pilot_jobs(f"held: Slurm refused a pilot for it: {why}")
 
-    def _is_clear(self, bundle: Bundle, attempt: Attempt) -> bool:
+    def _is_clear(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
         fact = attempt.answers.fact
         node = attempt.node or (first_node(fact.node) if fact is not None else "")
         return self._pilots.checks.is_clear(task_check(bundle, attempt), node, bundle.folder)
@@ -361,12 +361,12 @@ class SlurmSite:
                 yield attempt.job_id
         for pilot in self._pilots.all.values():
             if is_suspended(pilot.answers):
-                yield from (handed.job_id for handed in pilot.handed.values() if handed.began is not None)
+                yield from (delegated.job_id for delegated in pilot.delegated.values() if delegated.began is not None)
 
     def _summary(self) -> str:
         in_pilots = list(self._pilots.all.values())
         pending = sum(1 for _ in self._direct.pending) + sum(pilot.waiting for pilot in in_pilots)
-        active = sum(1 for _ in self._direct.attempts) + sum(len(pilot.handed) for pilot in in_pilots)
+        active = sum(1 for _ in self._direct.attempts) + sum(len(pilot.delegated) for pilot in in_pilots)
         answered = self._controller.answered_text()
         return f"{self._config.name}: {active - pending} running, {pending} waiting in Slurm{answered}"
 

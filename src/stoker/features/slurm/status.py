@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from stoker.core.device import node_gpu
 from stoker.core.job import Active, id_text
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.slurm import (
@@ -139,14 +140,14 @@ def usable_nodes(settings: ClusterSettings) -> list[str]:
 
 def jobs_on_nodes(paths: Paths, name: str) -> dict[str, list[tuple[str, str]]]:
     """GPU and job of all that runs on the cluster, by node."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    on_nodes: dict[str, list[tuple[str, str]]] = {}
     with contextlib.closing(open_store(paths)) as store:
-        active = [one.job for one in queries.all_active(store) if one.job.spec.cluster == name]
+        active = [owned.job for owned in queries.all_active(store) if owned.job.spec.cluster == name]
     for job in active:
-        for device in job.state.devices if isinstance(job.state, Active) else ():
-            node, _, gpu = device.removeprefix(f"{name}:").rpartition(" ")
-            found.setdefault(node, []).append((gpu, id_text(job)))
-    return {node: sorted(jobs) for node, jobs in sorted(found.items())}
+        for gpu in map(node_gpu, job.state.devices if isinstance(job.state, Active) else ()):
+            if gpu is not None:
+                on_nodes.setdefault(gpu.node, []).append((gpu.gpu, id_text(job)))
+    return {node: sorted(jobs) for node, jobs in sorted(on_nodes.items())}
 
 
 def cluster_load(paths: Paths, name: str) -> queries.Load:

@@ -164,6 +164,7 @@ def test_scancel_by_hand(lab: ClusterQueue) -> None:
     assert (lab.ended(running).result, lab.ended(running).note) == ("cancelled", "cancelled in Slurm")
 
     lab.slurm.run("sbatch", "-p", "urgent", "-N3", "--gres=gpu:4", "-o", "/dev/null", "--wrap", "sleep 60")
+    wait_until(lambda: len(lab.slurm.run("squeue", "-h", "-t", "R").splitlines()) == 1)
     waiting = lab.submit("-G", "1", RAN)
     wait_until(lambda: len(lab.slurm.run("squeue", "-h", "-t", "PD").splitlines()) == 1)
     lab.slurm.run("scancel", "-t", "PENDING", "-u", str(os.getuid()))

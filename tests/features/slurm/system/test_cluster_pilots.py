@@ -267,8 +267,8 @@ def test_every_pilot_is_submitted_twice(pilots: ClusterQueue) -> None:
     pilots.wait_word("running", job)
     states = ("squeue", "-h", "-n", "stoker-pilot", "-t", "all", "-o", "%T")
     wait_until(lambda: "COMPLETED" in pilots.slurm.run(*states))
-    [news] = pilots.shared.rglob("news")
-    assert '"over"' not in news.read_text()
+    [events] = pilots.shared.rglob("events")
+    assert '"over"' not in events.read_text()
     (pilots.cwd / "gate").touch()
     assert pilots.wait(job).code == 3
     assert pilots.ran() == [job]

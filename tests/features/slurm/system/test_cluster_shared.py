@@ -95,8 +95,8 @@ def test_slurm_forgets_jobs_that_go_on(tmp_path: Path) -> None:
         slurm.stop_node("n1", signal.SIGKILL)  # else it would kill what its controller does not know
         slurm.stop_controller()
         slurm.start_controller("-c")
-        answers = [next((lab.shared).rglob(name)) for lab, name in zip(both, ("journals/0", "news"), strict=True)]
-        for answer, word in zip(answers, ("\nA ", '"here"'), strict=True):
+        answers = [next((lab.shared).rglob(name)) for lab, name in zip(both, ("journals/0", "events"), strict=True)]
+        for answer, word in zip(answers, ("\nA ", '"alive"'), strict=True):
             wait_until(lambda answer=answer, word=word: word in answer.read_text())  # type: ignore[misc]
         for lab, job in zip(both, jobs, strict=True):
             (lab.cwd / "gate").touch()

@@ -11,12 +11,12 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from stoker.app.jobs.context import current_user
+from stoker.core.device import NodeGpu
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Assigned, Ended, Event, Exited, Job, JobEvent, Lost, Queued, Returned, Started
 from stoker.core.launch import attempt_key
@@ -28,73 +28,46 @@ from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.features.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
-from stoker.features.slurm.pace import Pace
-from stoker.features.slurm.pilot_files import (
-    Ask,
+from stoker.features.slurm.pace import PollPace
+from stoker.features.slurm.pilot.files import (
+    Alive,
+    AttemptReport,
     CheckOrder,
-    Hand,
-    Here,
     Leave,
-    Left,
-    News,
-    Order,
+    Leaving,
+    PilotEvent,
     PilotFolder,
+    PilotOrder,
     PilotPlan,
-    Ready,
+    PilotReady,
+    Ping,
     Recall,
-    Report,
+    RunJob,
     Stop,
 )
 from stoker.ledger import ledger_path, prepare_ledger
-from stoker.sites.interface import Site, SiteContext
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.1
 LOOK_SHARE = 100
-"""Seconds between two looks for orders, and longer if one takes more than a part in so many of that."""
+"""Seconds between two looks for orders. Looking takes at most 1/LOOK_SHARE of the time."""
 OWNER = "pilot"
 TERMINATED = 143
 """Exit code of a command that TERM ended."""
 
 
-class ReportingConfig:
-    """The site of this machine, which reports before it starts anything."""
-
-    def __init__(self, machine: MachineConfig, pilot: Pilot) -> None:
-        self._machine = machine
-        self._pilot = pilot
-
-    def open(self, context: SiteContext) -> Site:
-        return cast("Site", _ReportingSite(self._machine.open(context), self._pilot))
-
-
-class _ReportingSite:
-    """The head must know that an attempt may have begun before its process exists."""
-
-    def __init__(self, site: Site, pilot: Pilot) -> None:
-        self._site = site
-        self._pilot = pilot
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._site, name)
-
-    def dispatch(self, *, recorded: bool) -> None:
-        self._pilot.flush()
-        self._site.dispatch(recorded=recorded)
-
-
-class Pilot:
-    """Takes orders, runs the engine, and tells the head what happens."""
+class PilotRuntime:
+    """Takes orders, runs the engine, and reports to the head."""
 
     def __init__(self, folder: PilotFolder, plan: PilotPlan, state: Path, devices: Devices, node: str) -> None:
         self._folder = folder
         self._plan = plan
         self._node = node
         self._offset = 0
-        self._pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
-        self._news: list[News] = [Ready(node, len(devices.snapshot(time.time()).devices))]
+        self._pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self._events: list[PilotEvent] = [PilotReady(node, len(devices.snapshot(time.time()).devices))]
         self._taken: dict[int, str] = {}
         """Attempts by job that are not over."""
         self._again: list[int] = []
@@ -107,12 +80,14 @@ class Pilot:
         machine = MachineConfig(_ledger(plan, node), devices, current_user(), tied_to=folder.path)
         config = EngineConfig(
             paths=Paths(state),
-            site=ReportingConfig(machine, self),
+            site=machine,
             policy=policy_of(settings, os.cpu_count() or 1),
             label=f"stoker pilot of {plan.cluster}",
             durable=False,
         )
         self._runtime = EngineRuntime(config, self._happened, owner=OWNER)
+        # The head must know that an attempt may have begun before its process exists.
+        self._runtime.engine.before_dispatch = self.flush
         self._signals = self._runtime.keep(SignalSocket())
         self._runtime.engine.watch(self._signals, self._signalled)
 
@@ -126,7 +101,7 @@ class Pilot:
             self._give_up_repeated()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
-            self._news.append(Left())
+            self._events.append(Leaving())
             self.flush()
 
     def close(self) -> None:
@@ -134,10 +109,10 @@ class Pilot:
 
     def flush(self) -> None:
         """Tell the head what has happened so far, and wait while the directory is full or out of sight: jobs go on."""
-        while self._news:
+        while self._events:
             try:
-                self._folder.tell(self._news)
-                self._news = []
+                self._folder.report(self._events)
+                self._events = []
             except OSError:
                 if self._folder.is_removed:  # the head gave the pilot up, and its jobs may run elsewhere
                     raise
@@ -158,20 +133,20 @@ class Pilot:
         orders = self._new_orders()
         now = self._runtime.engine.now
         self._pace.looked(now, now - began, news=bool(orders))
-        hands = [order for order in orders if isinstance(order, Hand)]
-        if hands:
-            self._take(hands)
+        orders_to_run = [order for order in orders if isinstance(order, RunJob)]
+        if orders_to_run:
+            self._take(orders_to_run)
         for order in orders:
-            if isinstance(order, Ask):
-                self._news.append(Here())
+            if isinstance(order, Ping):
+                self._events.append(Alive())
             elif isinstance(order, Leave):
                 self._leave()
             elif isinstance(order, CheckOrder):
                 self._check(order)
-            elif not isinstance(order, Hand) and order.job in self._taken:
+            elif not isinstance(order, RunJob) and order.job in self._taken:
                 self._obey(order)
 
-    def _new_orders(self) -> list[Order]:
+    def _new_orders(self) -> list[PilotOrder]:
         """The orders since the last look; none while the shared directory is out of sight."""
         try:
             orders, self._offset = self._folder.read_orders(self._offset)
@@ -181,22 +156,22 @@ class Pilot:
             return []
         return orders
 
-    def _take(self, hands: list[Hand]) -> None:
+    def _take(self, orders_to_run: list[RunJob]) -> None:
         """Claim attempts that the head did not take back, and queue them, or return them if the pilot leaves."""
-        mine = [hand for hand in hands if self._folder.claim_as(_key(hand.job))]
+        mine = [order for order in orders_to_run if self._folder.claim_as(_key(order.job))]
         self._folder.sync_claims()
         if self._leaving:
-            self._news += [Report(_key(hand.job), Returned(0, self._runtime.engine.now)) for hand in mine]
+            self._events += [AttemptReport(_key(order.job), Returned(0, self._runtime.engine.now)) for order in mine]
             return
         store = self._runtime.store
         with store.writing():
-            for hand in mine:
-                if hand.environment is not None:
-                    store.add_environment(hand.environment)
-            store.import_jobs([hand.job for hand in mine], OWNER)
-        for hand in mine:
-            self._taken[hand.job.id] = _key(hand.job)
-            self._runtime.engine.adopt(hand.job, adopted=False)
+            for order in mine:
+                if order.environment is not None:
+                    store.add_environment(order.environment)
+            store.import_jobs([order.job for order in mine], OWNER)
+        for order in mine:
+            self._taken[order.job.id] = _key(order.job)
+            self._runtime.engine.adopt(order.job, adopted=False)
 
     def _check(self, order: CheckOrder) -> None:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
@@ -219,14 +194,14 @@ class Pilot:
         attempt = self._taken.pop(job_id, None)
         if attempt is not None:
             self._runtime.engine.cancel(job_id, None, "given back")
-            self._news.append(Report(attempt, Returned(0, self._runtime.engine.now)))
+            self._events.append(AttemptReport(attempt, Returned(0, self._runtime.engine.now)))
 
     def _give_up_repeated(self) -> None:
         again, self._again = self._again, []
         for job_id in again:
             self._runtime.engine.cancel(job_id, None, "given back")
 
-    # -- news -------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
     def _happened(self, job_event: JobEvent) -> None:
         job, event = job_event.job, job_event.event
@@ -236,15 +211,15 @@ class Pilot:
         if _may_be_slurms_doing(event) and self._is_terminated():
             return
         if isinstance(event, Started):
-            devices = tuple(f"{self._plan.cluster}:{self._node} {device.label}" for device in job_event.devices)
-            event = replace(event, devices=devices)
+            gpus = [NodeGpu(self._plan.cluster, self._node, device.label) for device in job_event.devices]
+            event = replace(event, devices=tuple(gpu.id for gpu in gpus))
         if isinstance(event, Assigned | Started | Exited | Lost | Returned):
-            self._news.append(Report(attempt, event))
+            self._events.append(AttemptReport(attempt, event))
         if isinstance(event, Exited | Lost | Returned):
             del self._taken[job.id]
         elif isinstance(job.state, Ended):
             del self._taken[job.id]  # cancelled before it started
-            self._news.append(Report(attempt, Returned(0, event.at)))
+            self._events.append(AttemptReport(attempt, Returned(0, event.at)))
         if isinstance(job.state, Queued) and not isinstance(event, Assigned):
             self._again.append(job.id)
 
@@ -267,7 +242,7 @@ class Pilot:
 
     def _leave(self) -> None:
         self._leaving = True
-        self._news.append(Left())
+        self._events.append(Leaving())
         self._runtime.engine.drain()
         held = {job.id for job in self._runtime.engine.held}
         for job_id in [job_id for job_id in self._taken if job_id not in held]:
@@ -298,10 +273,10 @@ def serve_pilot(path: Path) -> None:
     try:
         (state / "reports").symlink_to(plan.reports)
         with contextlib.closing(_devices(plan, state)) as devices:
-            if (found := len(devices.snapshot(time.time()).devices)) < plan.gpus:
-                folder.fail(0, _too_few(plan, node, found))
+            if (count := len(devices.snapshot(time.time()).devices)) < plan.gpus:
+                folder.fail(0, _too_few(plan, node, count))
                 sys.exit(1)
-            pilot = Pilot(folder, plan, state, devices, node)
+            pilot = PilotRuntime(folder, plan, state, devices, node)
             with contextlib.closing(pilot):
                 pilot.run()
     except StokerError as error:
@@ -311,10 +286,10 @@ def serve_pilot(path: Path) -> None:
         shutil.rmtree(state, ignore_errors=True)
 
 
-def _too_few(plan: PilotPlan, node: str, found: int) -> str:
+def _too_few(plan: PilotPlan, node: str, count: int) -> str:
     """The head holds the jobs with these words when one pilot after another says so."""
     return (
-        f"a pilot on {node} found {count_text(found, 'GPU')}, and a job needs {plan.gpus}; see nvidia-smi there; "
+        f"a pilot on {node} found {count_text(count, 'GPU')}, and a job needs {plan.gpus}; see nvidia-smi there; "
         f'pilots = "never" under [cluster.{plan.cluster}] runs jobs without pilots'
     )
 

@@ -1,4 +1,4 @@
-"""`stoker engine check`: what is wrong with this machine, and what to do about it."""
+"""Find what is wrong with this machine, and what to do about it (`stoker engine check`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-import click
 from msgspec import Struct, structs
 
 from stoker.app.jobs.config import load_config
@@ -23,8 +22,6 @@ from stoker.app.jobs.installation import how_to_remove, how_to_repair
 from stoker.app.jobs.options import BY_NAME
 from stoker.app.jobs.submit import JOB_VARIABLES
 from stoker.app.service.systemd_unit import missing_program, unit_path
-from stoker.cli.console import print_line, tell
-from stoker.cli.output_options import write_json
 from stoker.core.errors import StokerError
 from stoker.core.job import Active
 from stoker.core.settings import KEYS
@@ -97,33 +94,6 @@ def diagnose(subject: Subject) -> Iterator[Verdict]:
         yield from (structs.replace(verdict, topic=topic) for verdict in found)
 
 
-def report(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> int:
-    """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
-    found = []
-    for verdict in findings:
-        found.append(verdict)
-        if not as_json:
-            print_line(f"{verdict.level:8} {verdict.topic:10} {verdict.text}")
-        if not as_json and verdict.advice:
-            print_line(f"{'':19} → {verdict.advice}")
-    problems = sum(verdict.level == "problem" for verdict in found)
-    if as_json:
-        write_json(Check(schema, problems, found))
-    elif problems:
-        tell(f"{count_text(problems, 'problem')} found")
-    return problems
-
-
-def known_variables(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The variables that set options of a command or of those below it."""
-    for parameter in command.params:
-        yield from filter(None, [parameter.envvar] if isinstance(parameter.envvar, str) else parameter.envvar or ())
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            if inner := command.get_command(context, name):
-                yield from known_variables(inner, context)
-
-
 def output_of(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str | None:
     """The output of a program; None where it is missing, fails, or takes too long."""
     try:
@@ -138,9 +108,9 @@ def output_of(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str |
 # -- the state directory -------------------------------------------------------------------------
 
 SCARCE = 2**30
-"""Bytes of free space below which a full disk is near..."""
+"""Bytes of free space below which a full disk is near."""
 GONE = 64 * 2**20
-"""... and below which it is as good as full."""
+"""Bytes of free space below which a disk is as good as full."""
 
 
 def check_state(subject: Subject, mountinfo: str = "/proc/self/mountinfo") -> Iterator[Verdict]:

@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.app.service.systemd_unit import unit_path, unit_text, write_unit
-from stoker.cli.doctor import (
+from stoker.app.service.doctor import (
     Subject,
     Verdict,
     check_config,
@@ -38,6 +37,7 @@ from stoker.cli.doctor import (
     judge_processes,
     nvidia_cards,
 )
+from stoker.app.service.systemd_unit import unit_path, unit_text, write_unit
 from stoker.core.lease import Claim
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import Ledger, prepare_ledger
@@ -51,7 +51,7 @@ from support.nvml import DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, Bench
 _CHECK_GPUS = """
 import pathlib
 import msgspec
-from stoker.cli.doctor import Subject, check_gpus
+from stoker.app.service.doctor import Subject, check_gpus
 from stoker.store.paths import Paths
 subject = Subject(Paths(pathlib.Path("/")), {}, simulated=False)
 print(msgspec.json.encode(list(check_gpus(subject))).decode())

@@ -11,25 +11,32 @@ from msgspec.structs import replace
 from stoker.core.job import Job, Waiting
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.features.slurm.cluster import Answers, SlurmFact
-from stoker.features.slurm.pilot import AHEAD_SECONDS, FIRST_AHEAD, HELD_UP_SECONDS, MOST_AHEAD, Handed, Pilot
-from stoker.features.slurm.pilot_files import Ready
+from stoker.features.slurm.pilot.files import PilotReady
+from stoker.features.slurm.pilot.handle import (
+    AHEAD_SECONDS,
+    HELD_UP_SECONDS,
+    MAX_AHEAD,
+    MIN_AHEAD_PER_GPU,
+    DelegatedAttempt,
+    PilotHandle,
+)
 
 JOB = Job(1, 1, Command(("true",)), JobSpec(), Waiting(0.0), 0.0)
 _numbers = count(1)
 
 
-def ready(tmp_path: Path) -> Pilot:
-    pilot = Pilot("pilot1", "tag", tmp_path)
-    pilot.get_ready(Ready("n1", 4))
+def ready(tmp_path: Path) -> PilotHandle:
+    pilot = PilotHandle("pilot1", "tag", tmp_path)
+    pilot.get_ready(PilotReady("n1", 4))
     return pilot
 
 
-def fill(pilot: Pilot, now: float) -> list[Handed]:
+def fill(pilot: PilotHandle, now: float) -> list[DelegatedAttempt]:
     """Give it as many attempts as it has room for."""
     pilot.measure_room(now)
-    given = [Handed(replace(JOB, id=next(_numbers)), now) for _ in range(pilot.room)]
-    for handed in given:
-        pilot.give(str(handed.job_id), handed)
+    given = [DelegatedAttempt(replace(JOB, id=next(_numbers)), now) for _ in range(pilot.room)]
+    for delegated in given:
+        pilot.give(str(delegated.job_id), delegated)
     return given
 
 
@@ -37,28 +44,28 @@ def test_a_few_wait_in_a_pilot_whose_jobs_are_long(tmp_path: Path) -> None:
     """What waits at the head can still be given to another pilot."""
     pilot = ready(tmp_path)
     given = fill(pilot, 0.0)
-    assert len(given) == FIRST_AHEAD * 4
+    assert len(given) == MIN_AHEAD_PER_GPU * 4
     assert pilot.idle_gpus == 4 - len(given)
-    for handed in given[:4]:
-        pilot.note_start(handed, 0.0)
+    for delegated in given[:4]:
+        pilot.note_start(delegated, 0.0)
     assert len(fill(pilot, 60.0)) == 4
     assert fill(pilot, 120.0) == []
 
 
-@pytest.mark.parametrize(("rate", "ahead"), [(4, FIRST_AHEAD * 4), (100, 100 * AHEAD_SECONDS), (4000, MOST_AHEAD)])
+@pytest.mark.parametrize(("rate", "ahead"), [(4, MIN_AHEAD_PER_GPU * 4), (100, 100 * AHEAD_SECONDS), (4000, MAX_AHEAD)])
 def test_as_many_wait_as_start_until_the_next_arrive(tmp_path: Path, rate: int, ahead: float) -> None:
     """The faster it starts and ends them the more it gets, up to a limit."""
-    pilot, waiting, interval = ready(tmp_path), list[Handed](), 0.05
-    runs = Handed(replace(JOB, id=-1), 0.0)
+    pilot, waiting, interval = ready(tmp_path), list[DelegatedAttempt](), 0.05
+    runs = DelegatedAttempt(replace(JOB, id=-1), 0.0)
     pilot.give("runs", runs)
     pilot.note_start(runs, 0.0)
     for step in range(100):
         now = step * interval
         waiting += fill(pilot, now)
         for _ in range(min(len(waiting), int((step + 1) * rate * interval) - int(step * rate * interval))):
-            handed = waiting.pop(0)
-            pilot.note_start(handed, now)
-            pilot.forget(str(handed.job_id))
+            delegated = waiting.pop(0)
+            pilot.note_start(delegated, now)
+            pilot.forget(str(delegated.job_id))
     assert len(fill(pilot, 5.0)) + len(waiting) == pytest.approx(ahead, rel=0.1)
 
 
@@ -88,7 +95,7 @@ def test_short_jobs_are_counted(tmp_path: Path) -> None:
     """Until they are over; a job without a limit is not short."""
     pilot = ready(tmp_path)
     for key, limit in (("1.1", 60.0), ("2.1", None), ("3.1", 599.0)):
-        pilot.give(key, Handed(replace(JOB, spec=JobSpec(limit=limit)), 0.0))
+        pilot.give(key, DelegatedAttempt(replace(JOB, spec=JobSpec(limit=limit)), 0.0))
     assert pilot.short == 2
     pilot.forget("1.1")
     assert pilot.short == 1
@@ -106,11 +113,11 @@ def test_short_jobs_are_counted(tmp_path: Path) -> None:
 )
 def test_a_pilot_that_waits_for_gpus_of_others(tmp_path: Path, fact: SlurmFact | None, held_up: bool) -> None:
     """It does so when Slurm has said it for a while, and not once it is ready."""
-    pilot = Pilot("pilot1", "tag", tmp_path)
+    pilot = PilotHandle("pilot1", "tag", tmp_path)
     pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
     assert pilot.is_held_up is held_up
     pilot.answers = Answers(fact, 1, 0.0)
     assert not pilot.is_held_up
     pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
-    pilot.get_ready(Ready("n1", 4))
+    pilot.get_ready(PilotReady("n1", 4))
     assert not pilot.is_held_up

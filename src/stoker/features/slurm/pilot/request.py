@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import NodeSize
-from stoker.features.slurm.pilot_files import PilotPlan
+from stoker.features.slurm.pilot.files import PilotPlan
 
 
 def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:

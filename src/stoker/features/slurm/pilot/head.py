@@ -26,70 +26,70 @@ from stoker.features.slurm.checks import NodeChecks, pilot_check
 from stoker.features.slurm.cluster import (
     Answers,
     SlurmFact,
-    heard,
+    count_answer,
     is_ghost,
     is_settled,
     is_stalled,
     loss_text,
     reason_text,
-    said,
+    slurm_text,
 )
 from stoker.features.slurm.commands import NodeSize
 from stoker.features.slurm.context import ClusterContext
 from stoker.features.slurm.guard import OWN_CLAIM
-from stoker.features.slurm.pace import Pace
-from stoker.features.slurm.pilot import MARK, SPARE_SECONDS, Handed, Pilot, is_short, translated
-from stoker.features.slurm.pilot_files import (
-    Ask,
+from stoker.features.slurm.pace import PollPace
+from stoker.features.slurm.pilot.files import (
+    Alive,
+    AttemptReport,
     CheckOrder,
-    Here,
     Leave,
-    Left,
-    News,
-    Order,
+    Leaving,
     Over,
-    Ready,
+    PilotEvent,
+    PilotOrder,
+    PilotReady,
+    Ping,
     Recall,
-    Report,
     Stop,
 )
-from stoker.features.slurm.pilot_request import pilot_gpus, pilot_plan, pilot_words
+from stoker.features.slurm.pilot.handle import MARK, SPARE_SECONDS, DelegatedAttempt, PilotHandle, is_short, translated
+from stoker.features.slurm.pilot.request import pilot_gpus, pilot_plan, pilot_words
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 LOOK_SHARE = 100
-"""Seconds between two looks at the news of pilots, and longer if one takes more than a part in so many of that."""
+"""Seconds between two looks at the events of pilots. Looking takes at most 1/LOOK_SHARE of the time."""
 SETTLED_SECONDS = 1.0
-"""An attempt that waits in a pilot for longer is recalled, where another pilot has a GPU free for it."""
-MANY = 8
-"""Short jobs run in pilots where there are more than so many of them, or a pilot has idle GPUs."""
+"""Seconds that an attempt waits in a pilot before another pilot with a free GPU may get it."""
+MANY_SHORT = 8
+"""Short jobs run in pilots if there are more of them than this, or a pilot has idle GPUs."""
 
 
 class Pilots:
     """All pilots of an engine."""
 
     def __init__(self, context: ClusterContext) -> None:
-        self.all: dict[str, Pilot] = {}
+        self.all: dict[str, PilotHandle] = {}
         self.nodes: NodeSize | None = None
         """The largest node, once Slurm told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
-        self.pace = Pace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
+        self.pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
         self._context = context
         self._jobs = context.jobs
         self._directory = context.directory
         self._orders = context.orders
         self._settings = context.settings
         self._count = 0
-        self._new: list[Pilot] = []
+        self._new: list[PilotHandle] = []
         """Pilots without files yet."""
-        self._over: list[Pilot] = []
+        self._over: list[PilotHandle] = []
         """Pilots whose last events are not recorded yet."""
-        self._offered: list[tuple[Pilot, Job]] = []
-        self._outgoing: dict[str, list[Order]] = {}
+        self._offered: list[tuple[PilotHandle, Job]] = []
+        self._outgoing: dict[str, list[PilotOrder]] = {}
         self._many_short = False
         self._most: int | None = None
-        """GPUs that a new pilot may ask for, where larger ones had to wait; None is a whole node."""
+        """GPUs that a new pilot may ask for after larger ones had to wait; None is a whole node."""
         self.checks = NodeChecks(context, self.check)
 
     # -- which jobs -------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Pilots:
         """See how many short jobs there are, waiting or in pilots, and which pilots have room."""
         short = [group for group in waiting if group.shape.resources.gpus and is_short(group.shape.limit)]
         waiting_count = sum(len(group) for group in short if group.shape.nodes == 1)
-        self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY
+        self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY_SHORT
         for pilot in self.all.values():
             pilot.measure_room(now)
 
@@ -127,7 +127,7 @@ class Pilots:
         fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and pilot.fits(job, now)]
         if not fitting:
             return False
-        pilot = min(fitting, key=lambda each: each.load)
+        pilot = min(fitting, key=lambda pilot: pilot.load)
         pilot.room -= 1
         pilot.offered += job.spec.resources.gpus
         self._offered.append((pilot, job))
@@ -139,46 +139,46 @@ class Pilots:
         for pilot, job in offered:
             pilot.count += 1
             out, err = self._orders.outputs(job)
-            hand = pilot.hand_of(job, self._orders.environment)
+            order = pilot.run_order(job, self._orders.environment)
             ref = ref_of(pilot.name, pilot.count)
             after = self._jobs.apply(job, Assigned(ref, (), out, now, "" if err == out else err))
-            pilot.give(attempt_key(after.id, after.attempts), Handed(after, now))
-            self._order(pilot, hand)
+            pilot.give(attempt_key(after.id, after.attempts), DelegatedAttempt(after, now))
+            self._order(pilot, order)
 
     def balance(self, now: float) -> None:
         """Recall what waits in one pilot while another one has GPUs for it that no other job takes."""
         usable = (pilot for pilot in self.all.values() if pilot.is_usable)
         free = max(usable, key=lambda pilot: pilot.idle_gpus, default=None)
         idle = 0 if free is None else free.idle_gpus
-        for pilot, handed in self._backlog(now):
-            job = self._jobs.active(handed.job_id)
-            if job is not None and free is not None and handed.gpus <= idle and free.fits(job, now):
-                handed.recalled = True
-                idle -= handed.gpus
-                self._order(pilot, Recall(handed.job_id))
+        for pilot, delegated in self._backlog(now):
+            job = self._jobs.active(delegated.job_id)
+            if job is not None and free is not None and delegated.gpus <= idle and free.fits(job, now):
+                delegated.recalled = True
+                idle -= delegated.gpus
+                self._order(pilot, Recall(delegated.job_id))
 
-    def _backlog(self, now: float) -> list[tuple[Pilot, Handed]]:
+    def _backlog(self, now: float) -> list[tuple[PilotHandle, DelegatedAttempt]]:
         """Attempts that wait in pilots for so long that another pilot would be better."""
         crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
         return [
-            (pilot, handed)
+            (pilot, delegated)
             for pilot in crowded
-            for handed in pilot.handed.values()
-            if handed.began is None and not handed.recalled and now - handed.since > SETTLED_SECONDS
+            for delegated in pilot.delegated.values()
+            if delegated.began is None and not delegated.recalled and now - delegated.since > SETTLED_SECONDS
         ]
 
-    def _order(self, pilot: Pilot, order: Order) -> None:
+    def _order(self, pilot: PilotHandle, order: PilotOrder) -> None:
         self._outgoing.setdefault(pilot.name, []).append(order)
 
     def send(self) -> OSError | None:
-        """Send all orders, once the assignments are recorded; the error where some could not be, which stay."""
+        """Send all orders, once the assignments are recorded; the error if some could not be sent, which stay."""
         orders, self._outgoing, failure = self._outgoing, {}, None
-        for name, some in orders.items():
+        for name, own_orders in orders.items():
             if name in self.all:
                 try:
-                    self.all[name].files.give(some)
+                    self.all[name].files.give(own_orders)
                 except OSError as error:
-                    self._outgoing[name], failure = some, error
+                    self._outgoing[name], failure = own_orders, error
         if orders and failure is None:
             self._directory.trouble = ""
         return failure
@@ -187,7 +187,7 @@ class Pilots:
 
     def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
         """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
-        need += sum(handed.gpus for _, handed in self._backlog(now))
+        need += sum(delegated.gpus for _, delegated in self._backlog(now))
         if not need:
             self._most = None
         gpus = pilot_gpus(nodes, need, least, self._most)
@@ -208,12 +208,12 @@ class Pilots:
         useful = max(1, ceil(need / gpus)) - pending
         return max(0, min(useful, self._settings.pilots_max - alive))
 
-    def _add(self, name: str) -> Pilot:
-        pilot = self.all[name] = Pilot(name, self._context.tag + name, self._directory.folder(name))
+    def _add(self, name: str) -> PilotHandle:
+        pilot = self.all[name] = PilotHandle(name, self._context.tag + name, self._directory.folder(name))
         return pilot
 
     def write_new(self) -> OSError | None:
-        """Write the files of new pilots; the error where that was not possible, and the pilot was given up."""
+        """Write the files of new pilots; the error if that was not possible, and the pilot was given up."""
         new, self._new = self._new, []
         reports = self._directory.files.reports
         for pilot in new:
@@ -226,13 +226,13 @@ class Pilots:
                 return error
         return None
 
-    def dispensable(self) -> list[Pilot]:
+    def dispensable(self) -> list[PilotHandle]:
         """Pilots that have not begun and have nothing to do any more; from now on none of them will begin."""
         if any(pilot.waiting for pilot in self.all.values()):
             return []
-        return self._give_back(pilot for pilot in self.all.values() if not pilot.handed)
+        return self._give_back(pilot for pilot in self.all.values() if not pilot.delegated)
 
-    def too_large(self) -> list[Pilot]:
+    def too_large(self) -> list[PilotHandle]:
         """Pilots that wait in Slurm for more GPUs of a node than are free; the next ones ask for half as many."""
         if self._settings.private:  # they take whole nodes, and the ledger shares these
             return []
@@ -246,7 +246,7 @@ class Pilots:
             self._jobs.plan_due = True
         return given_up
 
-    def _give_back(self, pilots: Iterable[Pilot]) -> list[Pilot]:
+    def _give_back(self, pilots: Iterable[PilotHandle]) -> list[PilotHandle]:
         """Give up those of the pilots that have not begun."""
         pending = [pilot for pilot in pilots if pilot.ready is None and pilot.made]
         given_up = [pilot for pilot in pending if pilot.files.claim(OWN_CLAIM)]
@@ -262,7 +262,7 @@ class Pilots:
     def release_idle(self) -> None:
         """Let pilots leave that have nothing to do: other jobs of this user wait in Slurm for GPUs."""
         for pilot in self.all.values():
-            if not pilot.handed:
+            if not pilot.delegated:
                 self._release(pilot)
 
     def release_nodes(self, drained: Collection[str]) -> None:
@@ -271,13 +271,13 @@ class Pilots:
             if pilot.ready is not None and pilot.ready.node in drained:
                 self._release(pilot)
 
-    def _release(self, pilot: Pilot) -> None:
+    def _release(self, pilot: PilotHandle) -> None:
         if pilot.is_usable:
             self._order(pilot, Leave())
             pilot.leaving = True
             self._jobs.plan_due = True
 
-    def _leave(self, pilot: Pilot) -> None:
+    def _leave(self, pilot: PilotHandle) -> None:
         del self.all[pilot.name]
         self._over.append(pilot)
 
@@ -289,10 +289,10 @@ class Pilots:
 
     # -- single jobs ------------------------------------------------------------------------------
 
-    def _find(self, job: Job) -> Pilot | None:
+    def _find(self, job: Job) -> PilotHandle | None:
         assert isinstance(job.state, Active)
         pilot = self.all.get(read_ref(job.state.ref)[0])
-        return pilot if pilot and attempt_key(job.id, job.attempts) in pilot.handed else None
+        return pilot if pilot and attempt_key(job.id, job.attempts) in pilot.delegated else None
 
     def stop(self, job: Job, grace: float, signal_number: int) -> None:
         if (pilot := self._find(job)) is not None:
@@ -315,12 +315,12 @@ class Pilots:
         if pilot is None:
             pilot = self._add(name)
             pilot.made, pilot.submitted_at = True, 0.0  # it worked when it was given the job
-        handed = Handed(job, job.state.since)
-        pilot.give(attempt_key(job.id, job.attempts), handed)
+        delegated = DelegatedAttempt(job, job.state.since)
+        pilot.give(attempt_key(job.id, job.attempts), delegated)
         if (began := started_at(job)) is not None:
-            pilot.note_start(handed, began)
+            pilot.note_start(delegated, began)
         else:
-            self._order(pilot, pilot.hand_of(replace(job, attempts=job.attempts - 1), self._orders.environment))
+            self._order(pilot, pilot.run_order(replace(job, attempts=job.attempts - 1), self._orders.environment))
         if isinstance(job.state, Stopping):
             self.stop(job, job.spec.grace, 0)
         pilot.count = max(pilot.count, index)
@@ -328,49 +328,49 @@ class Pilots:
     # -- what happens -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Apply the news of all pilots."""
+        """Apply the events of all pilots."""
         began = self._jobs.clock()
-        news = [(pilot, one) for pilot in self.all.values() if pilot.made for one in pilot.news()]
-        for pilot, one in news:
-            self._hear(pilot, one)
+        events = [(pilot, event) for pilot in self.all.values() if pilot.made for event in pilot.new_events()]
+        for pilot, event in events:
+            self._apply(pilot, event)
         now = self._jobs.clock()
-        if news or self._backlog(now):
+        if events or self._backlog(now):
             self._jobs.plan_due = True
-        self.pace.looked(now, now - began, news=bool(news))
+        self.pace.looked(now, now - began, news=bool(events))
 
-    def _hear(self, pilot: Pilot, news: News) -> None:
-        match news:
-            case Ready():
-                pilot.get_ready(news)
+    def _apply(self, pilot: PilotHandle, event: PilotEvent) -> None:
+        match event:
+            case PilotReady():
+                pilot.get_ready(event)
                 self.failures.clear()
-            case Here():
-                pilot.asked_at, pilot.answers = None, Answers()
-            case Left():
+            case Alive():
+                pilot.pinged_at, pilot.answers = None, Answers()
+            case Leaving():
                 pilot.leaving = True
             case Over():
                 pilot.leaving = pilot.is_over = True
                 pilot.answers = Answers()  # from now on Slurm should say that it is over
-            case Report():
-                self._report(pilot, news)
+            case AttemptReport():
+                self._apply_report(pilot, event)
 
-    def _report(self, pilot: Pilot, report: Report) -> None:
-        handed, job = pilot.handed.get(report.attempt), self._jobs.attempt(report.attempt)
-        if handed is None:
+    def _apply_report(self, pilot: PilotHandle, report: AttemptReport) -> None:
+        delegated, job = pilot.delegated.get(report.attempt), self._jobs.attempt(report.attempt)
+        if delegated is None:
             return
         if isinstance(report.event, Assigned):
-            handed.assigned = True
+            delegated.assigned = True
             return
         if isinstance(report.event, Started):
-            pilot.note_start(handed, report.event.at)
+            pilot.note_start(delegated, report.event.at)
         else:
             pilot.forget(report.attempt)
         if job is None or (isinstance(report.event, Started) and started_at(job) is not None):
             return
-        self._jobs.apply(job, translated(job, handed, report.event, self._jobs.clock()))
+        self._jobs.apply(job, translated(job, delegated, report.event, self._jobs.clock()))
         self._jobs.resume(job.id)  # what one node is short of says nothing about the next
 
     def judge(self, facts: Mapping[tuple[str, int], SlurmFact], asked_at: float, seconds: float) -> None:
-        """Note an answer of Slurm's, and give up pilots that it does no more for; their news were read after it."""
+        """Note an answer of Slurm's, and give up pilots that it does no more for; their events were read after it."""
         for pilot in list(self.all.values()):
             if pilot.submitted_at is not None and asked_at > pilot.submitted_at:
                 self._note(pilot, facts.get((pilot.tag, 0)), seconds)
@@ -378,66 +378,68 @@ class Pilots:
                 if is_settled(pilot.answers) or stalled or (pilot.is_over and is_ghost(pilot.answers)):
                     self._give_up(pilot, stalled=stalled)
 
-    def _note(self, pilot: Pilot, fact: SlurmFact | None, seconds: float) -> None:
-        pilot.answers = heard(pilot.answers, fact, seconds)
+    def _note(self, pilot: PilotHandle, fact: SlurmFact | None, seconds: float) -> None:
+        pilot.answers = count_answer(pilot.answers, fact, seconds)
         if fact is not None and fact.state == "RUNNING" and fact.start is not None:
             pilot.until = fact.start + self._settings.pilot_time
 
-    def _is_dead(self, pilot: Pilot) -> bool:
-        """As for an attempt: its node must show it, and a pilot that Slurm lost sight of is asked, and is silent."""
+    def _is_dead(self, pilot: PilotHandle) -> bool:
+        """Whether no process of a pilot can be left: its node has shown it, or the pilot is pinged and stays silent."""
         fact, now = pilot.answers.fact, self._jobs.clock()
         if pilot.is_over:
             return True
         if fact is not None and fact.state not in UNSEEN_STATES:
-            return not pilot.handed or self._is_clear(pilot, fact)
-        if pilot.asked_at is None:
-            self._order(pilot, Ask())
-            pilot.asked_at = now
-        return now - pilot.asked_at >= SILENT_SECONDS
+            return not pilot.delegated or self._is_clear(pilot, fact)
+        if pilot.pinged_at is None:
+            self._order(pilot, Ping())
+            pilot.pinged_at = now
+        return now - pilot.pinged_at >= SILENT_SECONDS
 
     def check(self, node: str, check: CheckOrder) -> bool:
         """Let a pilot on a node check it; whether there is one."""
         there = (pilot for pilot in self.all.values() if pilot.ready is not None and pilot.ready.node == node)
-        working = (pilot for pilot in there if pilot.is_usable or pilot.handed)  # also on a node that is drained
+        working = (pilot for pilot in there if pilot.is_usable or pilot.delegated)  # also on a node that is drained
         pilot = next((pilot for pilot in working if not is_settled(pilot.answers)), None)
         if pilot is not None:
             self._order(pilot, check)
         return pilot is not None
 
-    def _is_clear(self, pilot: Pilot, fact: SlurmFact) -> bool:
+    def _is_clear(self, pilot: PilotHandle, fact: SlurmFact) -> bool:
         node = pilot.ready.node if pilot.ready is not None else fact.node
         return self.checks.is_clear(pilot_check(pilot.files), node, pilot.files)
 
-    def _give_up(self, pilot: Pilot, *, stalled: bool) -> None:
+    def _give_up(self, pilot: PilotHandle, *, stalled: bool) -> None:
         fact = pilot.answers.fact
         never_began = pilot.files.claim(OWN_CLAIM)
         if stalled and not never_began:
             return
         is_dead = never_began or self._is_dead(pilot)
-        for key, handed in list(pilot.handed.items()):
+        for key, delegated in list(pilot.delegated.items()):
             job = self._jobs.attempt(key)
             if job is not None and not is_dead and not isinstance(job.state, Stopping):
                 continue  # it may run again, and must wait for the check; one that is cancelled does not
             if job is not None:
-                self._lose(pilot, job, key, handed, safe=never_began or (fact is not None and not handed.assigned))
+                self._lose(
+                    pilot, job, key, delegated, safe=never_began or (fact is not None and not delegated.assigned)
+                )
             pilot.forget(key)
         if not is_dead:
             return
         if pilot.ready is None and fact is not None and fact.state in ("FAILED", "COMPLETED", "OUT_OF_MEMORY"):
-            self.failures.append(pilot.files.error(0) or said(fact))
+            self.failures.append(pilot.files.error(0) or slurm_text(fact))
         self._leave(pilot)
         self._jobs.plan_due = True
 
-    def _lose(self, pilot: Pilot, job: Job, key: str, handed: Handed, *, safe: bool) -> None:
+    def _lose(self, pilot: PilotHandle, job: Job, key: str, delegated: DelegatedAttempt, *, safe: bool) -> None:
         """`safe`: the pilot is dead and had not begun with the attempt."""
         now = self._jobs.clock()
         if started_at(job) is None and (safe or pilot.files.claim_as(key)):
-            self._jobs.apply(job, Returned(handed.number, now))
+            self._jobs.apply(job, Returned(delegated.number, now))
             return
         fact = pilot.answers.fact
         taken_away = fact is not None and fact.state in ("PREEMPTED", "TIMEOUT", "CANCELLED", "DEADLINE")
         note = f"its pilot ended (Slurm: {fact.state})" if fact is not None else loss_text(pilot.answers)
-        self._jobs.apply(job, Lost(handed.number, now, note, preempted=taken_away))
+        self._jobs.apply(job, Lost(delegated.number, now, note, preempted=taken_away))
 
     def reason(self) -> InCluster:
         """Why a job waits that no pilot has taken: what Slurm says of the first pilot that has not begun."""
@@ -452,5 +454,5 @@ class Pilots:
         return {name: InCluster(None, f"waits in a pilot{_node_text(pilot)}") for name, pilot in self.all.items()}
 
 
-def _node_text(pilot: Pilot) -> str:
+def _node_text(pilot: PilotHandle) -> str:
     return f" on {pilot.ready.node}" if pilot.ready is not None else ""

@@ -1,4 +1,4 @@
-"""The files between the head and a pilot: orders one way, news the other, each with one writer.
+"""The files between the head and a pilot: orders one way, events the other, each with one writer.
 
 A pilot is a job of Slurm's in which an ordinary engine runs on the GPUs that Slurm gave it. It claims every attempt
 that it takes, so that the head can tell what a dead pilot had taken from what it never saw.
@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.job import Event, Job
-from stoker.features.slurm.guard import NEWS
+from stoker.features.slurm.guard import EVENTS
 from stoker.features.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
 
 ORDERS = "orders"
@@ -25,7 +25,7 @@ PLAN = "pilot.json"
 
 
 class PilotPlan(Struct, frozen=True):
-    """What a pilot has to know before its first order."""
+    """The configuration of a pilot."""
 
     cluster: str
     reports: str
@@ -42,12 +42,12 @@ class PilotPlan(Struct, frozen=True):
     """GPUs without which it is of no use."""
 
 
-class Hand(Struct, frozen=True, tag="hand"):
+class RunJob(Struct, frozen=True, tag="run"):
     """Run one attempt of a job."""
 
     job: Job
     environment: dict[str, str] | None = None
-    """The environment that the job names; None where an earlier order had it."""
+    """The environment that the job names; None if an earlier order had it."""
 
 
 class Recall(Struct, frozen=True, tag="recall"):
@@ -65,8 +65,8 @@ class Stop(Struct, frozen=True, tag="stop"):
     signal: int
 
 
-class Ask(Struct, frozen=True, tag="ask"):
-    """Answer: Slurm does not say whether the pilot lives."""
+class Ping(Struct, frozen=True, tag="ping"):
+    """Answer with `Alive`: Slurm does not say whether the pilot lives."""
 
 
 class Leave(Struct, frozen=True, tag="leave"):
@@ -83,25 +83,25 @@ class CheckOrder(Struct, frozen=True, tag="check"):
     """The line to append to that file."""
 
 
-class Ready(Struct, frozen=True, tag="ready"):
+class PilotReady(Struct, frozen=True, tag="ready"):
     """The pilot works."""
 
     node: str
     gpus: int
 
 
-class Report(Struct, frozen=True, tag="report"):
-    """Something happened to an attempt."""
+class AttemptReport(Struct, frozen=True, tag="report"):
+    """An event of an attempt."""
 
     attempt: str
     event: Event
 
 
-class Here(Struct, frozen=True, tag="here"):
+class Alive(Struct, frozen=True, tag="alive"):
     """The pilot lives."""
 
 
-class Left(Struct, frozen=True, tag="left"):
+class Leaving(Struct, frozen=True, tag="leaving"):
     """The pilot takes nothing more."""
 
 
@@ -109,19 +109,19 @@ class Over(Struct, frozen=True, tag="over"):
     """No process of the pilot is left, written by the process that guarded it, or by a check of its node."""
 
 
-Order = Hand | Recall | Stop | Ask | Leave | CheckOrder
-News = Ready | Report | Here | Left | Over
+PilotOrder = RunJob | Recall | Stop | Ping | Leave | CheckOrder
+PilotEvent = PilotReady | AttemptReport | Alive | Leaving | Over
 Message = TypeVar("Message")
 
 
 @cache
-def _orders() -> msgspec.json.Decoder[Order]:
-    return msgspec.json.Decoder(Order)
+def _orders() -> msgspec.json.Decoder[PilotOrder]:
+    return msgspec.json.Decoder(PilotOrder)
 
 
 @cache
-def _news() -> msgspec.json.Decoder[News]:
-    return msgspec.json.Decoder(News)
+def _events() -> msgspec.json.Decoder[PilotEvent]:
+    return msgspec.json.Decoder(PilotEvent)
 
 
 class PilotFolder(BundleFolder):
@@ -130,7 +130,7 @@ class PilotFolder(BundleFolder):
     def make_pilot(self, plan: PilotPlan) -> None:
         for name in (CLAIMS, ERRORS):
             os.makedirs(self.at(name), mode=0o700, exist_ok=True)
-        for name in (ORDERS, NEWS):
+        for name in (ORDERS, EVENTS):
             os.close(os.open(self.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         made = Path(self.at(f"{PLAN}.new"))
         made.write_bytes(msgspec.json.encode(plan))
@@ -144,17 +144,17 @@ class PilotFolder(BundleFolder):
     def plan(self) -> PilotPlan:
         return msgspec.json.decode(Path(self.at(PLAN)).read_bytes(), type=PilotPlan)
 
-    def give(self, orders: list[Order]) -> None:
+    def give(self, orders: list[PilotOrder]) -> None:
         append(self.at(ORDERS), b"".join(msgspec.json.encode(order) + b"\n" for order in orders))
 
-    def tell(self, news: list[News]) -> None:
-        append(self.at(NEWS), b"".join(msgspec.json.encode(one) + b"\n" for one in news))
+    def report(self, events: list[PilotEvent]) -> None:
+        append(self.at(EVENTS), b"".join(msgspec.json.encode(event) + b"\n" for event in events))
 
-    def read_orders(self, offset: int) -> tuple[list[Order], int]:
+    def read_orders(self, offset: int) -> tuple[list[PilotOrder], int]:
         return self._read(ORDERS, offset, _orders())
 
-    def read_news(self, offset: int) -> tuple[list[News], int]:
-        return self._read(NEWS, offset, _news())
+    def read_events(self, offset: int) -> tuple[list[PilotEvent], int]:
+        return self._read(EVENTS, offset, _events())
 
     def claim_as(self, name: str) -> bool:
         """Claim an attempt; `sync_claims` makes it last."""

@@ -6,7 +6,7 @@ import pytest
 
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import NodeSize
-from stoker.features.slurm.pilot_request import pilot_gpus, pilot_words
+from stoker.features.slurm.pilot.request import pilot_gpus, pilot_words
 
 NODE = NodeSize(gpus=8, memory=80_000, cpus=64)
 

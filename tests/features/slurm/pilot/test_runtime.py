@@ -1,0 +1,119 @@
+"""A pilot as a process, here without Slurm, on simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from stoker.core.job import Assigned, Event, Exited, Job, Returned, Started, Waiting
+from stoker.core.spec import Command, JobSpec, digest_of
+from stoker.features.slurm.pilot.files import (
+    Alive,
+    AttemptReport,
+    Leave,
+    Leaving,
+    PilotFolder,
+    PilotOrder,
+    PilotPlan,
+    PilotReady,
+    Ping,
+    Recall,
+    RunJob,
+    Stop,
+)
+from support.cli import until
+from support.wait import wait_until
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+class Head:
+    """Plays the head of one pilot with one GPU."""
+
+    def __init__(self, directory: Path, plan: PilotPlan) -> None:
+        self.directory = directory
+        self.folder = PilotFolder(directory / "pilot")
+        self.folder.make_pilot(replace(plan, reports=str(directory), ledger=str(directory / "ledger")))
+        words = [sys.executable, "-P", "-m", "stoker.features.slurm.pilot.runtime", self.folder.path]
+        self.process = subprocess.Popen(words, env={**os.environ, "SLURMD_NODENAME": "n7", "CUDA_VISIBLE_DEVICES": "0"})
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def run_order(self, job_id: int, line: str) -> RunJob:
+        spec = JobSpec(
+            cwd=str(self.directory), environment=digest_of(ENVIRONMENT), out=str(self.directory / "%j.log"), grace=5.0
+        )
+        return RunJob(Job(job_id, 1, Command((line,), "/bin/sh"), spec, Waiting(0.0), 0.0), ENVIRONMENT)
+
+    def give(self, *orders: PilotOrder) -> None:
+        self.folder.give([*orders])
+
+    def events(self, job_id: int) -> list[Event]:
+        reports = (event for event in self.folder.read_events(0)[0] if isinstance(event, AttemptReport))
+        return [report.event for report in reports if report.attempt == f"{job_id}.1"]
+
+    def wait_event(self, job_id: int, kind: type[Event]) -> None:
+        wait_until(lambda: any(isinstance(event, kind) for event in self.events(job_id)))
+
+
+@pytest.fixture
+def head(tmp_path: Path) -> Iterator[Head]:
+    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, sim="1x8G"))) as head:
+        yield head
+
+
+def test_a_pilot_runs_attempts(head: Head) -> None:
+    """It claims them, says that it may have begun before it does, and leaves when it is told to."""
+    head.give(head.run_order(3, "exit 4"), Ping())
+    head.wait_event(3, Exited)
+    assigned, started, exited = head.events(3)
+    assert isinstance(assigned, Assigned)
+    assert isinstance(started, Started)
+    assert started.devices == ("lab:n7 0",)
+    assert isinstance(exited, Exited)
+    assert exited.code == 4
+    assert not head.folder.claim_as("3.1")
+    head.give(Leave())
+    assert head.process.wait() == 0
+    events = head.folder.read_events(0)[0]
+    assert (events[0], events[-1]) == (PilotReady("n7", 1), Leaving())
+    assert Alive() in events
+
+
+def test_orders_about_attempts(head: Head) -> None:
+    """What waits is given back, what runs is stopped; an attempt that the head has claimed is not taken."""
+    assert head.folder.claim_as("5.1")
+    head.give(head.run_order(3, until("gate")), head.run_order(4, "true"), head.run_order(5, "touch ran"))
+    head.wait_event(3, Started)
+    head.give(Recall(4), Recall(3), Stop(3, "why", 5.0, signal.SIGTERM))
+    head.wait_event(3, Exited)
+    assert isinstance(head.events(4)[-1], Returned)
+    assert [getattr(event, "why", "") for event in head.events(3)][-1] == "stopped"
+    assert head.events(5) == []
+
+
+def test_slurm_ends_the_pilot(head: Head) -> None:
+    """It reports no end of what runs: what Slurm says of the pilot counts."""
+    head.give(head.run_order(3, until("gate")))
+    head.wait_event(3, Started)
+    head.process.terminate()
+    (head.directory / "gate").touch()
+    assert head.process.wait() == 0
+    assert not any(isinstance(event, Exited) for event in head.events(3))
+
+
+def test_a_node_with_too_few_gpus(tmp_path: Path) -> None:
+    """The pilot leaves words that the head can show."""
+    with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, sim="1x8G", gpus=2))) as head:
+        assert head.process.wait() == 1
+        assert head.folder.error(0).startswith("a pilot on n7 found 1 GPU, and a job needs 2; ")

@@ -21,9 +21,9 @@ from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
 from stoker.features.simulate.machine import replay, virtual_devices
 from stoker.features.simulate.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
-from stoker.features.simulate.replay import Figures, figures
+from stoker.features.simulate.replay import ReplayFigures, figures
 from stoker.features.simulate.trace import read_models, read_trace
-from stoker.features.simulate.workload import REPEATS, SPREAD, Models, Row, Work, capped, draw, extract, paced
+from stoker.features.simulate.workload import REPEATS, SPREAD, Models, TraceJob, Work, capped, draw, extract, paced
 
 TRACE, MODELS = "philly.csv", "gavel_throughputs.json"
 SOURCES = (
@@ -43,7 +43,7 @@ WANTED = {
 PLAIN = ("stoker", "stoker-auto", "age", "age-auto", "first-fit", "fifo")
 """Policies of the sensitivity table."""
 DRAWS = 2000
-Results = Mapping[str, Sequence[Figures]]
+Results = Mapping[str, Sequence[ReplayFigures]]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _options() -> argparse.Namespace:
     return options.parse_args()
 
 
-def _half(rows: Sequence[Row], half: str) -> Sequence[Row]:
+def _half(rows: Sequence[TraceJob], half: str) -> Sequence[TraceJob]:
     rows = sorted(rows, key=lambda row: row.arrival)
     middle = len(rows) // 2
     return {"tuning": rows[:middle], "test": rows[middle:], "whole": rows}[half]
@@ -114,7 +114,7 @@ def _half(rows: Sequence[Row], half: str) -> Sequence[Row]:
 class Slices:
     """Draws slices of a trace and replays them."""
 
-    def __init__(self, rows: Sequence[Row], models: Models, options: argparse.Namespace) -> None:
+    def __init__(self, rows: Sequence[TraceJob], models: Models, options: argparse.Namespace) -> None:
         self._rows = rows
         self._models = models
         self._seeds = range(options.seed, options.seed + options.slices)
@@ -123,7 +123,7 @@ class Slices:
 
     def replayed(self, setting: Setting, policies: Sequence[str]) -> Results:
         """The figures of each policy, slice by slice."""
-        results: dict[str, list[Figures]] = {policy: [] for policy in policies}
+        results: dict[str, list[ReplayFigures]] = {policy: [] for policy in policies}
         for seed in self._seeds:
             works = self._drawn(setting, seed)
             for policy, found in results.items():
@@ -142,12 +142,12 @@ class Slices:
         rows, largest = paced(rows, len(self._sizes), setting.rho), min(self._sizes)
         return draw(rows, self._models, largest, random, repeats=setting.repeats, spread=setting.spread)
 
-    def _chance(self, row: Row, factor: float) -> float:
+    def _chance(self, row: TraceJob, factor: float) -> float:
         """How likely a job stays where wide ones are to come `factor` times as often beside the others."""
         is_wide = row.gpus > 1 and 2 * row.gpus >= len(self._sizes)
         return factor if is_wide else 1 / max(1.0, factor)
 
-    def _replay(self, policy: str, works: Sequence[Work], setting: Setting) -> Figures:
+    def _replay(self, policy: str, works: Sequence[Work], setting: Setting) -> ReplayFigures:
         if policy in REFERENCES:
             return figures(shortest_remaining_first(works, len(self._sizes), REFERENCES[policy]))
         speeds = time_sliced if setting.slicing else by_pairs(self._models.pairs)
@@ -174,19 +174,19 @@ def _print(rho: float, results: Results, half: str) -> None:
         print("\nbars\n" + bars_shown(list(_bars(results, means, half))))
 
 
-def _cells(found: Sequence[Figures]) -> list[str]:
+def _cells(found: Sequence[ReplayFigures]) -> list[str]:
     hours = [
         lambda one: one.completion_mean,
         lambda one: one.completion_p95,
         lambda one: one.completion_p99,
     ]
-    wide: list[Callable[[Figures], float]] = [lambda one: one.wide_wait_mean, lambda one: one.wide_wait_max]
-    slow: list[Callable[[Figures], float]] = [
+    wide: list[Callable[[ReplayFigures], float]] = [lambda one: one.wide_wait_mean, lambda one: one.wide_wait_max]
+    slow: list[Callable[[ReplayFigures], float]] = [
         lambda one: one.slowdown_mean,
         lambda one: one.slowdown_p99,
         lambda one: one.slowdown_max,
     ]
-    shares: list[Callable[[Figures], float]] = [lambda one: one.utilisation, lambda one: one.packed]
+    shares: list[Callable[[ReplayFigures], float]] = [lambda one: one.utilisation, lambda one: one.packed]
     return [
         *(f"{mean(map(get, found)) / 3600:.1f}" for get in hours),
         *(f"{mean(map(get, found)):.0f}" for get in slow),

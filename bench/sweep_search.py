@@ -6,7 +6,7 @@ curves cross; lr above 0.3 diverges to nan. Each epoch has noise, and its time g
 5 % quantile of the noise-free final loss of 10,000 random points; a search is there when a trial that ran all 81 epochs
 has a final loss at or below it.
 
-Stoker's rows use the study, the sampler and the rules of the adviser, with one chosen trial always waiting. "by hand"
+Stoker's rows use the study, the sampler and the rules of the tuner, with one chosen trial always waiting. "by hand"
 is Optuna's own loop with one worker per GPU, its own successive halving, and no sharing of GPUs. Two trials that share
 a GPU run at 0.65 of their speed each. Starting a process, and the time to choose a point, count as nothing for all.
 """
@@ -31,10 +31,10 @@ from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import Objective
 from stoker.features.sweep.model.points import visited
 from stoker.features.sweep.model.pruning import Asha, Auto, Pruner, TrialCurve, stop_reason
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.tuner.loop import AHEAD_SHARE
-from stoker.features.sweep.tuner.study import Study, Told
+from stoker.features.sweep.tuner.study import Study, StudyRecord
 
 EPOCHS = 81
 GPUS = 4
@@ -151,16 +151,16 @@ def _epoch(trial: Running, running: dict[int, Running], search: Search) -> float
 # -- Stoker -------------------------------------------------------------------------------------------
 
 
-def with_adviser(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
-    """The study and the rules of the adviser."""
-    sweep = Sweep(space=SPACE, command=Command(("true",)), method=method, seed=seed)
+def with_tuner(method: str, rules: list[Pruner], per_gpu: int, seed: int, folder: Path) -> Search:
+    """The study and the rules of the tuner."""
+    sweep = SweepSpec(space=SPACE, command=Command(("true",)), method=method, seed=seed)
     name = _name(method, rules, per_gpu)
     study = Study(folder / f"{name}{seed}", "bench", sweep, [LOSS])
 
     def tell(trial: Running, stopped: bool) -> None:
         usable = math.isfinite(trial.seen[-1])
         values = (trial.seen[-1],) if usable else ()
-        study.tell(Told(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
+        study.tell(StudyRecord(trial.number, trial.params, values, trial.curve.curve, stopped and usable))
 
     return Search(name, study.ask, tell, _judge(rules), per_gpu, 1 + GPUS * per_gpu // AHEAD_SHARE)
 
@@ -230,7 +230,7 @@ def searches(seed: int, folder: Path) -> list[Search]:
         by_hand(halving=False, seed=seed),
         by_hand(halving=True, seed=seed),
         *(at_random(rules, per_gpu, seed) for per_gpu in (1, 2) for rules in ([], asha, auto)),
-        *(with_adviser("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha, auto)),
+        *(with_tuner("tpe", rules, per_gpu, seed, folder) for per_gpu in (1, 2) for rules in ([], asha, auto)),
     ]
 
 

@@ -12,7 +12,7 @@ plateau   a trial stays at chance for some epochs, 6 on average, and then rises
 schedule  a trial gains up to 12 points at once in the second half, as when the learning rate falls
 overfit   worse trials lose up to 0.4 points per epoch after the tenth
 
-The ranks of the first epoch say nothing about the last in all of them (correlation 0 to 0.3). The adviser's
+The ranks of the first epoch say nothing about the last in all of them (correlation 0 to 0.3). The tuner's
 rules and Optuna's pruners judge trials, each with its own defaults; both kinds of hyperband know the 52 epochs.
 """
 
@@ -123,7 +123,7 @@ def search(trials: list[Trial], judge: Judge, source: Random) -> Outcome:
 
 
 def by_rule(text: str, trials: list[Trial]) -> Judge:
-    """A rule of the adviser. Curves are remembered as they grow."""
+    """A rule of the tuner. Curves are remembered as they grow."""
     rules = [parse_pruner(text)] if text else []
     curves: dict[int, TrialCurve] = {}
 

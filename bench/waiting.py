@@ -24,7 +24,7 @@ from stoker.core.learning import Learnt, Runs, expected_seconds
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import plan
-from stoker.core.planner.queue import Shape, WaitingJobs, resolved
+from stoker.core.planner.queue import JobKind, WaitingJobs, resolved
 from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.core.units import count_text
@@ -183,7 +183,7 @@ def _kinds_cost(kinds: int, known: bool) -> KindsCost:
     def expects(job: Job) -> float | None:
         return expected_seconds(learnt[job.kind])
 
-    def estimate(shape: Shape) -> Resources:
+    def estimate(shape: JobKind) -> Resources:
         return resolved(shape, learnt[shape.kind], Policy().margin)
 
     lanes = Lanes(waiting, estimate)

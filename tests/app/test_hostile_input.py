@@ -28,8 +28,8 @@ from stoker.core.device import Process, Reading
 from stoker.core.errors import StokerError
 from stoker.core.job import Running
 from stoker.core.learning import Live
-from stoker.core.planner.order import Standing
-from stoker.core.planner.queue import Wants, shape_of
+from stoker.core.planner.order import QueuePosition
+from stoker.core.planner.queue import ReasonKey, job_kind_of
 from stoker.core.planner.reasons import Leased, MemoryShort
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
@@ -71,7 +71,7 @@ def store(paths: Paths) -> Iterator[Store]:
 
 def a_status_file() -> bytes:
     devices = simulated(24, 24)
-    shape = shape_of(a_job(2, spec=WAITING))
+    job_kind = job_kind_of(a_job(2, spec=WAITING))
     return msgspec.json.encode(
         EngineStatus(
             engine=QUEUE,
@@ -90,12 +90,15 @@ def a_status_file() -> bytes:
             leases=(a_lease("0"),),
             waits=(
                 Wait(
-                    Wants(shape.resources, shape.priority),
+                    ReasonKey(job_kind.resources, job_kind.priority),
                     Leased("0", "bob", "x", 2, MemoryShort(8 * GIB, GIB, "1", 1)),
                 ),
             ),
             reserved=2,
-            order=(Standing(9, 1, 5, NOW - 90.0, 600.0, True, 1), Standing(2, 1, 0, NOW - 90.0, 1800.0, False, 2, 3)),
+            order=(
+                QueuePosition(9, 1, 5, NOW - 90.0, 600.0, True, 1),
+                QueuePosition(2, 1, 0, NOW - 90.0, 1800.0, False, 2, 3),
+            ),
             starts={2: NOW + 60.0},
             ends={1: NOW + 50.0, 2: NOW + 70.0},
             empty=NOW + 70.0,

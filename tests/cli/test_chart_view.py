@@ -6,7 +6,7 @@ import pytest
 
 from stoker.cli.screens.chart import Canvas, render_chart
 from stoker.cli.screens.text import line_cells
-from stoker.core.chart import Axis, Chart, Parallel, Series
+from stoker.core.chart import Axis, Chart, ChartSeries, Parallel
 
 
 def text(canvas: Canvas) -> list[str]:
@@ -30,7 +30,7 @@ def test_a_chart_fits_its_terminal(size: tuple[int, int]) -> None:
     """Also with one point, many parameters, or none at all."""
     axis = Axis("a long name of a parameter", 1e-5, 1, log=True)
     charts: list[Chart | Parallel] = [
-        Chart("one", axis, Axis("y", 0, 1), (Series("best", ((0.1, 0.5),), "steps"),)),
+        Chart("one", axis, Axis("y", 0, 1), (ChartSeries("best", ((0.1, 0.5),), "steps"),)),
         Chart("none", axis, Axis("y", 0, 1), ()),
         Parallel("many", (axis,) * 9, ((0.1,) * 9, (None,) * 9), (1.0, 0.0)),
     ]

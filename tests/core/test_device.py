@@ -1,4 +1,4 @@
-"""Which claims are compatible."""
+"""Which claims are compatible, and ids of GPUs of nodes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.core.device import NodeGpu, node_gpu
 from stoker.core.lease import Claim, compatible
 
 MANY = 99
@@ -48,3 +49,19 @@ def test_shares_of_existing_claims_are_respected(wanted: Claim, held: list[Claim
 def test_order_does_not_matter(one: Claim, other: Claim, capacity: int | None) -> None:
     """Compatibility does not depend on the order of claims."""
     assert compatible(one, [other], capacity) == compatible(other, [one], capacity)
+
+
+@pytest.mark.parametrize(
+    ("device_id", "gpu"),
+    [
+        ("lab:n3 0", NodeGpu("lab", "n3", "0")),
+        ("lab:n3 MIG-1:2", NodeGpu("lab", "n3", "MIG-1:2")),
+        ("GPU-12ab", None),
+        ("0", None),
+        ("my gpu", None),
+    ],
+)
+def test_a_gpu_of_a_node(device_id: str, gpu: NodeGpu | None) -> None:
+    """Its id can be read again; those of this machine are none."""
+    assert node_gpu(device_id) == gpu
+    assert gpu is None or gpu.id == device_id

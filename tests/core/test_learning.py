@@ -14,7 +14,7 @@ from stoker.core.learning import (
     LEAST,
     MIB,
     Learnt,
-    Use,
+    MeasuredUse,
     estimated,
     expected_seconds,
     observe,
@@ -122,7 +122,7 @@ def test_output_paths_do_not_make_another_kind_of_work(one: str, other: str) -> 
 
 
 def test_the_largest_of_the_last_peaks_counts_with_a_margin() -> None:
-    """The estimate is rounded up, so that small differences do not make different shapes."""
+    """The estimate is rounded up, so that small differences do not make different kinds."""
     learnt = Learnt()
     for peak in (2 * GIB, 3 * GIB, GIB):
         learnt = observe_use(learnt, "A100", peak=peak)
@@ -166,7 +166,7 @@ LOOKS = st.lists(st.tuples(st.floats(0.01, 60.0), st.integers(0, 2**36)), min_si
 @example([(1.0, 0)] * CURVE + [(1.0, MIB)])
 def test_a_long_run_makes_no_long_curve(looks: list[tuple[float, int]]) -> None:
     """Any number of measurements gives few points, in order, with the highest among them."""
-    use, moment = Use(), 0.0
+    use, moment = MeasuredUse(), 0.0
     for step, memory in looks:
         moment += step
         use = seen(use, moment, memory, None)
@@ -178,14 +178,14 @@ def test_a_long_run_makes_no_long_curve(looks: list[tuple[float, int]]) -> None:
 
 def test_utilisation_counts_only_without_co_tenants() -> None:
     """The utilisation of a shared GPU does not count."""
-    use = seen(seen(seen(Use(1), 1.0, 5, 80), 2.0, 5, None), 3.0, 5, 60)
+    use = seen(seen(seen(MeasuredUse(1), 1.0, 5, 80), 2.0, 5, None), 3.0, 5, 60)
     assert use.utilisation == 70
-    assert seen(Use(), 1.0, 5, None).utilisation is None
+    assert seen(MeasuredUse(), 1.0, 5, None).utilisation is None
 
 
 def test_utilisation_counts_only_while_the_gpu_is_used() -> None:
     """Neither the start of a program counts, nor its end, nor the driver's first figure, which is a mean of both."""
-    use = Use()
+    use = MeasuredUse()
     for memory, percent in ((0, 0), (0, 0), (5, 40), (5, 100), (5, 100), (0, 0), (5, 100), (0, 0)):
         use = seen(use, 1.0, memory, percent)
     assert (use.utilisation, use.busy, use.looks) == (100, 3, 8)
@@ -193,13 +193,13 @@ def test_utilisation_counts_only_while_the_gpu_is_used() -> None:
 
 def test_work_without_gpu_memory_has_a_load() -> None:
     """As far as the driver shows one; that it had the GPU to itself is known."""
-    use = seen(seen(Use(), 1.0, 0, 10), 2.0, 0, 30)
+    use = seen(seen(MeasuredUse(), 1.0, 0, 10), 2.0, 0, 30)
     assert (use.utilisation, use.busy, use.looks) == (20, 2, 2)
 
 
 def test_a_peak_between_measurements() -> None:
     """The driver's accounting counts where it is higher."""
-    use = seen(Use(), 1.0, 5, None)
+    use = seen(MeasuredUse(), 1.0, 5, None)
     assert reached(use, 9).peak == 9
     assert reached(use, 3).peak == 5
 

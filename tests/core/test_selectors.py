@@ -18,7 +18,7 @@ from stoker.core.selectors import (
     Named,
     Numbers,
     Pick,
-    Task,
+    TaskRange,
     line_word,
     parse_selection,
     pick_text,
@@ -30,8 +30,8 @@ IDS = st.integers(0, LARGEST)
 RANGES = st.tuples(IDS, IDS).map(sorted)
 PICKS: st.SearchStrategy[Pick] = st.one_of(
     RANGES.map(lambda ends: Numbers(*ends)),
-    st.tuples(IDS, RANGES).map(lambda parts: Task(parts[0], *parts[1])),
-    st.sampled_from([Last(), All(), Task(3, 0, LARGEST)]),
+    st.tuples(IDS, RANGES).map(lambda parts: TaskRange(parts[0], *parts[1])),
+    st.sampled_from([Last(), All(), TaskRange(3, 0, LARGEST)]),
 )
 NAMES = st.text(alphabet="abz*?[]=,.-0139 ", min_size=1).map(lambda text: f"n{text}".strip())
 
@@ -45,13 +45,13 @@ NAMES = st.text(alphabet="abz*?[]=,.-0139 ", min_size=1).map(lambda text: f"n{te
         ("last", [Last()]),
         ("all", [All()]),
         ("last,3", [Last(), Numbers(3, 3)]),
-        ("12.3", [Task(12, 3, 3)]),
-        ("12.3-7,5", [Task(12, 3, 7), Numbers(5, 5)]),
-        ("12.*", [Task(12, 0, LARGEST)]),
-        ("12.0", [Task(12, 0, 0)]),
-        ("12.[3-7]", [Task(12, 3, 7)]),
-        ("12.[3-7,9,20-40:5],5", [Task(12, 3, 7), Task(12, 9, 9), Task(12, 20, 40, 5), Numbers(5, 5)]),
-        ("3,12.[0, 2]", [Numbers(3, 3), Task(12, 0, 0), Task(12, 2, 2)]),
+        ("12.3", [TaskRange(12, 3, 3)]),
+        ("12.3-7,5", [TaskRange(12, 3, 7), Numbers(5, 5)]),
+        ("12.*", [TaskRange(12, 0, LARGEST)]),
+        ("12.0", [TaskRange(12, 0, 0)]),
+        ("12.[3-7]", [TaskRange(12, 3, 7)]),
+        ("12.[3-7,9,20-40:5],5", [TaskRange(12, 3, 7), TaskRange(12, 9, 9), TaskRange(12, 20, 40, 5), Numbers(5, 5)]),
+        ("3,12.[0, 2]", [Numbers(3, 3), TaskRange(12, 0, 0), TaskRange(12, 2, 2)]),
         (" 1, 2 ", [Numbers(1, 1), Numbers(2, 2)]),
         (str(LARGEST), [Numbers(LARGEST, LARGEST)]),
     ],
@@ -133,7 +133,7 @@ def test_ids_of_tasks_read_back(indices: set[int]) -> None:
     """The id that screens print for some tasks selects these tasks and no others."""
     label = tasks_text(12, sorted(indices))
     assume(MORE not in label)
-    picks = [pick for pick in parse_selection([label]) if isinstance(pick, Task)]
+    picks = [pick for pick in parse_selection([label]) if isinstance(pick, TaskRange)]
     found = [index for pick in picks for index in range(pick.first, pick.last + 1, pick.step)]
     assert found == sorted(indices)
 
@@ -177,7 +177,7 @@ def test_any_word_is_picks_or_a_usage_error(word: str) -> None:
     """Any text gives picks or a UsageError, and no range is empty."""
     with suppress(UsageError):
         for pick in parse_selection([word]):
-            assert not isinstance(pick, Numbers | Task) or 0 <= pick.first <= pick.last <= LARGEST
+            assert not isinstance(pick, Numbers | TaskRange) or 0 <= pick.first <= pick.last <= LARGEST
 
 
 @pytest.mark.parametrize("word", [str(LARGEST + 1), f"1-{LARGEST + 1}", f"{'9' * 26}.1", "9" * 5000])

@@ -18,7 +18,7 @@ from stoker.core.spec import (
     Kind,
     NeverSatisfied,
     Outcome,
-    Ready,
+    Satisfied,
     Verdict,
     dependency_text,
     judge,
@@ -149,11 +149,11 @@ def test_any_text_is_dependencies_or_a_usage_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "outcome", "verdict"),
     [
-        ("ok", "ok", Ready()),
+        ("ok", "ok", Satisfied()),
         ("ok", "notok", NeverSatisfied(Dependency(12))),
-        ("any", "ok", Ready()),
-        ("any", "notok", Ready()),
-        ("notok", "notok", Ready()),
+        ("any", "ok", Satisfied()),
+        ("any", "notok", Satisfied()),
+        ("notok", "notok", Satisfied()),
         ("notok", "ok", NeverSatisfied(Dependency(12, "notok"))),
     ],
 )
@@ -171,7 +171,7 @@ def test_open_targets_are_named() -> None:
 
 def test_no_dependencies() -> None:
     """A job without dependencies is ready."""
-    assert judge([], lambda _: "open") == Ready()
+    assert judge([], lambda _: "open") == Satisfied()
 
 
 def test_text_of_never_satisfied() -> None:
@@ -201,4 +201,4 @@ def test_one_unsatisfied_dependency_is_enough(pairs: list[tuple[Kind, Outcome]])
         assert isinstance(verdict, NeverSatisfied)
     else:
         waits = tuple(one for one in after if pairs[one.target][1] == "open")
-        assert verdict == (Blocked(waits) if waits else Ready())
+        assert verdict == (Blocked(waits) if waits else Satisfied())

@@ -12,7 +12,7 @@ from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy
-from stoker.devices.nvidia import Answer, NvidiaDevices
+from stoker.devices.nvidia import NvidiaDevices, ProbeAnswer
 from support.build import GIB, a_job, a_need, a_queue
 from support.hostile import hostile, mutated
 
@@ -30,7 +30,7 @@ READINGS = {
     "GPU-1": Reading(3 * GIB, 90, 70, 300.5, (PROCESS,), accounts=(Account(4242, 3 * GIB, 90),)),
     "GPU-2": Reading(problem="lost"),
 }
-VALID = msgspec.json.encode(Answer(Snapshot(NOW, tuple(map(a_card, range(3))), READINGS, "a note")))
+VALID = msgspec.json.encode(ProbeAnswer(Snapshot(NOW, tuple(map(a_card, range(3))), READINGS, "a note")))
 
 
 @hostile

@@ -118,10 +118,10 @@ class TestResumer:
         submitted, tally = self.resume(world, "a")
         assert (submitted, tally.given) == ([], 1)
         assert world.site.called("adopt") == [[job]]
-        assert [each.id for each in world.engine.held] == [job]
+        assert [each.id for each in world.engine.active_jobs] == [job]
 
     def test_what_runs_and_is_not_listed_stays_adopted(self, world: EngineAtFakeSite) -> None:
         """The engine does not wait for it."""
         left(world, "a", ASSIGNED, Started(1, START))
         assert self.resume(world, "b")[0] == ["b"]
-        assert (world.engine.held, world.engine.at_rest) == ([], True)
+        assert (world.engine.active_jobs, world.engine.at_rest) == ([], True)

@@ -13,7 +13,7 @@ from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, add_sweep
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import UNFINISHED, Paths
@@ -234,7 +234,7 @@ def test_copies_of_scripts_go_with_the_last_job_that_runs_them(paths: Paths, sto
 def test_studies_of_forgotten_sweeps_are_removed(paths: Paths, store: Store) -> None:
     """Those of sweeps that are in the queue stay."""
     (job,) = add(store)
-    sweep = Sweep(space=parse_space(["x=1,2"]), command=job.command)
+    sweep = SweepSpec(space=parse_space(["x=1,2"]), command=job.command)
     add_sweep(store, StoredSweep(job.id, job.batch, NOW, job.id, None, job.spec, sweep))
     paths.sweeps.mkdir()
     for name in (f"{job.id}.study", f"{job.id}.lock", "77.study", "77.lock"):

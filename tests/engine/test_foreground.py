@@ -183,7 +183,7 @@ def test_the_process_of_a_job_comes_from_the_site(paths: Paths, screen: Screen) 
     """Front ends need not know where it runs."""
     with closing(Foreground(a_setup(paths), screen)) as run:
         seen: list[int | None] = []
-        screen.on_refresh = lambda run: seen.extend(run.process_of(job) for job in run.engine.held)
+        screen.on_refresh = lambda run: seen.extend(run.process_of(job) for job in run.engine.active_jobs)
         run.run(ListSource("a"))
         assert set(seen) == {4242}
 

@@ -12,7 +12,7 @@ from stoker.core.requests import Again
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.job_table import Jobs, JobTable
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, add_sweep, add_trial
 from stoker.store.writer import Store
 from support.build import a_job
@@ -68,19 +68,19 @@ def test_an_attempt_that_is_over_is_not_found() -> None:
 
 
 @pytest.mark.parametrize(("is_open", "result"), [(True, Waiting), (False, Ended)])
-def test_an_adviser_that_just_ends_runs_again_for_a_retried_trial(
+def test_a_tuner_that_just_ends_runs_again_for_a_retried_trial(
     tmp_path: Path, is_open: bool, result: type[object]
 ) -> None:
     """It may have decided to end right before the retry; also a retry that no engine has handled counts."""
-    sweep = Sweep(space=parse_space(["x=1,2"]), command=Command(("train",)))
+    sweep = SweepSpec(space=parse_space(["x=1,2"]), command=Command(("train",)))
     with closing(Store(tmp_path / "queue.db")) as store:
         spec = JobSpec(cwd="/", always_requeue=True)
-        (adviser,) = store.add_jobs(store.add_batch("sweep", 1.0), "queue", [NewJob(Command(("a",)), spec)], 1.0)
-        stored = StoredSweep(adviser, 1, 1.0, adviser, None, JobSpec(cwd="/"), sweep)
+        (tuner,) = store.add_jobs(store.add_batch("sweep", 1.0), "queue", [NewJob(Command(("a",)), spec)], 1.0)
+        stored = StoredSweep(tuner, 1, 1.0, tuner, None, JobSpec(cwd="/"), sweep)
         add_sweep(store, stored)
         jobs = Jobs(store, lambda: 5.0)
         trial = store.job(add_trial(store, stored, 0, {"x": 1}, 1.0))
-        job = store.job(adviser)
+        job = store.job(tuner)
         assert trial is not None
         assert job is not None
         _run_to_end(jobs, trial)
@@ -88,7 +88,7 @@ def test_an_adviser_that_just_ends_runs_again_for_a_retried_trial(
             store.ask([("queue", Again(trial.id))], 4.0)
         _run_to_end(jobs, job)
         jobs.record()
-        after = store.job(adviser)
+        after = store.job(tuner)
         assert after is not None
         assert isinstance(after.state, result)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Assigned, Exited, JobEvent, Running, Starting, Waiting
-from stoker.core.planner.queue import Wants
+from stoker.core.planner.queue import ReasonKey
 from stoker.core.planner.reasons import Crowded, NotBefore
 from stoker.core.requests import Cancel
 from stoker.core.settings import Policy
@@ -101,7 +101,7 @@ class TestTurn:
         """From the next turn on, with what users have paused."""
         world.store.put_setting(paused_key(world.name), {"note": "paused"})
         world.turn()
-        world.engine.govern(Policy(max_running=7), None)
+        world.engine.set_policy(Policy(max_running=7), None)
         world.turn()
         assert (world.site.policies[-1].max_running, world.site.policies[-1].paused) == (7, "paused")
 
@@ -113,7 +113,7 @@ class TestTurn:
         world.turn()
         crowded = Crowded(1, 0)
         world.site.shown = SiteStatus(
-            world.site.shown.snapshot, waits=[(Wants(world.job(job).spec.resources, 0), crowded)]
+            world.site.shown.snapshot, waits=[(ReasonKey(world.job(job).spec.resources, 0), crowded)]
         )
         assert world.engine.reason(world.job(later)) == NotBefore(START + 100)
         assert world.engine.reason(world.job(job)) == crowded
@@ -259,10 +259,10 @@ class TestDue:
     """How long the loop sleeps."""
 
     def test_new_jobs_are_due_at_once(self, world: EngineAtFakeSite) -> None:
-        """A poke makes the next turn immediate."""
+        """A call of `wake` makes the next turn immediate."""
         world.turn()
         assert world.engine._due_in() is None
-        world.engine.poke()
+        world.engine.wake()
         assert world.engine._due_in() == 0.0
 
     def test_what_is_not_recorded_is_due_at_once(self, world: EngineAtFakeSite) -> None:
@@ -355,7 +355,7 @@ class TestAdopting:
         job = running(world)
         world.engine.adopt(world.job(job), adopted=False)
         assert world.site.called("adopt") == [[job]]
-        assert [each.id for each in world.engine.held] == [job]
+        assert [each.id for each in world.engine.active_jobs] == [job]
 
     def test_a_waiting_job_is_queued(self, world: EngineAtFakeSite) -> None:
         """The site places it like any other."""
@@ -369,7 +369,7 @@ class TestAdopting:
         """Only its end was to be recorded; a run that resumes may take it up."""
         job = running(world)
         world.engine.adopt(world.job(job), adopted=True)
-        assert (world.engine.held, world.engine.at_rest) == ([], True)
+        assert (world.engine.active_jobs, world.engine.at_rest) == ([], True)
         world.site.room = 1
         world.jobs.apply(world.job(job), Exited(1, 1, 0, world.clock()))
         world.turn(2)
@@ -381,7 +381,7 @@ class TestAdopting:
         world.engine.adopt(world.job(job), adopted=True)
         assert world.engine.own(job, 7)
         assert not world.engine.own(job + 1, 7)
-        assert [each.batch for each in world.engine.held] == [7]
+        assert [each.batch for each in world.engine.active_jobs] == [7]
 
 
 def test_a_request_for_a_new_job_finds_it(world: EngineAtFakeSite) -> None:

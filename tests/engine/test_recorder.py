@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Ended, Exited, Job, Skipped, Started
-from stoker.core.learning import Learnt, Use
+from stoker.core.learning import Learnt, MeasuredUse
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.recorder import FollowUp, Recorder
@@ -99,7 +99,7 @@ def test_what_was_learnt_goes_with_a_measurement(store: Store) -> None:
     recorder.learn(("kind", Learnt(seconds=(2.0,))))
     assert not recorder
     recorder.add(recorder.add(job, ASSIGNED, ()), Started(1, NOW), ())
-    recorder.measure(Measured(job.id, 1, Use(peak=7)))
+    recorder.measure(Measured(job.id, 1, MeasuredUse(peak=7)))
     recorder.write()
     assert store.uses(job.id)[1].peak == 7
     assert store.has_learnt()

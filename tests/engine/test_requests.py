@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
 def ask(world: EngineAtFakeSite, *requests: Request) -> None:
     """Put requests into the store and let the engine handle them in one turn."""
     world.store.ask([(world.name, request) for request in requests], world.clock())
-    world.engine.poke()
+    world.engine.wake()
     world.turn()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.learning import Live
-from stoker.core.planner.queue import Wants
+from stoker.core.planner.queue import ReasonKey
 from stoker.core.planner.reasons import Crowded
 from stoker.engine.status_writer import FORECAST_INTERVAL, INTERVAL, StatusWriter
 from stoker.sites.interface import SiteStatus
@@ -35,14 +35,14 @@ def test_it_shows_the_engine_and_its_site(world: EngineAtFakeSite, tmp_path: Pat
     """Counts come from the engine; devices, leases, reasons, uses and trouble from the site."""
     (job,) = world.add()
     world.turn()
-    wants, lease = Wants(world.job(job).spec.resources, 0), a_lease("0")
+    key, lease = ReasonKey(world.job(job).spec.resources, 0), a_lease("0")
     world.site.shown = SiteStatus(
-        world.site.shown.snapshot, [lease], [(wants, Crowded(1, 0))], job, {7: Live(1, 2, 3)}, "no driver"
+        world.site.shown.snapshot, [lease], [(key, Crowded(1, 0))], job, {7: Live(1, 2, 3)}, "no driver"
     )
     StatusWriter(tmp_path / "x.status").write(world.engine)
     view = read(tmp_path / "x.status")
     assert (view.engine, view.waiting, view.blocked, view.reserved, view.trouble) == ("test", 1, 0, job, "no driver")
-    assert (view.waits, view.leases, view.uses) == ((Wait(wants, Crowded(1, 0)),), (lease,), {7: Live(1, 2, 3)})
+    assert (view.waits, view.leases, view.uses) == ((Wait(key, Crowded(1, 0)),), (lease,), {7: Live(1, 2, 3)})
     assert [device.label for device in view.devices] == ["0"]
 
 
@@ -55,7 +55,7 @@ def test_it_is_written_once_per_interval(world: EngineAtFakeSite, tmp_path: Path
     world.clock.pass_seconds(INTERVAL / 2)
     writer.write(world.engine)
     assert read(path).at == first.at
-    writer.hurry()
+    writer.write_soon()
     writer.write(world.engine)
     assert (read(path).at, read(path).since) == (first.at + INTERVAL / 2, first.since)
 

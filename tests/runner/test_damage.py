@@ -21,9 +21,9 @@ from stoker.runner.journal import (
     AttemptReturned,
     AttemptStarted,
     Born,
-    Reader,
+    JournalReader,
+    JournalUnreadable,
     Record,
-    Unreadable,
     create,
     line_of,
     record_of,
@@ -61,10 +61,10 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def read(path: Path, contents: bytes) -> tuple[list[Record], Reader]:
+def read(path: Path, contents: bytes) -> tuple[list[Record], JournalReader]:
     """What a reader makes of the contents, followed by NUL bytes as in a journal."""
     path.write_bytes(contents + bytes(4096))
-    reader = Reader(str(path))
+    reader = JournalReader(str(path))
     return reader.news(), reader
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_lost_while_a_lock_is_held(journal: Path, data: st.DataObject
 @given(st.binary(max_size=200))
 def test_any_line(line: bytes) -> None:
     """Bytes that no worker wrote are refused by one kind of error."""
-    with contextlib.suppress(Unreadable):
+    with contextlib.suppress(JournalUnreadable):
         record_of(line)
 
 

@@ -18,7 +18,7 @@ from stoker.runner.journal import (
     AttemptReturned,
     AttemptStarted,
     Born,
-    Reader,
+    JournalReader,
     Record,
     create,
     line_of,
@@ -46,8 +46,8 @@ ENDED = AttemptExited("1.1", 2.0, 0, 0, "exited", 0, "")
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[Reader]:
-    reader = Reader(str(path))
+def reading(path: Path) -> Iterator[JournalReader]:
+    reader = JournalReader(str(path))
     try:
         yield reader
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from stoker.runner import processes
-from stoker.runner.processes import Seen, descendants, marked, send
+from stoker.runner.processes import SeenProcess, descendants, marked, send
 from support.local import end, engine_process, lives, wait_pid
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -52,7 +52,7 @@ def tree(script: str, directory: Path, **variables: str) -> Iterator[subprocess.
                 end([*root.children(recursive=True), root])
 
 
-def numbers(found: list[Seen]) -> list[int]:
+def numbers(found: list[SeenProcess]) -> list[int]:
     return [process.pid for process in found]
 
 
@@ -150,7 +150,7 @@ class TestSend:
             assert process.communicate(timeout=60) == (f"{-signal.SIGTERM}\n", "")
 
 
-def seen(pid: int) -> Seen:
+def seen(pid: int) -> SeenProcess:
     """The child of ours as it is seen."""
     (found,) = [process for process in descendants(os.getpid()) if process.pid == pid]
     return found
@@ -174,9 +174,9 @@ def test_a_process_whose_first_thread_has_ended_is_found() -> None:
 def test_a_look_that_fails_is_repeated() -> None:
     """A machine without descriptors does not tell which processes there are."""
     with ending(subprocess.Popen(["sleep", "60"])) as process:
-        looks: list[OSError | list[Seen]] = [OSError(errno.ENFILE, ""), [seen(process.pid)], []]
+        looks: list[OSError | list[SeenProcess]] = [OSError(errno.ENFILE, ""), [seen(process.pid)], []]
 
-        def find() -> list[Seen]:
+        def find() -> list[SeenProcess]:
             if isinstance(look := looks.pop(0), OSError):
                 raise look
             return look

@@ -109,8 +109,8 @@ def test_wake_ups_are_received_once(paths: Paths) -> None:
     capacity = fcntl.fcntl(wake_fifo.fileno(), fcntl.F_SETPIPE_SZ, 4096)
     for _ in range(capacity + 1):  # more than there is room for
         assert wake(paths, QUEUE)
-    wake_fifo.silence()
-    wake_fifo.silence()
+    wake_fifo.drain()
+    wake_fifo.drain()
     wake_fifo.close()
     assert not wake(paths, QUEUE)
 

@@ -22,7 +22,7 @@ def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "queue.status"
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         _, waiting = shop.submit(WAIT, "true")
-        shop.work_until(lambda: len(shop.engine.held) == 1 and bool(shop.engine.site.status().waits))
+        shop.work_until(lambda: len(shop.engine.active_jobs) == 1 and bool(shop.engine.site.status().waits))
         shop.work_until(lambda: shop.engine.reason(shop.job(waiting)) is not None)
         StatusWriter(path).write(shop.engine)
         view = read_status(path)
@@ -30,8 +30,8 @@ def test_round_trip(tmp_path: Path) -> None:
         assert (view.engine, view.pid, view.version) == (shop.name, os.getpid(), __version__)
         assert [device.label for device in view.devices] == ["0"]
         assert view.waiting == 1
-        ((wants, reason),) = view.waits
-        assert wants.resources == shop.job(waiting).spec.resources
+        ((key, reason),) = view.waits
+        assert key.resources == shop.job(waiting).spec.resources
         assert isinstance(reason, Crowded)
         assert reason == shop.engine.reason(shop.job(waiting))
         (tmp_path / "go").touch()
@@ -46,7 +46,7 @@ def test_it_is_written_rarely_unless_requested(tmp_path: Path) -> None:
         first, inode = read_status(path), path.stat().st_ino
         status_file.write(shop.engine)
         assert path.stat().st_ino == inode, f"within {INTERVAL} s nothing new is written"
-        status_file.hurry()
+        status_file.write_soon()
         status_file.write(shop.engine)
         second = read_status(path)
         assert first is not None

@@ -86,7 +86,7 @@ class Workshop(AbstractContextManager["Workshop"]):
         )
         jobs = [NewJob(Command((line,), "/bin/sh"), shared) for line in lines]
         ids = self.store.add_jobs(self.batch, self.name, jobs, time.time())
-        self.engine.poke()
+        self.engine.wake()
         return list(ids)
 
     def work_until(self, condition: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Assigned, Ended, Exited, Job, JobEvent, Returned, Started, Stopping
-from stoker.core.launch import Order, attempt_key
+from stoker.core.launch import LaunchOrder, attempt_key
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
@@ -70,7 +70,7 @@ class FakeRunner:
 
     def __init__(self, clock: Callable[[], float] = lambda: START) -> None:
         self.calls: list[tuple[object, ...]] = []
-        self.orders: dict[str, Order] = {}
+        self.orders: dict[str, LaunchOrder] = {}
         """By attempt, those that were sent."""
         self.workers: dict[str, str] = {}
         """By attempt, the worker it was sent to."""
@@ -85,7 +85,7 @@ class FakeRunner:
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
-        self._queued: list[tuple[str, Order]] = []
+        self._queued: list[tuple[str, LaunchOrder]] = []
         self._events: list[tuple[str, Event]] = []
         self._leases: dict[str, list[int]] = {}
         self._descriptor = os.eventfd(0)
@@ -146,7 +146,7 @@ class FakeRunner:
     def is_dead(self, worker: str) -> bool:
         return worker in self.dead
 
-    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+    def start(self, worker: str, order: LaunchOrder, variables: Mapping[str, str]) -> None:
         self._queued.append((worker, order))
 
     def flush(self) -> None:
@@ -161,8 +161,8 @@ class FakeRunner:
     ) -> None:
         self.calls.append(("set_limit", worker, attempt, limit))
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
-        self.calls.append(("stop", worker, attempt, grace, number))
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
+        self.calls.append(("stop", worker, attempt, grace, signal_number))
 
     def adopt(self, worker: str) -> bool:
         self.calls.append(("adopt", worker))
@@ -360,7 +360,7 @@ class EngineTest(ABC):
         jobs = [NewJob(Command(("true",)), shared)] * count
         batch = self.store.add_batch("test", self.clock())
         ids = list(self.store.add_jobs(batch, engine or self.name, jobs, self.clock()))
-        self.engine.poke()
+        self.engine.wake()
         return ids
 
     def turn(self, count: int = 1) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from stoker.core.launch import Order
+from stoker.core.launch import LaunchOrder
 from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
 from stoker.runner.local import LocalRunner
@@ -38,7 +38,7 @@ class Yard:
         )
         self.said: dict[str, list[Fact | WorkerLost]] = defaultdict(list)
 
-    def order(self, attempt: str, *words: str, **changes: Any) -> Order:
+    def order(self, attempt: str, *words: str, **changes: Any) -> LaunchOrder:
         """An order to run the words, in the yard's directory unless the changes say otherwise."""
         log = str(self.log(attempt))
         usual: dict[str, Any] = {
@@ -52,7 +52,7 @@ class Yard:
             "limit": None,
             "grace": 10.0,
         }
-        return Order(attempt=attempt, words=words, **{**usual, **changes})
+        return LaunchOrder(attempt=attempt, words=words, **{**usual, **changes})
 
     def log(self, attempt: str = "1.1") -> Path:
         """Where an attempt writes unless told otherwise."""

@@ -69,13 +69,13 @@ def wait_sweep(background: Background, sweep: int, seconds: float = PATIENCE_SEC
 
 
 def is_over(background: Background, sweep: int) -> bool:
-    """Whether the adviser and all trials have ended."""
+    """Whether the tuner and all trials have ended."""
     with background.open_store() as store:
         stored = find_sweep(store, sweep)
         assert stored is not None
-        adviser = store.job(stored.adviser) if stored.adviser is not None else None
+        tuner = store.job(stored.tuner) if stored.tuner is not None else None
         trials = [row.ended for row in all_trials(store, sweep)]
-    return bool(trials) and None not in trials and (adviser is None or isinstance(adviser.state, Ended))
+    return bool(trials) and None not in trials and (tuner is None or isinstance(tuner.state, Ended))
 
 
 def stored_trials(background: Background, sweep: int) -> list[tuple[int, str, dict[str, Any]]]:

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from support.storm.book import CANCEL, HOLD, RELEASE, Entry, JobBook, Wish
 from support.storm.checker import Evidence, faults_of_runs
+from support.storm.job_script import DOUBLE, LogLine
 from support.storm.jobs import FIRST_EDITION, After, Work
-from support.storm.killer import KeeperKill, open_attempts
+from support.storm.killer import WorkerKill, open_attempts
 from support.storm.promises import faults_of_queue
 from support.storm.record import AttemptRow, JobRow, Record
-from support.storm.witness import DOUBLE, Line
+from support.storm.request_log import CANCEL, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
 
 PLAIN, LOST, LATER, HELD = 1, 2, 3, 4
 """A job that failed, one that lost its worker once, one that came after this one, and one that was held."""
 
 
-def line(word: str, job: int, run: int, device: str, at: float, *, code: int = 0) -> Line:
-    return Line(word, job, job, run, (device,), at, code, FIRST_EDITION)
+def line(word: str, job: int, run: int, device: str, at: float, *, code: int = 0) -> LogLine:
+    return LogLine(word, job, job, run, (device,), at, code, FIRST_EDITION)
 
 
 def attempt(job: int, number: int, device: str, began: float, **changes: Any) -> AttemptRow:
@@ -35,10 +35,10 @@ def told(job: int, number: int, at: float, code: int = 0) -> list[dict[str, Any]
     return [{"type": "assigned", "at": at - 0.1}, {"type": "started", "attempt": number, "at": at}, exited]
 
 
-def a_book() -> JobBook:
+def a_book() -> RequestLog:
     works = [Work(PLAIN, codes=("5",)), Work(LOST), Work(LATER, after=(After(LOST, "ok"),)), Work(HELD)]
-    entries = {work.number: Entry(work, 0.0, held=work.number == HELD) for work in works}
-    return JobBook(entries, {1: Wish(RELEASE, HELD, 30.0, answered=30.5)})
+    submitted = {work.number: SubmittedJob(work, 0.0, held=work.number == HELD) for work in works}
+    return RequestLog(submitted, {1: SentRequest(RELEASE, HELD, 30.0, answered=30.5)})
 
 
 def an_evidence() -> Evidence:
@@ -75,12 +75,12 @@ def an_evidence() -> Evidence:
     lines = [line("start", job, run, device, at) for job, run, device, at in runs]
     lines += [line("end", job, run, device, at + 0.9, code=5 * (job == PLAIN)) for job, run, device, at in runs]
     lines.append(line("start", LOST, 1, "b", 1.0))
-    codes = {job: entry.work.codes for job, entry in a_book().entries.items()}
-    return Evidence(lines, record, [KeeperKill("k", (f"{LOST}.1",))], codes.__getitem__)
+    codes = {job: entry.work.codes for job, entry in a_book().submitted.items()}
+    return Evidence(lines, record, [WorkerKill("k", (f"{LOST}.1",))], codes.__getitem__)
 
 
-def faults(evidence: Evidence, book: JobBook) -> list[str]:
-    return [*faults_of_runs(evidence), *faults_of_queue(evidence, book, cpu_jobs=1)]
+def faults(evidence: Evidence, request_log: RequestLog) -> list[str]:
+    return [*faults_of_runs(evidence), *faults_of_queue(evidence, request_log, cpu_jobs=1)]
 
 
 def test_what_is_in_order_has_no_faults() -> None:
@@ -96,99 +96,99 @@ def test_a_damaged_journal_may_hide_a_start() -> None:
     assert faults(replace(evidence, kills=None), a_book()) == []
 
 
-def start_again(evidence: Evidence, book: JobBook) -> None:
+def start_again(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.append(line("start", PLAIN, 1, "a", 1.5))
 
 
-def run_behind_its_back(evidence: Evidence, book: JobBook) -> None:
+def run_behind_its_back(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.append(line("start", PLAIN, 2, "c", 2.5))
 
 
-def forget_an_end(evidence: Evidence, book: JobBook) -> None:
+def forget_an_end(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.remove(line("end", PLAIN, 1, "a", 1.9, code=5))
 
 
-def record_another_code(evidence: Evidence, book: JobBook) -> None:
+def record_another_code(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=6)]
 
 
-def record_a_signal(evidence: Evidence, book: JobBook) -> None:
+def record_a_signal(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=5, signal=9)]
 
 
-def find_a_lock_held(evidence: Evidence, book: JobBook) -> None:
+def find_a_lock_held(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.attempts[PLAIN] = [attempt(PLAIN, 1, "a", 1.0, code=DOUBLE)]
 
 
-def share_a_device(evidence: Evidence, book: JobBook) -> None:
+def share_a_device(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.append(line("after", PLAIN, 1, "a", 10.5))
 
 
-def lose_without_a_kill(evidence: Evidence, book: JobBook) -> None:
+def lose_without_a_kill(evidence: Evidence, request_log: RequestLog) -> None:
     assert evidence.kills is not None
     evidence.kills.clear()
 
 
-def hide_a_loss(evidence: Evidence, book: JobBook) -> None:
+def hide_a_loss(evidence: Evidence, request_log: RequestLog) -> None:
     assert evidence.kills is not None
-    evidence.kills.append(KeeperKill("k2", (f"{PLAIN}.1",)))
+    evidence.kills.append(WorkerKill("k2", (f"{PLAIN}.1",)))
 
 
-def start_the_next_run_early(evidence: Evidence, book: JobBook) -> None:
+def start_the_next_run_early(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.append(line("after", LOST, 1, "b", 10.5))
 
 
-def go_before_its_target(evidence: Evidence, book: JobBook) -> None:
+def go_before_its_target(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines.append(line("after", LOST, 2, "d", 20.5))
 
 
-def run_in_spite_of_a_failure(evidence: Evidence, book: JobBook) -> None:
+def run_in_spite_of_a_failure(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.jobs[LOST] = replace(evidence.record.jobs[LOST], state="failed")
 
 
-def leave_a_job_open(evidence: Evidence, book: JobBook) -> None:
+def leave_a_job_open(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.jobs[PLAIN] = replace(evidence.record.jobs[PLAIN], state="running")
 
 
-def lose_a_job(evidence: Evidence, book: JobBook) -> None:
-    book.entries[9] = Entry(Work(9), 0.0)
+def lose_a_job(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.submitted[9] = SubmittedJob(Work(9), 0.0)
     evidence.record.jobs[9] = JobRow(9, 9, "done", {}, "queue")
 
 
-def start_what_is_held(evidence: Evidence, book: JobBook) -> None:
+def start_what_is_held(evidence: Evidence, request_log: RequestLog) -> None:
     del evidence.record.events[HELD][0]
 
 
-def release_unasked(evidence: Evidence, book: JobBook) -> None:
-    book.wishes.clear()
+def release_unasked(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests.clear()
 
 
-def cancel_unasked(evidence: Evidence, book: JobBook) -> None:
+def cancel_unasked(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.events[PLAIN] = [{"type": "cancelled", "at": 1.0}]
     evidence.record.jobs[PLAIN] = replace(evidence.record.jobs[PLAIN], state="cancelled")
 
 
-def cancel_in_vain(evidence: Evidence, book: JobBook) -> None:
-    book.wishes[2] = Wish(CANCEL, PLAIN, 0.1, answered=0.2)
+def cancel_in_vain(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests[2] = SentRequest(CANCEL, PLAIN, 0.1, answered=0.2)
 
 
-def hold_in_vain(evidence: Evidence, book: JobBook) -> None:
-    book.wishes[2] = Wish(HOLD, LATER, 0.1, answered=0.2)
+def hold_in_vain(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests[2] = SentRequest(HOLD, LATER, 0.1, answered=0.2)
 
 
-def run_under_an_old_edition(evidence: Evidence, book: JobBook) -> None:
+def run_under_an_old_edition(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.lines[0] = replace(evidence.lines[0], edition="other")
 
 
-def begin_too_early(evidence: Evidence, book: JobBook) -> None:
-    book.entries[PLAIN] = Entry(replace(book.entries[PLAIN].work, delay=2.0), 0.0)
+def begin_too_early(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.submitted[PLAIN] = SubmittedJob(replace(request_log.submitted[PLAIN].work, delay=2.0), 0.0)
 
 
-def leave_a_request(evidence: Evidence, book: JobBook) -> None:
+def leave_a_request(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.requests.append("cancel")
 
 
-def damage_the_store(evidence: Evidence, book: JobBook) -> None:
+def damage_the_store(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.integrity[0] = "row missing"
 
 
@@ -220,11 +220,11 @@ def damage_the_store(evidence: Evidence, book: JobBook) -> None:
         damage_the_store,
     ],
 )
-def test_harm_is_found(harm: Callable[[Evidence, JobBook], None]) -> None:
+def test_harm_is_found(harm: Callable[[Evidence, RequestLog], None]) -> None:
     """Each single harm leads to a fault."""
-    evidence, book = an_evidence(), a_book()
-    harm(evidence, book)
-    assert faults(evidence, book)
+    evidence, request_log = an_evidence(), a_book()
+    harm(evidence, request_log)
+    assert faults(evidence, request_log)
 
 
 def test_what_a_journal_leaves_open_is_known() -> None:

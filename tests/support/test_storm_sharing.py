@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from support.storm.book import Entry, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
+from support.storm.device_use import sizes_of
+from support.storm.job_script import LogLine
 from support.storm.jobs import FIRST_EDITION, Work
 from support.storm.memory import GIB, MIB, SHORT, Memory
 from support.storm.promises import faults_of_queue
 from support.storm.record import AttemptRow, JobRow, Record
+from support.storm.request_log import RequestLog, SubmittedJob
 from support.storm.sharing import faults_of_sharing, tally_of_sharing
-from support.storm.stays import sizes_of
-from support.storm.witness import Line
 
 HONEST, GREEDY, NEIGHBOUR, HOPELESS, WHOLE, LEARNT = range(1, 7)
 """Keeps to its part; takes more than that; is beside it; fits nowhere; has a device for itself; has a learnt part."""
@@ -73,20 +73,24 @@ def an_evidence() -> Evidence:
     states = dict.fromkeys(MEMORY, "done") | {HOPELESS: "oom"}
     jobs = {job: JobRow(job, job, states[job], {"at": 50.0}, "queue", resources_of(MEMORY[job])) for job in MEMORY}
     record = Record(["ok"], jobs, {job: [] for job in MEMORY}, {job: [] for job in MEMORY}, [])
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     for run in runs():
         job, device, begin, end, code, _ = run
         number = len(record.attempts[job]) + 1
         record.attempts[job].append(AttemptRow(job, number, (device,), begin - 0.1, begin, end, code, 0, "exited"))
         record.events[job] += told(run, number)
-        lines.append(Line("start", job, job, number, (device,), begin, 0, FIRST_EDITION))
-        lines.append(Line("end", job, job, number, (device,), end, code, FIRST_EDITION))
+        lines.append(LogLine("start", job, job, number, (device,), begin, 0, FIRST_EDITION))
+        lines.append(LogLine("end", job, job, number, (device,), end, code, FIRST_EDITION))
     return Evidence(lines, record, [], lambda job: ("0",), dict(MEMORY), sizes_of(SIM))
 
 
 def faults(evidence: Evidence) -> list[str]:
-    book = JobBook({job: Entry(Work(job, memory=MEMORY[job]), 0.0) for job in MEMORY})
-    return [*faults_of_runs(evidence), *faults_of_queue(evidence, book, cpu_jobs=1), *faults_of_sharing(evidence)]
+    request_log = RequestLog({job: SubmittedJob(Work(job, memory=MEMORY[job]), 0.0) for job in MEMORY})
+    return [
+        *faults_of_runs(evidence),
+        *faults_of_queue(evidence, request_log, cpu_jobs=1),
+        *faults_of_sharing(evidence),
+    ]
 
 
 def test_what_is_in_order_has_no_faults() -> None:
@@ -117,7 +121,7 @@ def share_with_one_that_has_all(evidence: Evidence) -> None:
 
 
 def outstay_into_one_that_has_all(evidence: Evidence) -> None:
-    evidence.lines.append(Line("after", HONEST, HONEST, 1, ("0",), 41.0, 0, FIRST_EDITION))
+    evidence.lines.append(LogLine("after", HONEST, HONEST, 1, ("0",), 41.0, 0, FIRST_EDITION))
 
 
 def blame_in_company(evidence: Evidence) -> None:

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from stoker.core.units import parse_size
-from stoker.devices.demo_job import Died, Options, Steps, VisibleGpus, argument_parser, run, torch_oom_text
-from stoker.devices.simulator import OutOfMemory
+from stoker.devices.demo_job import Died, Options, TrainingSteps, VisibleGpus, argument_parser, run, torch_oom_text
+from stoker.devices.simulator import SimulatedOutOfMemory
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -54,11 +54,11 @@ class TrainingOptions(Options):
     def gpus(self, environment: Mapping[str, str]) -> VisibleGpus:
         return TrainingGpus(environment, self.load, self)
 
-    def progress(self) -> Steps:
-        return (Bar if self.tqdm else Steps)(self.steps)
+    def progress(self) -> TrainingSteps:
+        return (Bar if self.tqdm else TrainingSteps)(self.steps)
 
 
-class Bar(Steps):
+class Bar(TrainingSteps):
     """Writes each step over the one before, as tqdm does."""
 
     def print(self, step: int, elapsed: float) -> None:
@@ -90,7 +90,7 @@ class TrainingGpus(VisibleGpus):
             write_in_pieces(f"{death}\n".encode())
             os._exit(1)
 
-    def oom_text(self, oom: OutOfMemory) -> str:
+    def oom_text(self, oom: SimulatedOutOfMemory) -> str:
         """What the chosen framework prints as it dies."""
         return jax_oom_text(oom) if self._options.oom_text == "jax" else super().oom_text(oom)
 
@@ -102,7 +102,7 @@ def fraction(environment: Mapping[str, str]) -> float:
     return float(found[-1]) if found else 1.0
 
 
-def jax_oom_text(oom: OutOfMemory) -> str:
+def jax_oom_text(oom: SimulatedOutOfMemory) -> str:
     """JAX does not say who has the memory."""
     error = "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"
     return f"{error} while trying to allocate {oom.wanted} bytes."

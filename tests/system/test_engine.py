@@ -72,7 +72,7 @@ def test_short_jobs_are_handed_over_ahead_and_come_back_behind_a_long_one(tmp_pa
         shop.submit(*["true"] * 30)
         shop.finish()
         long, *short = shop.submit("while [ ! -e stop ]; do sleep 0.05; done", *["echo $STOKER_JOB_ID >> ran"] * 40)
-        shop.work_until(lambda: not shop.engine.waiting and [job.id for job in shop.engine.held] == [long])
+        shop.work_until(lambda: not shop.engine.waiting and [job.id for job in shop.engine.active_jobs] == [long])
         assert sorted((tmp_path / "ran").read_text().split(), key=int) == [str(job_id) for job_id in short]
         (tmp_path / "stop").touch()
         shop.finish()
@@ -172,7 +172,7 @@ def test_devices_leased_by_another_engine_are_waited_for(tmp_path: Path) -> None
         assert held is not None
         (job_id,) = shop.submit("true")
         shop.work_until(lambda: isinstance(shop.engine.reason(shop.job(job_id)), Leased))
-        assert not shop.engine.held
+        assert not shop.engine.active_jobs
         ledger.release(held)
         shop.finish()
         assert shop.ended(job_id).result == "done"
@@ -247,7 +247,7 @@ def test_jobs_that_name_their_memory_share_a_device(tmp_path: Path) -> None:
         first, second = shop.submit(wait, wait, resources=Resources(memory=8 << 30))
         (whole,) = shop.submit("true")
         shop.work_until(lambda: all((tmp_path / f"up{job_id}").exists() for job_id in (first, second)))
-        assert whole not in [job.id for job in shop.engine.held]
+        assert whole not in [job.id for job in shop.engine.active_jobs]
         (tmp_path / "go").touch()
         shop.finish()
         assert shop.ended(whole).result == "done"

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.core.job import Ended
 from stoker.devices.mps.daemon import daemon_paths
-from stoker.devices.mps.supervisor import Control
+from stoker.devices.mps.supervisor import MpsDaemon
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
 from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi
@@ -34,7 +34,7 @@ class Server:
         path = f"{directory}{os.pathsep}{typing.environment['PATH']}"
         typing.environment |= {"STOKER_MPS_DIR": str(directory / "mps"), "PATH": path}
         self.paths = daemon_paths("SIM-0", typing.environment)
-        self.control = Control(self.program, self.paths, typing.environment)
+        self.control = MpsDaemon(self.program, self.paths, typing.environment)
 
     @property
     def log(self) -> str:
@@ -185,7 +185,7 @@ def test_real(short: Path) -> None:
         paths = daemon_paths("SIM-0", environment)
         assert (done.returncode, done.stdout) == (0, f"{paths.pipe}\n"), done.stderr
         wait_until(lambda: "Cmd:quit" in log_of(paths))
-        wait_until(lambda: Control(str(bin_directory / NAME), paths, environment).holder() is None)
+        wait_until(lambda: MpsDaemon(str(bin_directory / NAME), paths, environment).holder() is None)
 
 
 class TestQueue:

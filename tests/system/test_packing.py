@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stoker.core.job import Assigned, Exited, resources_of
-from stoker.core.learning import Learnt, Use
+from stoker.core.learning import Learnt, MeasuredUse
 from support.background import Background
 from support.build import GIB
 from support.training_job import TRAIN
@@ -34,7 +34,7 @@ def learnt(background: Background, job_id: int) -> Learnt:
         return store.learnt(background.job(job_id).kind)
 
 
-def use(background: Background, job_id: int, attempt: int = 1) -> Use:
+def use(background: Background, job_id: int, attempt: int = 1) -> MeasuredUse:
     """What was seen of an attempt."""
     with background.open_store() as store:
         return store.uses(job_id)[attempt]

@@ -19,7 +19,7 @@ WAIT = "while [ ! -e go ]; do sleep 0.02; done"
 def leave(shop: Workshop, *requests: Request) -> None:
     """Put requests into the store, all to be found in one turn."""
     shop.store.ask([(shop.name, request) for request in requests], time.time())
-    shop.engine.poke()
+    shop.engine.wake()
 
 
 def kinds(shop: Workshop, job_id: int) -> list[type[object]]:
@@ -31,7 +31,7 @@ def test_a_cancelled_job_stays_so_whatever_else_is_asked_of_it(tmp_path: Path) -
     """Requests that come in one turn with a cancel, behind it, do not bring a waiting job back."""
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         _, job_id = shop.submit(WAIT, "touch ran")
-        shop.work_until(lambda: len(shop.engine.held) == 1)
+        shop.work_until(lambda: len(shop.engine.active_jobs) == 1)
         spec = shop.job(job_id).spec
         leave(shop, Cancel(job_id), Edit(job_id, spec, "other"), Hold(job_id), Release(job_id))
         (tmp_path / "go").touch()
@@ -45,7 +45,7 @@ def test_a_job_can_be_cancelled_and_retried_at_once(tmp_path: Path) -> None:
     """A retry in one turn with the cancel before it finds the job ended, and runs it."""
     with Workshop(tmp_path, devices=DeclaredDevices(["0"])) as shop:
         _, job_id = shop.submit(WAIT, "touch ran")
-        shop.work_until(lambda: len(shop.engine.held) == 1)
+        shop.work_until(lambda: len(shop.engine.active_jobs) == 1)
         leave(shop, Cancel(job_id), Again(job_id))
         (tmp_path / "go").touch()
         shop.finish()
@@ -104,5 +104,5 @@ def test_a_run_that_was_lost_while_it_was_being_stopped_counts(tmp_path: Path) -
         shop.finish()
         (tmp_path / "go").touch()
         leave(shop, Again(job_id))
-        shop.work_until(lambda: shop.ended(job_id).result == "done" if not shop.engine.held else False)
+        shop.work_until(lambda: shop.ended(job_id).result == "done" if not shop.engine.active_jobs else False)
         assert (tmp_path / "runs").read_text().split() == ["1", "2"]

@@ -250,10 +250,10 @@ def test_limit_counts_all_engines_of_the_user(tmp_path: Path, ledger: Ledger) ->
     modest = Policy(max_use=1)
     with a_shop(tmp_path, "first", ledger, modest) as first, a_shop(tmp_path, "second", ledger, modest) as second:
         first.submit("sleep 60")
-        first.work_until(lambda: len(first.engine.held) == 1)
+        first.work_until(lambda: len(first.engine.active_jobs) == 1)
         (job,) = second.submit("true")
         second.work_until(lambda: second.engine.reason(second.job(job)) == MaxUse(1))
-        assert second.engine.held == []
+        assert second.engine.active_jobs == []
         first.engine.stop(0.0, "enough")
         first.work_until(lambda: first.engine.at_rest)
         second.finish()

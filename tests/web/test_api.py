@@ -24,7 +24,7 @@ from stoker.app.views.usage import Usage
 from stoker.core.job import Paused
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.page import MOST_POINTS, SweepPage
 from stoker.features.sweep.store import StoredSweep, add_sweep, set_trial_result
 from stoker.features.sweep.view import SweepList
@@ -350,7 +350,7 @@ def test_series(client: Browser, queue: PastQueue) -> None:
 
 def add_grid(queue: PastQueue, *words: str, ended: int, objective: str = "loss:min") -> int:
     """A sweep whose first trials are done; the loss of trial n is its distance from 7, by three steps."""
-    sweep = Sweep(
+    sweep = SweepSpec(
         space=parse_space(words),
         command=Command(("train", HOSTILE, "{lr}")),
         name=HOSTILE,

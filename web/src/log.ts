@@ -1,9 +1,9 @@
 /** Log text for display: carriage returns collapsed, ANSI colours as styles, all other control sequences removed. */
 
 export interface Style {
-  /** 0 to 15: a colour of the theme; "#rrggbb": a colour of the program. */
-  colour?: number | string;
-  background?: number | string;
+  /** In the notation of style sheets. */
+  colour?: string;
+  background?: string;
   bold?: boolean;
   dim?: boolean;
   italic?: boolean;
@@ -98,7 +98,7 @@ function restyled(style: Style, parameters: string): Style {
   for (let index = 0; index < codes.length; index++) {
     const code = codes[index] ?? 0;
     if (code === 38 || code === 48) {
-      const [colour, used] = extendedColour(codes.slice(index + 1));
+      const [colour, used] = extendedColour(codes.slice(index + 1), code === 38 ? themeColour : themeGround);
       if (colour !== undefined) next[code === 38 ? "colour" : "background"] = colour;
       index += used;
     } else next = withCode(next, code);
@@ -106,38 +106,55 @@ function restyled(style: Style, parameters: string): Style {
   return next;
 }
 
+const SWITCHES: Record<number, "bold" | "dim" | "italic" | "underline" | "inverse"> = {
+  1: "bold",
+  2: "dim",
+  3: "italic",
+  4: "underline",
+  7: "inverse",
+};
+const RESETS: Record<number, (keyof Style)[]> = {
+  22: ["bold", "dim"],
+  23: ["italic"],
+  24: ["underline"],
+  27: ["inverse"],
+  39: ["colour"],
+  49: ["background"],
+};
+
 function withCode(style: Style, code: number): Style {
   if (code === 0) return {};
-  if (code >= 30 && code <= 37) return { ...style, colour: code - 30 };
-  if (code >= 90 && code <= 97) return { ...style, colour: code - 82 };
-  if (code >= 40 && code <= 47) return { ...style, background: code - 40 };
-  if (code >= 100 && code <= 107) return { ...style, background: code - 92 };
+  if (code >= 30 && code <= 37) return { ...style, colour: themeColour(code - 30) };
+  if (code >= 90 && code <= 97) return { ...style, colour: themeColour(code - 82) };
+  if (code >= 40 && code <= 47) return { ...style, background: themeGround(code - 40) };
+  if (code >= 100 && code <= 107) return { ...style, background: themeGround(code - 92) };
   const next = { ...style };
-  if (code === 1) next.bold = true;
-  else if (code === 2) next.dim = true;
-  else if (code === 3) next.italic = true;
-  else if (code === 4) next.underline = true;
-  else if (code === 7) next.inverse = true;
-  else if (code === 22) {
-    delete next.bold;
-    delete next.dim;
-  } else if (code === 23) delete next.italic;
-  else if (code === 24) delete next.underline;
-  else if (code === 27) delete next.inverse;
-  else if (code === 39) delete next.colour;
-  else if (code === 49) delete next.background;
+  const name = SWITCHES[code];
+  if (name) next[name] = true;
+  for (const reset of RESETS[code] ?? []) delete next[reset];
   return next;
 }
 
+/** A colour of the theme, from 0 to 15. */
+function themeColour(index: number): string {
+  return `var(--ansi-${index})`;
+}
+
+/** A colour of the theme behind text: pale, so that text of any colour can be read. */
+function themeGround(index: number): string {
+  const shade = index % 8 === 7 ? 7 : (index % 8) + 8;
+  return `color-mix(in srgb, var(--ansi-${shade}) 30%, transparent)`;
+}
+
 /** The colour after 38 or 48, and how many codes it took. */
-function extendedColour(codes: number[]): [number | string | undefined, number] {
-  if (codes[0] === 5) return [indexedColour(codes[1] ?? 0), 2];
+function extendedColour(codes: number[], theme: (index: number) => string): [string | undefined, number] {
+  if (codes[0] === 5) return [indexedColour(codes[1] ?? 0, theme), 2];
   if (codes[0] === 2) return [hex(codes[1] ?? 0, codes[2] ?? 0, codes[3] ?? 0), 4];
   return [undefined, 0];
 }
 
-function indexedColour(index: number): number | string {
-  if (index < 16) return index;
+function indexedColour(index: number, theme: (index: number) => string): string {
+  if (index < 16) return theme(index);
   if (index >= 232) return hex(8 + 10 * (index - 232), 8 + 10 * (index - 232), 8 + 10 * (index - 232));
   const cube = index - 16;
   const level = (step: number): number => (step === 0 ? 0 : 55 + 40 * step);

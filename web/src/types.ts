@@ -473,7 +473,7 @@ export interface Matching {
   array?: string;
 }
 
-/** What a sweep makes small or large. */
+/** A value that a sweep makes small or large. */
 export interface ObjectiveView {
   name: string;
   goal: string;

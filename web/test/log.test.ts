@@ -25,14 +25,14 @@ describe("colours", () => {
   test("become styles", () => {
     const [spans] = parseLine("\x1b[1;31mred\x1b[0m plain \x1b[92mgreen");
     expect(spans).toEqual([
-      { text: "red", style: { bold: true, colour: 1 } },
+      { text: "red", style: { bold: true, colour: "var(--ansi-1)" } },
       { text: " plain ", style: {} },
-      { text: "green", style: { colour: 10 } },
+      { text: "green", style: { colour: "var(--ansi-10)" } },
     ]);
   });
   test("of 256 and of 16 million are understood", () => {
     const [spans] = parseLine("\x1b[38;5;196ma\x1b[48;2;1;2;3mb\x1b[38;5;3mc\x1b[38;5;244md");
-    expect(spans.map((span) => span.style.colour)).toEqual(["#ff0000", "#ff0000", 3, "#808080"]);
+    expect(spans.map((span) => span.style.colour)).toEqual(["#ff0000", "#ff0000", "var(--ansi-3)", "#808080"]);
     expect(spans[1]?.style.background).toBe("#010203");
   });
   test("last until they are reset, also across lines and parts", () => {
@@ -40,7 +40,7 @@ describe("colours", () => {
     reader.feed("\x1b[33mwarn\nstill");
     reader.feed(" warn\x1b[39m no\n");
     expect(reader.lines[1]).toEqual([
-      { text: "still warn", style: { colour: 3 } },
+      { text: "still warn", style: { colour: "var(--ansi-3)" } },
       { text: " no", style: {} },
     ]);
   });

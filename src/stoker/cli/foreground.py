@@ -192,7 +192,7 @@ class RunReader:
             EngineStatuses(None, lives=False, runs=(engine_status(engine, run.started, self._forecast),)),
             time.time(),
             simulated=any(device.kind == "simulated" for device in snapshot.devices),
-            active=[Owned(job, engine.name) for job in sorted(engine.held, key=lambda job: job.id)],
+            active=[Owned(job, engine.name) for job in sorted(engine.active_jobs, key=lambda job: job.id)],
             jobs_by_process=self._processes[1],
         )
         return run_status(

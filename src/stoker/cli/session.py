@@ -85,7 +85,7 @@ class SessionView:
             self.close()
 
     def refresh(self, run: Foreground) -> None:
-        job = next(iter(run.engine.held), None)
+        job = next(iter(run.engine.active_jobs), None)
         if job is None:
             self._waits.show(run)
         elif (began := started_at(job)) is not None:
@@ -250,13 +250,13 @@ def _use(run: Foreground, job: Job) -> Callable[[], Use]:
 def cancel_session(run: Foreground, grace: float | None, note: str) -> None:
     """Cancel the job, whether it waits or runs."""
     queued = run.engine.next_queued
-    for job in [*run.engine.held, *([queued] if queued else [])]:
+    for job in [*run.engine.active_jobs, *([queued] if queued else [])]:
         run.engine.cancel(job.id, grace, note)
 
 
-def end_by_signal(run: Foreground, number: signal.Signals, stage: int) -> None:
+def end_by_signal(run: Foreground, signal_number: signal.Signals, stage: int) -> None:
     """A signal to Stoker itself: Ctrl-C while the session waits, or kill."""
-    run.stopped_by = number
-    cancel_session(run, None if stage < 3 else 0.0, f"stopped by {number.name}")
+    run.stopped_by = signal_number
+    cancel_session(run, None if stage < 3 else 0.0, f"stopped by {signal_number.name}")
     if stage > 3:
         raise KeyboardInterrupt  # a process cannot be killed, and the user wants to leave

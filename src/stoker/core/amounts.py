@@ -30,21 +30,21 @@ def amount_to_come(resources: Resources, devices: Iterable[Device]) -> int | Non
     """Bytes to reserve on each GPU for a waiting job, by the devices that suit it; None is all of it."""
     if not resources.gpus:
         return None
-    known = [device for device in devices if suits(device, resources)]
+    suited = [device for device in devices if suits(device, resources)]
     learnt = [size for _, size in resources.predicted] if resources.auto else []
-    return max(_amounts(resources, known) if known else learnt, default=resources.memory)
+    return max(_amounts(resources, suited) if suited else learnt, default=resources.memory)
 
 
 def resources_of_attempts(events: Sequence[Event], resources: Resources) -> list[Resources | None]:
     """The resources of each attempt of a job that now asks for these; None for attempts before an edit."""
     asked = None if any(isinstance(event, Edited) for event in events) else resources
-    found: list[Resources | None] = []
+    reserved: list[Resources | None] = []
     for event in events:
         if isinstance(event, Edited):
             asked = event.spec.resources
         elif isinstance(event, Assigned):
-            found.append(event.resources or asked)
-    return found
+            reserved.append(event.resources or asked)
+    return reserved
 
 
 def _amounts(resources: Resources, devices: Iterable[Device]) -> list[int]:

@@ -13,7 +13,7 @@ Tone = Literal["main", "good", "bad", "faint"]
 
 
 class Axis(Struct, frozen=True):
-    """From `low` to `high`; names stand for 0, 1, 2 ... where the values are no numbers."""
+    """From `low` to `high`; names stand for 0, 1, 2 ... if the values are no numbers."""
 
     title: str
     low: float
@@ -23,7 +23,7 @@ class Axis(Struct, frozen=True):
 
     def place(self, value: float) -> float:
         """Where a value is, from 0 to 1."""
-        low, high, at = (self._scaled(one) for one in (self.low, self.high, value))
+        low, high, at = (self._scaled(position) for position in (self.low, self.high, value))
         return min(1.0, max(0.0, (at - low) / (high - low))) if high > low else 0.5
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
@@ -38,7 +38,7 @@ class Axis(Struct, frozen=True):
         return log10(value) if self.log and value > 0 else value
 
 
-class Series(Struct, frozen=True):
+class ChartSeries(Struct, frozen=True):
     """Points that belong together."""
 
     name: str
@@ -53,7 +53,7 @@ class Chart(Struct, frozen=True):
     title: str
     x: Axis
     y: Axis
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
 
 
 class Parallel(Struct, frozen=True):
@@ -62,15 +62,15 @@ class Parallel(Struct, frozen=True):
     title: str
     axes: tuple[Axis, ...]
     lines: tuple[tuple[float | None, ...], ...]
-    """A value on each axis; None where the trial does not have the parameter."""
+    """A value on each axis; None if the trial does not have the parameter."""
     goodness: tuple[float, ...]
     """From 0 (worst) to 1 (best) for each line."""
 
 
 def axis_over(title: str, values: Iterable[float], *, log: bool = False, margin: float = 0.04) -> Axis:
     """An axis on which all values are, with a margin."""
-    found = [value for value in values if isfinite(value)] or [0.0, 1.0]
-    low, high = min(found), max(found)
+    finite = [value for value in values if isfinite(value)] or [0.0, 1.0]
+    low, high = min(finite), max(finite)
     if log and low > 0:
         factor = (high / low) ** margin if high > low else 1.5
         return Axis(title, low / factor, high * factor, log=True)

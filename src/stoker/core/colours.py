@@ -12,7 +12,7 @@ COLOURS = 8
 def colours_of(names: Iterable[str]) -> dict[str, int]:
     """A colour for each name, given in the order of first use: later names do not change those of earlier ones.
 
-    The name itself decides; where its colour is taken, the next free one. When all are taken, they are used again.
+    The name itself decides; if its colour is taken, the next free one. When all are taken, they are used again.
     """
     chosen: dict[str, int] = {}
     for name in dict.fromkeys(names):

@@ -17,9 +17,9 @@ class Device(Struct, frozen=True):
     """One GPU, MIG slice or named slot."""
 
     id: str
-    """Unique in its snapshot: the UUID where the driver knows one, else the user's name for it."""
+    """Unique in its snapshot: the UUID if the driver knows one, else the user's name for it."""
     label: str
-    """What users call it: the index, or their own name."""
+    """The user's word for it: the index, or a name of their own."""
     visible: str
     """Its entry in CUDA_VISIBLE_DEVICES."""
     claims: tuple[str, ...]
@@ -29,9 +29,9 @@ class Device(Struct, frozen=True):
     """How many exclusive leases a claim may have at once (a device that is listed several times)."""
     model: str = ""
     memory: int | None = None
-    """Total bytes; None where unknown, and then jobs do not share it."""
+    """Total bytes; None if unknown, and then jobs do not share it."""
     near: tuple[str, ...] = ()
-    """Ids of the other devices, closest first, where the topology is known."""
+    """Ids of the other devices, closest first, if the topology is known."""
     variables: tuple[tuple[str, str], ...] = ()
     """Set in place of CUDA_VISIBLE_DEVICES; the values of several devices are joined by commas."""
     words: tuple[tuple[str, str], ...] = ()
@@ -108,7 +108,7 @@ class Reading(Struct, frozen=True):
     drained_at: float | None = None
     """When root drained the device for all users."""
     still_since: float | None = None
-    """Since when its processes neither computed nor changed their memory; None where one is not known to be still."""
+    """Since when its processes neither computed nor changed their memory; None if one is not known to be still."""
 
 
 class Snapshot(Struct, frozen=True):
@@ -121,7 +121,7 @@ class Snapshot(Struct, frozen=True):
     """A notice about the probe itself: stale, partly forbidden."""
 
     def reading(self, device_id: str) -> Reading:
-        """The reading of a device; an empty one where there is none."""
+        """The reading of a device; an empty one if there is none."""
         return self.readings.get(device_id, NO_READING)
 
 

@@ -16,11 +16,11 @@ EXIT_CODES = {
     "126, 127": "the command cannot be executed, or was not found",
     "128+N": "killed by signal N",
 }
-"""What the exit codes of all commands mean."""
+"""The meaning of the exit codes of all commands."""
 
 
 class StokerError(Exception):
-    """What went wrong in one sentence, and a hint on what to do about it."""
+    """A problem in one sentence, and a hint on what to do about it."""
 
     exit_code = 125
 
@@ -48,7 +48,7 @@ class NoSuchJob(StokerError):
     def __init__(self, message: str, hint: str = "", word: str = "") -> None:
         super().__init__(message, hint)
         self.word = word
-        """The id or name that no job has; empty where the job exists."""
+        """The id or name that no job has; empty if the job exists."""
 
 
 class Impossible(StokerError):
@@ -58,7 +58,7 @@ class Impossible(StokerError):
 
 
 class StudyLost(StokerError):
-    """The study of a sweep was deleted or cut while its adviser ran; it is made again from the queue."""
+    """The study of a sweep was deleted or cut while its tuner ran; it is made again from the queue."""
 
 
 class JobFailed(StokerError):
@@ -71,17 +71,17 @@ class JobFailed(StokerError):
         self.job = job
         """Its id."""
         self.log = log
-        """Path of its log; empty where there is none."""
+        """Path of its log; empty if there is none."""
 
 
-def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+def did_you_mean(word: str, choices: Iterable[str], otherwise: str) -> str:
     """A hint: the known word that is nearest to a mistyped one, else `otherwise`."""
-    near = nearest(word, known)
+    near = nearest(word, choices)
     return f"did you mean {near}?" if near else otherwise
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, choices: Iterable[str]) -> str:
     """The known word that is nearest to a mistyped one; empty if none is near."""
     import difflib  # slow to load
 
-    return next(iter(difflib.get_close_matches(word, list(known), 1)), "")
+    return next(iter(difflib.get_close_matches(word, list(choices), 1)), "")

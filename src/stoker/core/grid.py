@@ -49,7 +49,7 @@ class Grid(Generic[Value]):
         return prod(len(values) for values in self.parameters.values())
 
     def __iter__(self) -> Iterator[dict[str, Value]]:
-        """All combinations in order: faster than one by one, where the values fit into memory."""
+        """All combinations in order: faster than one by one, if the values fit into memory."""
         if sum(map(len, self.parameters.values())) > MOST_IN_MEMORY:
             return map(self.at, range(self.size))
         names = tuple(self.parameters)

@@ -41,7 +41,7 @@ class OnHold(Struct, frozen=True, tag="held"):
 
 
 class Placed(Struct, frozen=True, omit_defaults=True):
-    """What is true of every active job."""
+    """The fields of every active job."""
 
     attempt: int
     ref: str
@@ -51,7 +51,7 @@ class Placed(Struct, frozen=True, omit_defaults=True):
     log: str = ""
     """File of its standard error; "-" is the terminal."""
     resources: Resources | None = None
-    """What is reserved for it; None is what its spec asks for."""
+    """The reserved resources; None is those of the spec."""
 
 
 class Starting(Placed, frozen=True, tag="starting"):
@@ -101,9 +101,9 @@ class Assigned(Struct, frozen=True, tag="assigned", omit_defaults=True):
     log: str
     at: float
     errors: str = ""
-    """File of standard error, where it is separate from the log."""
+    """File of standard error, if it is separate from the log."""
     resources: Resources | None = None
-    """What is reserved; None is what the spec asks for."""
+    """The reserved resources; None is those of the spec."""
 
 
 class Started(Struct, frozen=True, tag="started", omit_defaults=True):
@@ -112,7 +112,7 @@ class Started(Struct, frozen=True, tag="started", omit_defaults=True):
     attempt: int
     at: float
     devices: tuple[str, ...] = ()
-    """Where the devices are known only now, as on a cluster; empty for those of the assignment."""
+    """The devices, if they are known only now, as on a cluster; empty for those of the assignment."""
 
 
 class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
@@ -130,7 +130,7 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     shared: bool = False
     """Whether its GPUs had co-tenants at any time."""
     floor: int = 0
-    """Bytes that it needs at least on each GPU, where this end showed it."""
+    """Bytes that it needs at least on each GPU, if this end showed it."""
     said: str = ""
     """The telling line of its log, of a failure without a note."""
 
@@ -141,7 +141,7 @@ class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
     attempt: int
     at: float
     short: str = ""
-    """What the machine was short of when the worker tried to start it."""
+    """The resource that the machine lacked when the worker tried to start it."""
 
 
 class Lost(Struct, frozen=True, tag="lost", omit_defaults=True):
@@ -150,7 +150,7 @@ class Lost(Struct, frozen=True, tag="lost", omit_defaults=True):
     attempt: int
     at: float
     note: str = ""
-    """What ended it, where that is known."""
+    """The cause of the end, if known."""
     preempted: bool = False
     """Whether a scheduler took the machine away for other jobs: not counted as a loss."""
 
@@ -222,11 +222,11 @@ class Job(Struct, frozen=True):
     task: int | None = None
     """Its index in the array."""
     kind: str = ""
-    """Signature of its kind of work, only where it may share a GPU: then history matters."""
+    """Signature of its kind of work, only if it may share a GPU: then history matters."""
     shared_failures: int = 0
     """Attempts that failed because of co-tenants since it was submitted or retried last."""
     floor: int = 0
-    """Bytes that it needs at least on each GPU, as an attempt showed; 0 where unknown."""
+    """Bytes that it needs at least on each GPU, as an attempt showed; 0 if unknown."""
     trial: Trial | None = None
     """Set for a job of a sweep."""
 
@@ -250,7 +250,7 @@ def needs_exclusive(job: Job) -> bool:
 
 
 def resources_of(job: Job) -> Resources:
-    """What is reserved for an active job; what a queued job asks for."""
+    """The reserved resources of an active job; the requested ones of a queued job."""
     return (job.state.resources if isinstance(job.state, Active) else None) or job.spec.resources
 
 
@@ -383,7 +383,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 
 
 def _edited(job: Job, event: Edited) -> Job:
-    """The edited job; its memory floor is void where it asks for other resources."""
+    """The edited job; its memory floor is void if it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
     kind = kind_of(job.command, event.spec, job.trial)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)

@@ -31,7 +31,7 @@ ON_FINISH_LIMIT = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
-class Order(Struct, frozen=True):
+class LaunchOrder(Struct, frozen=True):
     """Everything a worker needs to run one attempt."""
 
     attempt: str
@@ -89,7 +89,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
 
 
 def _reserved(job: Job, devices: Sequence[Device]) -> dict[str, str]:
-    """The memory reserved for the job, where it shares its GPUs."""
+    """The memory reserved for the job, if it shares its GPUs."""
     amounts = [amount for device in devices if (amount := amount_on(resources_of(job), device)) is not None]
     return {"STOKER_VRAM": str(min(amounts))} if amounts else {}
 
@@ -107,7 +107,7 @@ def _capped(job: Job, devices: Sequence[Device], own: Mapping[str, str]) -> dict
 
 
 def _part(resources: Resources, device: Device) -> int:
-    """The reserved part of a device in ten-thousandths; 0 where all of it is reserved."""
+    """The reserved part of a device in ten-thousandths; 0 if all of it is reserved."""
     amount = amount_on(resources, device)
     whole = device.whole or device.memory
     return 0 if amount is None or not whole else max(1, amount * _PARTS // whole)
@@ -148,7 +148,7 @@ def _slurm_variables(job: Job, devices: Sequence[Device]) -> dict[str, str]:
         script = dict(job.spec.extra_env).get("STOKER_SCRIPT", "")
         given |= {"JOB_ID": job.id, "JOBID": job.id, "JOB_NAME": job.name or script.rpartition("/")[2]}
         given |= {"SUBMIT_DIR": job.spec.slurm_submit_dir}
-        given |= {"JOB_GPUS": ",".join(one.label for one in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
+        given |= {"JOB_GPUS": ",".join(gpu.label for gpu in devices), "GPUS_ON_NODE": len(devices)} if devices else {}
         given |= {"RESTART_COUNT": job.tries} if job.tries else {}
     return {f"SLURM_{name}": str(value) for name, value in given.items()}
 
@@ -163,9 +163,9 @@ def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
 
 def order_of(
     job: Job, outputs: tuple[str, str], extra: Mapping[str, str], devices: Sequence[Device] = (), own_logs: str = ""
-) -> Order:
+) -> LaunchOrder:
     """The order for the job's newest attempt; `own_logs` is Stoker's directory of logs, with a slash at its end."""
-    return Order(
+    return LaunchOrder(
         attempt=attempt_key(job.id, job.attempts),
         words=device_words(_words(job, extra) if job.spec.fill else job.command.words, devices),
         shell=job.command.shell,
@@ -215,8 +215,8 @@ def fill(words: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...]:
     """
     if not values:
         return tuple(words)
-    known = _known(tuple(values))
-    return tuple(known.sub(lambda match: values[match[1]], word) if "{" in word else word for word in words)
+    placeholders = _known(tuple(values))
+    return tuple(placeholders.sub(lambda match: values[match[1]], word) if "{" in word else word for word in words)
 
 
 @lru_cache(maxsize=16)

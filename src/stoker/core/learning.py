@@ -17,7 +17,7 @@ from stoker.core.spec import Command, JobSpec, Resources, Trial
 KEPT = 9
 """Newest runs that are kept."""
 GRAIN = 64 * 2**20
-"""Bytes to which estimates are rounded up, so that small differences do not make different shapes."""
+"""Bytes to which estimates are rounded up, so that small differences do not make different kinds."""
 LEAST = 512 * 2**20
 """Bytes that an estimate has at least: about what a process takes that begins to use a GPU."""
 ZERO_RUNS = 2
@@ -41,10 +41,10 @@ _MATTERS = (
 _LABELS = (
     r"name|\brun|[-_]run\b|exp(?:eriment)?\b|\bid\b|[-_]id\b|tag|out|log|dir\b|save|title|comment|note|ckpt|checkpoint"
 )
-"""Names of options that only name a run or its output..."""
+"""Names of options that only name a run or its output, unless they match `_SUBSTANCE`."""
 
 _SUBSTANCE = "model|arch|net|data|config"
-"""... unless they name one of these."""
+"""Names that change the work even if they look like labels."""
 Kept = TypeVar("Kept")
 
 
@@ -54,9 +54,9 @@ class Runs(Struct, frozen=True):
     peaks: tuple[int, ...] = ()
     """Most bytes of each on a GPU."""
     loads: tuple[int, ...] = ()
-    """Percent of a GPU that each kept busy, where it ran exclusively."""
+    """Percent of a GPU that each kept busy, if it ran exclusively."""
     paces: tuple[float, ...] = ()
-    """Steps per second of each, where it ran exclusively and its log shows it."""
+    """Steps per second of each, if it ran exclusively and its log shows it."""
 
 
 class Learnt(Struct, frozen=True):
@@ -89,7 +89,7 @@ def expected_seconds(learnt: Learnt) -> float | None:
 
 
 def usual_pace(learnt: Learnt, model: str) -> float | None:
-    """Median steps per second of such work, exclusively on a GPU model; None where unknown."""
+    """Median steps per second of such work, exclusively on a GPU model; None if unknown."""
     paces = sorted(learnt.models[model].paces) if model in learnt.models else []
     return paces[len(paces) // 2] if paces else None
 
@@ -105,7 +105,7 @@ def estimated(resources: Resources, learnt: Learnt, margin: int, floor: int = 0)
 
 
 def _peak(runs: Runs) -> int | None:
-    """The largest peak; None without runs, and where a single one took no memory: it may have ended early."""
+    """The largest peak; None without runs, and if a single one took no memory: it may have ended early."""
     peak = max(runs.peaks, default=0)
     return peak if peak or len(runs.peaks) >= ZERO_RUNS else None
 
@@ -136,7 +136,8 @@ def signature_of(command: Command, cwd: str, trial: Trial | None = None) -> str:
 
 
 def _classes(params: Mapping[str, object]) -> Iterator[str]:
-    """What distinguishes the memory of trials: all texts that are no labels, and the sizes of numbers that matter."""
+    """The values that distinguish the memory of trials: all texts that are no labels, and the sizes of numbers that
+    matter."""
     for name, value in params.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             if re.search(_MATTERS, name, re.IGNORECASE):
@@ -203,7 +204,7 @@ def _words(line: str) -> list[str]:
         return line.split()
 
 
-class Use(Struct, frozen=True):
+class MeasuredUse(Struct, frozen=True):
     """The measured GPU use of one attempt; memory is that of the GPU on which it held most."""
 
     peak: int = 0
@@ -220,7 +221,7 @@ class Use(Struct, frozen=True):
 
     @property
     def utilisation(self) -> int | None:
-        """Mean utilisation of its GPUs without co-tenants, in percent; None where unknown."""
+        """Mean utilisation of its GPUs without co-tenants, in percent; None if unknown."""
         return round(self.load / self.busy) if self.busy else None
 
 
@@ -232,8 +233,8 @@ class Live(NamedTuple):
     utilisation: int | None = None
 
 
-def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
-    """Add a measurement; `utilisation` is None where its GPUs have co-tenants."""
+def seen(use: MeasuredUse, seconds: float, memory: int, utilisation: int | None) -> MeasuredUse:
+    """Add a measurement; `utilisation` is None if its GPUs have co-tenants."""
     busy, load = _loaded(use, memory, utilisation)
     return replace(
         use,
@@ -245,7 +246,7 @@ def seen(use: Use, seconds: float, memory: int, utilisation: int | None) -> Use:
     )
 
 
-def _loaded(use: Use, memory: int, utilisation: int | None) -> tuple[int, int]:
+def _loaded(use: MeasuredUse, memory: int, utilisation: int | None) -> tuple[int, int]:
     """Count and sum of the utilisation with one more measurement.
 
     The time before a program uses the GPU, and after its last process has left, says nothing about its load. At the
@@ -258,12 +259,12 @@ def _loaded(use: Use, memory: int, utilisation: int | None) -> tuple[int, int]:
     return use.busy + 1, use.load + utilisation
 
 
-def reached(use: Use, peak: int) -> Use:
+def reached(use: MeasuredUse, peak: int) -> MeasuredUse:
     """Add a peak from the driver's accounting."""
     return replace(use, peak=max(use.peak, peak))
 
 
-def _drawn(use: Use, seconds: float, memory: int) -> dict[str, tuple[tuple[float, int], ...] | float]:
+def _drawn(use: MeasuredUse, seconds: float, memory: int) -> dict[str, tuple[tuple[float, int], ...] | float]:
     """Add a point to the curve; one too close to the last only raises the last."""
     if use.curve and seconds - use.curve[-1][0] < use.spacing:
         before, last = use.curve[:-1], use.curve[-1]
@@ -272,5 +273,5 @@ def _drawn(use: Use, seconds: float, memory: int) -> dict[str, tuple[tuple[float
     if len(curve) <= CURVE:
         return {"curve": curve}
     pairs = zip_longest(curve[::2], curve[1::2], fillvalue=(0.0, 0))
-    thinned = tuple((one[0], max(one[1], other[1])) for one, other in pairs)
+    thinned = tuple((point[0], max(point[1], other[1])) for point, other in pairs)
     return {"curve": thinned, "spacing": max(2 * use.spacing, 2 * seconds / CURVE)}

@@ -17,7 +17,7 @@ class Claim(Struct, frozen=True):
     share: int = 1
     """How many leases the holder allows on the device, its own included; 1 is exclusive."""
     load: int = 0
-    """Percent of the device that it keeps busy; 0 where unknown."""
+    """Percent of the device that it keeps busy; 0 if unknown."""
     mps: str = ""
     """The MPS server it is a client of: OURS, the name of another user, or empty for none."""
 
@@ -33,11 +33,11 @@ class Lease(Struct, frozen=True):
     what: str
     since: float
     job: str = ""
-    """The job that runs under it now, by its id in the queue of its user; empty where its engine does not tell."""
+    """The job that runs under it now, by its id in the queue of its user; empty if its engine does not tell."""
     process: int = 0
-    """The first process of that job; 0 where unknown."""
+    """The first process of that job; 0 if unknown."""
     until: float | None = None
-    """When that job ends at the latest; None where it has no limit."""
+    """When that job ends at the latest; None if it has no limit."""
 
 
 def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:

@@ -29,7 +29,7 @@ class ParentGpu(Struct, frozen=True, omit_defaults=True):
     claim: str
     """Its ledger name."""
     memory: int | None = None
-    """Bytes that the job may use; None where unknown."""
+    """Bytes that the job may use; None if unknown."""
     whole: int | None = None
     """Bytes of the whole GPU."""
 
@@ -62,14 +62,14 @@ class ParentAllocation(Struct, frozen=True):
         return f"job {self.job}, which has {noun} {', '.join(gpu.label for gpu in self.gpus)}"
 
     def named(self, words: Sequence[str]) -> list[ParentGpu]:
-        """The GPUs that the words name; where one is no name of a GPU, all are counted as CUDA does in the job: from 0.
+        """The GPUs that the words name; if one is no name of a GPU, all are counted as CUDA does in the job: from 0.
 
         One rule for all words, else 0 and 1 could mean the same of the GPUs 1 and 2.
         """
         by_name = [next((gpu for gpu in self.gpus if gpu.is_called(word)), None) for word in words]
-        found = [gpu for gpu in by_name if gpu is not None]
-        if len(found) == len(words):
-            return found
+        gpus = [gpu for gpu in by_name if gpu is not None]
+        if len(gpus) == len(words):
+            return gpus
         places = [int(word) if word.isdecimal() and len(word) < 5 else len(self.gpus) for word in words]
         if all(place < len(self.gpus) for place in places):
             return [self.gpus[place] for place in places]
@@ -88,7 +88,7 @@ class ParentAllocation(Struct, frozen=True):
 
 
 def read_parent(text: str) -> ParentAllocation | None:
-    """The parent allocation that a job finds in its environment; None where this version cannot read it."""
+    """The parent allocation that a job finds in its environment; None if this version cannot read it."""
     try:
         parent = msgspec.json.decode(text, type=ParentAllocation)
     except msgspec.MsgspecError:
@@ -128,6 +128,6 @@ def part_of_reading(reading: Reading, is_nested: Callable[[Process], bool]) -> R
     Other processes, those of the parent job itself among them, are not in the way of its children.
     """
     nested = tuple(process for process in reading.processes if is_nested(process))
-    known = all(process.memory is not None for process in nested)
-    used = sum(process.memory or 0 for process in nested) if known else None
+    is_complete = all(process.memory is not None for process in nested)
+    used = sum(process.memory or 0 for process in nested) if is_complete else None
     return replace(reading, used=used, processes=nested)

@@ -43,7 +43,7 @@ class Edit(Struct, frozen=True, tag="edit"):
 
 
 class Again(Struct, frozen=True, tag="again"):
-    """Run an ended job once more, with this spec where one is given."""
+    """Run an ended job once more, with this spec if one is given."""
 
     job: int
     spec: JobSpec | None = None

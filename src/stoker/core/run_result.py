@@ -56,9 +56,9 @@ class Tally(Struct):
     results: Counter[Result] = field(default_factory=Counter)
     retried: int = 0
     gpu_seconds: float = 0.0
-    """Summed over all attempts, also those that share a GPU..."""
+    """Summed over all attempts: seconds in which several share a GPU count for each of them."""
     busy: BusyTime = field(default_factory=BusyTime)
-    """... and here counted once."""
+    """The time in which each GPU was busy: seconds in which several attempts share it count once."""
     done_seconds: float = 0.0
     """Running time of all attempts that succeeded."""
     failures: list[Job] = field(default_factory=list)
@@ -120,7 +120,7 @@ def parse_halt(text: str) -> Halt | None:
     when, _, rest = text.partition(",")
     why, _, amount = rest.partition("=")
     number = amount.removesuffix("%")
-    known = when in ("now", "soon") and why in ("fail", "success", "done")
-    if not known or not number.isdecimal() or not int(number):
+    is_known = when in ("now", "soon") and why in ("fail", "success", "done")
+    if not is_known or not number.isdecimal() or not int(number):
         raise UsageError(f"--halt {text!r} is not understood", "write it as soon,fail=1 or now,fail=20%")
     return Halt(when == "now", why, float(number), amount.endswith("%"))

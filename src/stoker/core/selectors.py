@@ -32,7 +32,7 @@ class Numbers(Struct, frozen=True):
     last: int
 
 
-class Task(Struct, frozen=True):
+class TaskRange(Struct, frozen=True):
     """Tasks of an array from one index to another, both included; with a step, every so many indices."""
 
     array: int
@@ -60,7 +60,7 @@ class Named(Struct, frozen=True):
         return any(sign in self.pattern for sign in "*?[")
 
 
-Pick = Numbers | Task | Last | All | Named
+Pick = Numbers | TaskRange | Last | All | Named
 
 
 def parse_selection(words: Sequence[str]) -> tuple[Pick, ...]:
@@ -72,9 +72,9 @@ def pick_text(pick: Pick) -> str:
     match pick:
         case Numbers(first, last):
             return str(first) if first == last else f"{first}-{last}"
-        case Task(array, 0, last) if last == LARGEST:
+        case TaskRange(array, 0, last) if last == LARGEST:
             return f"{array}.*"
-        case Task(array, first, last, step):
+        case TaskRange(array, first, last, step):
             return f"{array}.{pick_text(Numbers(first, last))}" if step == 1 else f"{array}.[{first}-{last}:{step}]"
         case Named(pattern):
             return pattern
@@ -110,7 +110,7 @@ def _parse_part(part: str, word: str) -> list[Pick]:
     if match := re.fullmatch(_NUMBERS, part):
         return [Numbers(*_range(match[1], match[2], word))]
     if (parsed := parse_tasks(part)) and re.fullmatch(r"(?a)\d+", parsed[0]):
-        return [Task(_number(parsed[0], word), *indices) for indices in parsed[1]]
+        return [TaskRange(_number(parsed[0], word), *indices) for indices in parsed[1]]
     raise _malformed(part, word)
 
 

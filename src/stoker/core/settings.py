@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.planner.queue import CPU_JOBS
-from stoker.core.planner.reasons import Short
+from stoker.core.planner.reasons import OutOfResources
 from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
 
@@ -42,7 +42,7 @@ class PlanSettings(Struct, frozen=True):
     max_use: int | None = None
     """Most GPUs in use at once by this user, in all engines together; None is all."""
     mps_exclusive: bool = False
-    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, where that is permitted."""
+    """Whether a GPU is in exclusive compute mode while it has an MPS daemon, if that is permitted."""
 
 
 class Policy(PlanSettings, frozen=True):
@@ -53,10 +53,10 @@ class Policy(PlanSettings, frozen=True):
     """How many jobs may run at once, by name of a cap."""
     paused: str = ""
     """Why no job may start; empty when jobs may."""
-    short: Short | None = None
-    """Why no job can be started; None where jobs can..."""
+    out_of_resources: OutOfResources | None = None
+    """Why no job can be started; None if jobs can."""
     probe: bool = False
-    """... and whether one may be started all the same, to see whether that is over."""
+    """Whether one job may be started in spite of `out_of_resources`, to see whether the machine has recovered."""
     closed: Mapping[str, str] = {}
     """Ids of drained devices, each with a note."""
     passing: Literal["freely", "reserved", "never"] = "reserved"
@@ -68,7 +68,7 @@ class Policy(PlanSettings, frozen=True):
     unknown: float = 1800.0
     """Assumed seconds of a job without limit and history."""
     ahead: float = 0.25
-    """Seconds; where attempts take less than this on average, the next ones are prefetched."""
+    """Seconds; if attempts take less than this on average, the next ones are prefetched."""
     newest_first: bool = False
     """Use the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
 
@@ -99,7 +99,7 @@ class ClusterSettings(Struct, frozen=True):
     shared: str = "~/.stoker-shared"
     """Directory that this machine and all nodes see; absolute once the configuration is read."""
     partition: str = ""
-    """Slurm's default where empty, as for account and qos."""
+    """Slurm's default if empty, as for account and qos."""
     account: str = ""
     qos: str = ""
     options: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ def policy_of(settings: EngineSettings, cores: int) -> Policy:
     return Policy(**chosen, limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores})
 
 
-class Key(Struct, frozen=True):
+class SettingKey(Struct, frozen=True):
     """How one setting is read."""
 
     built_in: object
@@ -150,7 +150,7 @@ class Key(Struct, frozen=True):
     """Convert a value from a file or variable; raises ValueError, TypeError or UsageError."""
 
 
-def read_setting(name: str, raw: object, place: str, keys: Mapping[str, Key] | None = None) -> Any:
+def read_setting(name: str, raw: object, place: str, keys: Mapping[str, SettingKey] | None = None) -> Any:
     """The value of a setting of the engine, or of another table of keys; `place` names its source in an error."""
     key = (keys or KEYS)[name]
     try:
@@ -275,46 +275,46 @@ def _is_whole(raw: object) -> bool:
     return isinstance(raw, int) and not isinstance(raw, bool)
 
 
-KEYS: Mapping[str, Key] = {
-    "devices": Key("", "a list of devices", "0,1", _text),
-    "strangers": Key("avoid", "avoid or count", "count", _one_of("avoid", "count")),
-    "reserve": Key("512M", "a size", "512M", _size),
-    "margin": Key("15%", "a percentage", "20%", _whole(0, 1000, "%")),
-    "busy": Key("170%", "a load in percent", "120%", _whole(0, 10_000, "%")),
-    "tolerance": Key("300M", "a size", "300M", _size),
-    "order": Key("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
-    "patience": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
-    "quarantine": Key("60s", "a duration with a unit", "60s", _duration_or_nothing),
-    "min_free": Key(0, "a number of GPUs", 1, _whole(0)),
-    "max_use": Key("none", "a number of GPUs or none", 2, _unless("none", _whole(0))),
-    "idle_exit": Key("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
-    "keep": Key("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
-    "cpu_jobs": Key("cores", "a number of jobs or cores", 8, _unless("cores", _whole(1))),
-    "on_finish": Key("", "a command", "notify-send $STOKER_JOB_ID", _text),
-    "secrets": Key(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
-    "groups": Key({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
-    "mps_exclusive": Key(False, "true or false", True, _flag),
+KEYS: Mapping[str, SettingKey] = {
+    "devices": SettingKey("", "a list of devices", "0,1", _text),
+    "strangers": SettingKey("avoid", "avoid or count", "count", _one_of("avoid", "count")),
+    "reserve": SettingKey("512M", "a size", "512M", _size),
+    "margin": SettingKey("15%", "a percentage", "20%", _whole(0, 1000, "%")),
+    "busy": SettingKey("170%", "a load in percent", "120%", _whole(0, 10_000, "%")),
+    "tolerance": SettingKey("300M", "a size", "300M", _size),
+    "order": SettingKey("fair", "fair, age or shortest", "age", _one_of("fair", "age", "shortest")),
+    "patience": SettingKey("60s", "a duration with a unit", "60s", _duration_or_nothing),
+    "quarantine": SettingKey("60s", "a duration with a unit", "60s", _duration_or_nothing),
+    "min_free": SettingKey(0, "a number of GPUs", 1, _whole(0)),
+    "max_use": SettingKey("none", "a number of GPUs or none", 2, _unless("none", _whole(0))),
+    "idle_exit": SettingKey("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
+    "keep": SettingKey("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
+    "cpu_jobs": SettingKey("cores", "a number of jobs or cores", 8, _unless("cores", _whole(1))),
+    "on_finish": SettingKey("", "a command", "notify-send $STOKER_JOB_ID", _text),
+    "secrets": SettingKey(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
+    "groups": SettingKey({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
+    "mps_exclusive": SettingKey(False, "true or false", True, _flag),
 }
 
 PILOTS = ("auto", "never", "always")
 
-CLUSTER_KEYS: Mapping[str, Key] = {
-    "kind": Key("slurm", "slurm", "slurm", _one_of("slurm")),
-    "shared": Key("~/.stoker-shared", "a path that begins with / or ~/", "~/.stoker-shared", _path),
-    "partition": Key("", "the name of a partition", "gpu", _word),
-    "account": Key("", "the name of an account", "lab", _word),
-    "qos": Key("", "the name of a QOS", "normal", _word),
-    "options": Key((), "a list of options for sbatch", ["--constraint=a100"], _words),
-    "pilots": Key("auto", "auto, never or always", "never", _one_of(*PILOTS)),
-    "pilot_time": Key("4h", "a duration with a unit", "4h", _duration),
-    "pilot_idle": Key("20s", "a duration with a unit", "20s", _duration),
-    "pilots_max": Key(8, "a number of pilots of 1 or more", 8, _whole(1)),
-    "poll": Key("30s", "a duration with a unit", "30s", _duration),
-    "queued_max": Key(1000, "a number of jobs of 1 or more", 1000, _whole(1)),
-    "python": Key("", "the path of a Python interpreter", "~/venv/bin/python", _unless_empty(_path)),
-    "private": Key(False, "true or false", True, _flag),
-    "conf": Key("", "a path that begins with / or ~/", "/etc/slurm/slurm.conf", _unless_empty(_path)),
-    "prefix": Key("", "a path that begins with / or ~/", "~/.stoker-shared/slurm", _unless_empty(_path)),
-    "ssh": Key(("ssh",), "a command", ["ssh", "-F", "~/.ssh/lab"], _command),
+CLUSTER_KEYS: Mapping[str, SettingKey] = {
+    "kind": SettingKey("slurm", "slurm", "slurm", _one_of("slurm")),
+    "shared": SettingKey("~/.stoker-shared", "a path that begins with / or ~/", "~/.stoker-shared", _path),
+    "partition": SettingKey("", "the name of a partition", "gpu", _word),
+    "account": SettingKey("", "the name of an account", "lab", _word),
+    "qos": SettingKey("", "the name of a QOS", "normal", _word),
+    "options": SettingKey((), "a list of options for sbatch", ["--constraint=a100"], _words),
+    "pilots": SettingKey("auto", "auto, never or always", "never", _one_of(*PILOTS)),
+    "pilot_time": SettingKey("4h", "a duration with a unit", "4h", _duration),
+    "pilot_idle": SettingKey("20s", "a duration with a unit", "20s", _duration),
+    "pilots_max": SettingKey(8, "a number of pilots of 1 or more", 8, _whole(1)),
+    "poll": SettingKey("30s", "a duration with a unit", "30s", _duration),
+    "queued_max": SettingKey(1000, "a number of jobs of 1 or more", 1000, _whole(1)),
+    "python": SettingKey("", "the path of a Python interpreter", "~/venv/bin/python", _unless_empty(_path)),
+    "private": SettingKey(False, "true or false", True, _flag),
+    "conf": SettingKey("", "a path that begins with / or ~/", "/etc/slurm/slurm.conf", _unless_empty(_path)),
+    "prefix": SettingKey("", "a path that begins with / or ~/", "~/.stoker-shared/slurm", _unless_empty(_path)),
+    "ssh": SettingKey(("ssh",), "a command", ["ssh", "-F", "~/.ssh/lab"], _command),
 }
 """Every key of a `[cluster.NAME]` table."""

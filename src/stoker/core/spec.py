@@ -71,7 +71,7 @@ def amount_on(resources: Resources, device: Device) -> int | None:
 
 
 def load_on(resources: Resources, device: Device) -> int:
-    """The learnt load on a device in percent; 0 where unknown."""
+    """The learnt load on a device in percent; 0 if unknown."""
     return dict(resources.loads).get(device.model, 0) if resources.loads else 0
 
 
@@ -110,7 +110,7 @@ class JobSpec(Struct, frozen=True):
     err: str = ""
     """Path pattern of standard error; empty follows standard output."""
     group: str = ""
-    """Jobs of a group share a limit of running jobs, where one is configured."""
+    """Jobs of a group share a limit of running jobs, if one is configured."""
     begin: float | None = None
     """Earliest start, in seconds since the epoch."""
     after: tuple[Dependency, ...] = ()
@@ -136,7 +136,7 @@ class JobSpec(Struct, frozen=True):
     slurm_submit_dir: str = ""
     """The directory of submit for a script with #SBATCH lines, which gets variables of Slurm; else empty."""
     terminal: str = ""
-    """Path of the terminal that the command gets as its own, where it is an interactive session."""
+    """Path of the terminal that the command gets as its own, if it is an interactive session."""
     role: Role = "job"
     """An on-finish job ("hook") is not listed among the jobs."""
     cluster: str = ""
@@ -146,14 +146,14 @@ class JobSpec(Struct, frozen=True):
     slurm: tuple[tuple[str, str], ...] = ()
     """More options for sbatch: long names and values, which are empty for those that take none."""
     parent: str = ""
-    """Worker of the job in which its run was started; empty where that was outside of all jobs."""
+    """Worker of the job in which its run was started; empty if that was outside of all jobs."""
 
 
 Spec = TypeVar("Spec", JobSpec, Resources)
 LIMIT_FIELDS = ("limit", "grace", "signal")
-"""What a worker keeps of a spec for the time limit of an attempt."""
+"""The fields of a spec that a worker keeps for the time limit of an attempt."""
 RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
-"""What can be changed of the spec of a job that has started."""
+"""The fields of a spec that a user can change after the job has started."""
 
 
 def with_fields(spec: Spec, other: Spec, fields: Iterable[str]) -> Spec:
@@ -178,14 +178,14 @@ class Command(Struct, frozen=True):
         return " ".join(map(_quoted, [*map(_typed, self.words[:2]), *self.words[2:]]))
 
     @property
-    def call(self) -> Call | None:
+    def call(self) -> FunctionCall | None:
         """The Python call that the command runs; None for any other command."""
         if self.shell or len(self.words) < 5 or not self.words[2].endswith(CALL_PROGRAM):
             return None
-        return Call(self.words[4].rpartition(".")[2], self.words[5:])
+        return FunctionCall(self.words[4].rpartition(".")[2], self.words[5:])
 
 
-class Call(NamedTuple):
+class FunctionCall(NamedTuple):
     """A Python call as screens show it."""
 
     function: str
@@ -208,8 +208,8 @@ def shell_of(environment: Mapping[str, str]) -> str:
 
 def _typed(word: str) -> str:
     """A word as the user typed it: for the copy of a script, the name of the script."""
-    found = re.fullmatch(_COPY, word) if "/scripts/" in word else None
-    return found[1] if found else word
+    match = re.fullmatch(_COPY, word) if "/scripts/" in word else None
+    return match[1] if match else word
 
 
 class Trial(Struct, frozen=True):
@@ -230,9 +230,9 @@ class NewJob(Struct, frozen=True):
     spec: JobSpec
     name: str = ""
     task: int | None = None
-    """Its index, where it is a task of an array."""
+    """Its index, if it is a task of an array."""
     array: int = 0
-    """A number common to the tasks of one array, where several arrays are submitted together."""
+    """A number common to the tasks of one array, if several arrays are submitted together."""
     trial: Trial | None = None
     """Set for a job of a sweep."""
 
@@ -282,7 +282,7 @@ class Dependency(Struct, frozen=True):
     """Whether the target is the whole array of this id."""
 
 
-class Ready(Struct, frozen=True):
+class Satisfied(Struct, frozen=True):
     """All dependencies are satisfied."""
 
 
@@ -298,17 +298,17 @@ class NeverSatisfied(Struct, frozen=True):
     dependency: Dependency
 
 
-Verdict = Ready | Blocked | NeverSatisfied
+Verdict = Satisfied | Blocked | NeverSatisfied
 
 
 def judge(after: Sequence[Dependency], outcome: Callable[[Dependency], Outcome]) -> Verdict:
     """Whether a job with these dependencies may start. One that can never be satisfied decides at once."""
     outcomes = [(dependency, outcome(dependency)) for dependency in after]
-    for dependency, found in outcomes:
-        if found not in ("open", dependency.kind) and dependency.kind != "any":
+    for dependency, result in outcomes:
+        if result not in ("open", dependency.kind) and dependency.kind != "any":
             return NeverSatisfied(dependency)
-    still_open = tuple(dependency for dependency, found in outcomes if found == "open")
-    return Blocked(still_open) if still_open else Ready()
+    still_open = tuple(dependency for dependency, result in outcomes if result == "open")
+    return Blocked(still_open) if still_open else Satisfied()
 
 
 def target_text(dependency: Dependency, name: Name = str) -> str:
@@ -323,7 +323,7 @@ def dependency_text(dependency: Dependency, name: Name = str) -> str:
 
 
 def awaited_text(dependency: Dependency, name: Name = str) -> str:
-    """What a job waits for: `12 to succeed`, `array 12 to finish`."""
+    """The condition for which a job waits: `12 to succeed`, `array 12 to finish`."""
     target = target_text(dependency) if dependency.array else name(dependency.target)
     return f"{target} to {_AWAITED[dependency.kind]}"
 
@@ -332,7 +332,7 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
     """The kinds and the ids, as they were typed, of `12,any:13` or of Slurm's `afterok:1:2,afterany:3`."""
     if re.search(r"\?after", text):
         raise UsageError(f"{text!r} waits for one of several jobs", "a job waits for all; join them with commas")
-    found: list[tuple[Kind, str]] = []
+    pairs: list[tuple[Kind, str]] = []
     before: Kind = "ok"
     for item in split_outside(text, ","):
         kind, words = _parse_item(item.strip(), text)
@@ -343,12 +343,12 @@ def parse_after(text: str) -> tuple[tuple[Kind, str], ...]:
                 f"write {before}:{words[0]} or ok:{words[0]}",
             )
         before = kind or "ok"
-        found += [(before, word) for word in words]
-    return tuple(dict.fromkeys(found))
+        pairs += [(before, word) for word in words]
+    return tuple(dict.fromkeys(pairs))
 
 
 def _parse_item(item: str, text: str) -> tuple[Kind | None, list[str]]:
-    """The kind of `kind:id:id`, None where it has none, and the ids."""
+    """The kind of `kind:id:id`, None if it has none, and the ids."""
     head, *rest = split_outside(item, ":")
     if not rest:
         return None, [_checked_word(head, text)]
@@ -396,7 +396,7 @@ def parse_array(text: str) -> ArraySpec:
         raise UsageError(
             f"an array of {count} tasks is too large", f"the limit is {MOST_TASKS} tasks; submit several arrays"
         )
-    indices = tuple(index for each in ranges for index in each)
+    indices = tuple(index for part in ranges for index in part)
     if len(set(indices)) < len(indices):
         [(twice, _)] = Counter(indices).most_common(1)
         raise UsageError(f"{quoted(text)} has task {twice} twice", "name each index once")

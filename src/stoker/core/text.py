@@ -134,7 +134,7 @@ def title(job: Job, width: int = 60) -> str:
 
 
 def title_text(job: Job, *, array: bool = False) -> str:
-    """What all screens call a job, on one line: its name, or its command with the placeholders replaced.
+    """The title of a job on all screens, on one line: its name, or its command with the placeholders replaced.
 
     A Python call is shown with its arguments. `array` is for all tasks together: values that differ are left open.
     """

@@ -127,7 +127,7 @@ def parse_moment(text: str, now: float, zone: tzinfo) -> float:
     typed = text.strip().lower()
     moment = _from_now(typed, now)
     if moment is None:
-        moment = min((each for each in _times_around(typed, now, zone) if each >= now), default=None)
+        moment = min((near for near in _times_around(typed, now, zone) if near >= now), default=None)
     return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _BEGIN_HINT)
 
 
@@ -137,7 +137,7 @@ def parse_since(text: str, now: float, zone: tzinfo) -> float:
     ago = _seconds(re.sub(r"^now\s*-|\sago$", "", typed))  # `2h`, `2 hours ago` or Slurm's `now-2hours`
     moment = None if ago is None else max(0.0, now - ago)
     if moment is None:
-        moment = max((each for each in _times_around(typed, now, zone) if each <= now), default=None)
+        moment = max((near for near in _times_around(typed, now, zone) if near <= now), default=None)
     return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _SINCE_HINT)
 
 
@@ -160,10 +160,10 @@ def _from_now(typed: str, now: float) -> float | None:
 
 def _seconds(steps: str) -> float | None:
     """The sum of `1h30m` or `2 days`; None for other text."""
-    found = re.findall(_STEP, steps)
-    if not found or re.sub(_STEP, "", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in found):
+    parts = re.findall(_STEP, steps)
+    if not parts or re.sub(_STEP, "", steps).strip() or any(unit not in _RELATIVE_UNIT_SECONDS for _, unit in parts):
         return None
-    return sum(float(count) * _RELATIVE_UNIT_SECONDS[unit] for count, unit in found)
+    return sum(float(count) * _RELATIVE_UNIT_SECONDS[unit] for count, unit in parts)
 
 
 def _times_around(typed: str, now: float, zone: tzinfo) -> Iterator[float]:
@@ -181,15 +181,15 @@ def _on_a_day(typed: str, now: float, zone: tzinfo) -> float | None:
     clock = _time_of_day(match[2] or "midnight") if match else None
     if day is not None and clock is not None:
         return next(_moments(day, clock, zone))
-    found = _iso(typed)
-    return None if found is None else (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
+    moment = _iso(typed)
+    return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
 
 
 def _day_named(word: str, now: float, zone: tzinfo) -> date | None:
     if word in _NAMED_DAYS:
         return _day(now, zone, _NAMED_DAYS[word])
-    found = _iso(word)
-    return None if found is None else found.date()
+    moment = _iso(word)
+    return None if moment is None else moment.date()
 
 
 def _day(now: float, zone: tzinfo, days: int) -> date:
@@ -221,10 +221,10 @@ def _moments(day: date, clock: time, zone: tzinfo) -> Iterator[float]:
 
 def _iso(typed: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(typed.upper()) if re.fullmatch(_ISO, typed) else None
+        moment = datetime.fromisoformat(typed.upper()) if re.fullmatch(_ISO, typed) else None
     except ValueError:
         return None
-    return found if found and found.year in _YEARS else None
+    return moment if moment and moment.year in _YEARS else None
 
 
 _SMALLEST_DEVICE = 2**20

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.interference import slowdown
 from stoker.core.units import device_sizes, is_number, parse_size, size_text
-from stoker.devices.simulator import OutOfMemory, SimulatedProcess
+from stoker.devices.simulator import SimulatedOutOfMemory, SimulatedProcess
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -43,8 +43,8 @@ class Options(argparse.Namespace):
     def gpus(self, environment: Mapping[str, str]) -> VisibleGpus:
         return VisibleGpus(environment, self.load)
 
-    def progress(self) -> Steps:
-        return Steps(self.steps)
+    def progress(self) -> TrainingSteps:
+        return TrainingSteps(self.steps)
 
 
 class Died(Exception):
@@ -105,7 +105,7 @@ class VisibleGpus:
             raise Died(self.oom_text(oom))
         self._held = wanted
 
-    def oom_text(self, oom: OutOfMemory) -> str:
+    def oom_text(self, oom: SimulatedOutOfMemory) -> str:
         return torch_oom_text(oom, self.visible.index(oom.device))
 
     def speed(self) -> float:
@@ -137,8 +137,8 @@ def visible_devices(words: str | None, count: int) -> list[int]:
     return indices if len(set(indices)) == len(indices) else []
 
 
-def torch_oom_text(oom: OutOfMemory, ordinal: int, reason: str = "") -> str:
-    """What PyTorch prints as it dies; `ordinal` is the device's number within the process."""
+def torch_oom_text(oom: SimulatedOutOfMemory, ordinal: int, reason: str = "") -> str:
+    """The message of PyTorch as it dies; `ordinal` is the device's number within the process."""
     co_tenants = "".join(f"Process {pid} has {_torch_size(size)} memory in use. " for pid, size in oom.others)
     mine = _torch_size(oom.mine)
     return (
@@ -164,7 +164,7 @@ def _torch_size(size: int) -> str:
     return f"{size / 2**30:.2f} GiB"
 
 
-class Steps:
+class TrainingSteps:
     """Prints a line for each step, with a falling loss."""
 
     def __init__(self, count: int) -> None:

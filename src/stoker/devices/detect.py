@@ -17,9 +17,10 @@ from stoker.devices.simulated import SimulatedDevices
 FIRST_ANSWER_SECONDS = 20.0
 """A driver that was just loaded may take this long to answer for the first time."""
 SOONEST = 2.0
-"""Seconds between two searches for a driver right after the start..."""
+"""Seconds between two searches for a driver right after the start. Later it is a quarter of the time since the
+start."""
 LATEST = 30.0
-"""... and in the end; in between, a quarter of the time since the start."""
+"""Seconds between two searches at most."""
 NO_GPU = "none"
 """Id of the slot whose word is empty: its jobs see no GPU."""
 
@@ -29,11 +30,11 @@ class DeclaredDevices:
 
     variables: Mapping[str, str] = {}
 
-    def __init__(self, words: Sequence[str], known: Mapping[str, str] | None = None) -> None:
-        """`known` maps an index, a UUID or a prefix of one to the UUID, where a driver knows it."""
+    def __init__(self, words: Sequence[str], uuids: Mapping[str, str] | None = None) -> None:
+        """`uuids` maps an index, a UUID or a prefix of one to the UUID, if a driver knows it."""
         if not words:
             raise UsageError("no devices are named", "name at least one, for example 0 or 0,1")
-        self._devices = tuple(_devices(words, known or {}))
+        self._devices = tuple(_devices(words, uuids or {}))
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
         return Snapshot(now, self._devices)
@@ -45,17 +46,17 @@ class DeclaredDevices:
         pass
 
 
-def _devices(words: Sequence[str], known: Mapping[str, str]) -> Iterator[Device]:
-    claims = [_claims(word, known) for word in words]
+def _devices(words: Sequence[str], uuids: Mapping[str, str]) -> Iterator[Device]:
+    claims = [_claims(word, uuids) for word in words]
     for word, device_id, own in zip(words, _unique_ids(words), claims, strict=True):
         listed = [sum(claim in other for other in claims) for claim in own]
         share = max(listed, default=1)
         yield Device(device_id, label=word, visible=word, claims=own, kind="declared", share=share)
 
 
-def _claims(word: str, known: Mapping[str, str]) -> tuple[str, ...]:
+def _claims(word: str, uuids: Mapping[str, str]) -> tuple[str, ...]:
     parts = [part.strip() for part in word.split(",")]
-    names = [known.get(part, f"name:{part}") for part in parts if part]
+    names = [uuids.get(part, f"name:{part}") for part in parts if part]
     return tuple(dict.fromkeys(names))
 
 
@@ -105,7 +106,7 @@ class Subset:
 
 
 def detect(named: Sequence[str], now: float) -> Devices:
-    """The driver's devices, the named ones of them, or only names where there is no driver."""
+    """The driver's devices, the named ones of them, or only names if there is no driver."""
     if len(set(named)) < len(named):
         return declare(named)
     if named and not driver_library_loads():
@@ -133,7 +134,7 @@ def simulate(spec: str, directory: str, named: Sequence[str], now: float) -> Dev
 
 
 def declare(words: Sequence[str]) -> DeclaredDevices:
-    """Devices as the user named them; where a driver answers, they claim the GPUs that the names mean."""
+    """Devices as the user named them; if a driver answers, they claim the GPUs that the names mean."""
     driver = found_by_driver()
     if driver is None:
         return DeclaredDevices(words)
@@ -200,7 +201,7 @@ class LateDevices:
         self._loads = False
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What the driver shows, or no device and a note why."""
+        """The devices of the driver, or no device and a note why."""
         self._since = now if self._since is None else self._since
         self._driver.restart_after = max(self._soonest, min(LATEST, (now - self._since) / 4))
         if not self._has_library(now):
@@ -238,6 +239,6 @@ class LateDevices:
 
 
 def _only(snapshot: Snapshot, ids: Sequence[str]) -> Snapshot:
-    known = {device.id: device for device in snapshot.devices}
-    chosen = tuple(known[device_id] for device_id in ids if device_id in known)
+    by_id = {device.id: device for device in snapshot.devices}
+    chosen = tuple(by_id[device_id] for device_id in ids if device_id in by_id)
     return msgspec.structs.replace(snapshot, devices=chosen)

@@ -58,7 +58,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def process_file(pid: int, name: str) -> bytes:
-    """A file of /proc about a process; empty where the process is gone or of another user."""
+    """A file of /proc about a process; empty if the process is gone or of another user."""
     try:
         with open(f"/proc/{pid}/{name}", "rb") as file:
             return file.read()
@@ -83,7 +83,7 @@ def _is_same(path: str, status: os.stat_result) -> bool:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, the number where there is no name."""
+    """The name of a user, the number if there is no name."""
     try:
         return _account(uid)
     except KeyError:

@@ -26,8 +26,8 @@ DEADLINES_TO_LIVE = 12
 _NAMELESS = "nvidia:"
 
 
-class Answer(Struct, frozen=True):
-    """What the probe sends: a snapshot, or the reason why there is none."""
+class ProbeAnswer(Struct, frozen=True):
+    """A line of the probe: a snapshot, or the reason why there is none."""
 
     snapshot: Snapshot | None = None
     absent: str = ""
@@ -108,7 +108,7 @@ class NvidiaDevices:
     def close(self) -> None:
         self._probe.close()
 
-    def _accept(self, answer: Answer) -> None:
+    def _accept(self, answer: ProbeAnswer) -> None:
         self._silent_since = None
         self._absent = answer.absent
         if answer.snapshot is not None:
@@ -173,7 +173,7 @@ class _Probe:
         if self._process:
             self._process.kill()
 
-    def answer(self) -> Answer | None:
+    def answer(self) -> ProbeAnswer | None:
         """The answer, if all of it has come."""
         with suppress(BlockingIOError):
             while True:
@@ -183,12 +183,12 @@ class _Probe:
             return None
         self._unread = rest
         try:
-            return msgspec.json.decode(line, type=Answer)
+            return msgspec.json.decode(line, type=ProbeAnswer)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self.kill()  # the next probe starts afresh
             return None
 
-    def wait_answer(self, timeout: float) -> Answer:
+    def wait_answer(self, timeout: float) -> ProbeAnswer:
         """The answer, or why there is none."""
         end = time.monotonic() + timeout
         poll = select.poll()
@@ -198,9 +198,9 @@ class _Probe:
             if answer := self.answer():
                 return answer
             if ended:
-                return Answer(absent="the process that asks the NVIDIA driver ended without an answer")
+                return ProbeAnswer(absent="the process that asks the NVIDIA driver ended without an answer")
             poll.poll(_POLL_MILLISECONDS)
-        return Answer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
+        return ProbeAnswer(absent=f"the NVIDIA driver gave no answer within {timeout:g} s")
 
     def fileno(self) -> int:
         return self._answers
@@ -228,7 +228,7 @@ class _Probe:
 
 
 def _passed(since: float | None, now: float, seconds: float) -> bool:
-    """Whether so much time went by; where the clock was set back, it did."""
+    """Whether so much time went by; if the clock was set back, it did."""
     return since is None or abs(now - since) >= seconds
 
 
@@ -245,20 +245,20 @@ def _recalled(snapshot: Snapshot, earlier: Snapshot) -> Snapshot:
     readings = dict(snapshot.readings)
     for device in snapshot.devices:
         reading = snapshot.reading(device.id)
-        known = list(_known(device, earlier, present)) if reading.problem else []
-        devices += known or [device]
-        readings.update({found.id: reading for found in known})
+        recalled = list(_known(device, earlier, present)) if reading.problem else []
+        devices += recalled or [device]
+        readings.update({device.id: reading for device in recalled})
     kept = {device.id: readings[device.id] for device in devices if device.id in readings}
     return structs.replace(snapshot, devices=tuple(devices), readings=kept)
 
 
 def _known(device: Device, earlier: Snapshot, present: set[str]) -> Iterable[Device]:
     if not device.id.startswith(_NAMELESS):
-        return [known for known in earlier.devices if known.id == device.id]
+        return [former for former in earlier.devices if former.id == device.id]
     # Indices can have moved, so a GPU whose UUID is still reported elsewhere is not the one with the problem.
     # The label begins with the index of the card: `0` of a GPU, `0:1` of a slice.
-    boards = [(known.label.partition(":")[0], known) for known in earlier.devices]
-    return [known for board, known in boards if board == device.label and known.id not in present]
+    boards = [(former.label.partition(":")[0], former) for former in earlier.devices]
+    return [former for board, former in boards if board == device.label and former.id not in present]
 
 
 def _unknown(snapshot: Snapshot, problem: str) -> Snapshot:

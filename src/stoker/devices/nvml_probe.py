@@ -16,7 +16,7 @@ from msgspec import structs
 
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.devices.interface import command_of, owner_name
-from stoker.devices.nvidia import Answer, nameless
+from stoker.devices.nvidia import ProbeAnswer, nameless
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MISMATCH = f"the NVIDIA driver and {_LIBRARY} have different versions; reboot to fix this"
@@ -56,7 +56,7 @@ def _serve() -> None:
             return
 
 
-def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver | None, Answer]:
+def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver | None, ProbeAnswer]:
     try:
         driver = driver or Driver(books)
         snapshot = driver.read(time.time())
@@ -65,10 +65,10 @@ def _ask(driver: Driver | None, books: dict[str, AccountBook]) -> tuple[Driver |
             driver = None
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
         code = getattr(error, "value", pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
-        return None, Answer(absent=_ABSENCES.get(code, f"cannot query the NVIDIA driver ({error})"))
+        return None, ProbeAnswer(absent=_ABSENCES.get(code, f"cannot query the NVIDIA driver ({error})"))
     if not snapshot.devices:
-        return driver, Answer(absent="the NVIDIA driver is loaded, but shows no usable GPU")
-    return driver, Answer(snapshot)
+        return driver, ProbeAnswer(absent="the NVIDIA driver is loaded, but shows no usable GPU")
+    return driver, ProbeAnswer(snapshot)
 
 
 # -- one reading of all GPUs
@@ -84,7 +84,7 @@ _NO_VALUE = {
 
 
 def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The driver's answer, None where it has none."""
+    """The driver's answer, None if it has none."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -120,10 +120,10 @@ class AccountBook:
         if listed is None:
             self._listed, self._ran, self._ended = None, frozenset(), {}
             return None
-        known = frozenset(listed)
-        new = frozenset() if self._listed is None else known - self._listed
-        asked = [_account(handle, pid) for pid in sorted(new | (known & (frozenset(running) | self._ran)))]
-        self._listed = known
+        listed_pids = frozenset(listed)
+        new = frozenset() if self._listed is None else listed_pids - self._listed
+        asked = [_account(handle, pid) for pid in sorted(new | (listed_pids & (frozenset(running) | self._ran)))]
+        self._listed = listed_pids
         return self._kept([account for account in asked if account], now)
 
     def _is_on(self, handle: Any, now: float) -> bool:
@@ -132,10 +132,10 @@ class AccountBook:
             self._on = value_of(pynvml.nvmlDeviceGetAccountingMode, handle) == pynvml.NVML_FEATURE_ENABLED
         return self._on
 
-    def _kept(self, found: list[Account], now: float) -> tuple[Account, ...]:
-        live = {account.pid: account for account in found if account.running}
+    def _kept(self, accounts: list[Account], now: float) -> tuple[Account, ...]:
+        live = {account.pid: account for account in accounts if account.running}
         self._ran = frozenset(live)
-        self._ended |= {account.pid: (now, account) for account in found if not account.running}
+        self._ended |= {account.pid: (now, account) for account in accounts if not account.running}
         self._ended = {
             pid: (at, account)
             for pid, (at, account) in self._ended.items()
@@ -185,8 +185,8 @@ class Driver:
 
     def read(self, now: float) -> Snapshot:
         """All GPUs, and MIG slices in place of the GPUs that are divided into them."""
-        found = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
-        cards = [self._with_accounts(card, now) for card in found]
+        found_cards = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
+        cards = [self._with_accounts(card, now) for card in found_cards]
         near = self._topology([card for card in cards if card.handle is not None])
         devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
         readings = {card.device.id: card.reading for card in cards}
@@ -228,8 +228,8 @@ def _cards(index: int) -> list[Card]:
 
 def _slices(board: Any) -> list[tuple[int, Any]]:
     paths = range(value_of(pynvml.nvmlDeviceGetMaxMigDeviceCount, board) or 0)
-    found = [(place, value_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in paths]
-    return [(place, part) for place, part in found if part is not None]
+    parts = [(place, value_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, board, place)) for place in paths]
+    return [(place, part) for place, part in parts if part is not None]
 
 
 def _card(handle: Any, board: Any, label: str) -> Card:
@@ -272,18 +272,18 @@ def _temperature(board: Any) -> int | None:
 
 
 def _processes(handle: Any) -> tuple[Process, ...] | None:
-    """Processes on the device, each once; None where the driver does not list them."""
+    """Processes on the device, each once; None if the driver does not list them."""
     lists = [_listed(kind, handle) for kind in ("Compute", "Graphics", "MPSCompute")]
     if lists[0] is None:
         return None
-    found: dict[int, int | None] = {}
+    memory_by_pid: dict[int, int | None] = {}
     for entry in (entry for entries in lists for entry in entries or []):
-        sizes = [size for size in (found.get(entry.pid), entry.usedGpuMemory) if size is not None]
-        found[entry.pid] = max(sizes, default=None)
+        sizes = [size for size in (memory_by_pid.get(entry.pid), entry.usedGpuMemory) if size is not None]
+        memory_by_pid[entry.pid] = max(sizes, default=None)
     computing = {entry.pid for entries in (lists[0], lists[2]) for entry in entries or []}
     return tuple(
         Process(pid, memory, owner_name(pid), command_of(pid), graphics=pid not in computing)
-        for pid, memory in sorted(found.items())
+        for pid, memory in sorted(memory_by_pid.items())
     )
 
 
@@ -299,15 +299,15 @@ def _listed(kind: str, handle: Any) -> list[Any] | None:
 def _near(card: Card, gpus: list[Card]) -> tuple[str, ...]:
     others = [other for other in gpus if other is not card]
     distances = [(_distance(card.handle, other.handle), other.device.id) for other in others]
-    known = [(distance, name) for distance, name in distances if distance is not None]
-    return tuple(name for _, name in sorted(known, key=lambda pair: pair[0]))
+    reachable = [(distance, name) for distance, name in distances if distance is not None]
+    return tuple(name for _, name in sorted(reachable, key=lambda pair: pair[0]))
 
 
-def _distance(one: Any, other: Any) -> tuple[bool, int] | None:
+def _distance(handle: Any, other: Any) -> tuple[bool, int] | None:
     """Smaller is nearer: first what NVLink joins, then by the common ancestor on the PCI tree."""
     try:
-        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
-        link = value_of(pynvml.nvmlDeviceGetP2PStatus, one, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
+        level = pynvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)
+        link = value_of(pynvml.nvmlDeviceGetP2PStatus, handle, other, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
     except pynvml.NVMLError:
         return None
     return link != pynvml.NVML_P2P_STATUS_OK, level

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from stoker.core.device import Device, Process, Reading, Snapshot
 from stoker.core.units import device_sizes, size_text
 from stoker.devices.interface import command_of, user_name
-from stoker.devices.simulator import Holding, holdings, make_directory
+from stoker.devices.simulator import SimulatedMemory, holdings, make_directory
 
 _IDLE_DEGREES = 34.0
 _DEGREES_PER_PERCENT = 0.44
@@ -25,7 +25,7 @@ class SimulatedDevices:
         make_directory(directory)
 
     def snapshot(self, now: float, newer_than: float = 0.0) -> Snapshot:
-        """What live processes hold; a directory that cannot be read makes every device unusable."""
+        """The memory of live processes; a directory that cannot be read makes every device unusable."""
         try:
             held = holdings(self._directory)
         except OSError as error:
@@ -52,7 +52,7 @@ def _device(index: int, size: int) -> Device:
     )
 
 
-def _reading(index: int, held: Sequence[Holding]) -> Reading:
+def _reading(index: int, held: Sequence[SimulatedMemory]) -> Reading:
     present = [holding for holding in held if index in holding.memory]
     utilisation = min(100, sum(holding.load.get(index, 0) for holding in present))
     return Reading(

@@ -23,8 +23,8 @@ _NEW = ".new"
 _SECONDS_BETWEEN_READS = 0.5
 
 
-class Holding(NamedTuple):
-    """What one live process holds, by the index of the simulated device."""
+class SimulatedMemory(NamedTuple):
+    """The memory that one live process holds, by the index of the simulated device."""
 
     name: str
     pid: int
@@ -44,14 +44,14 @@ def make_directory(directory: str) -> None:
         raise StokerError(message, "set STOKER_SIM_DIR to a writable directory") from error
 
 
-def holdings(directory: str) -> list[Holding]:
-    """What live processes hold; files left by dead ones are removed, anything odd is passed over."""
+def holdings(directory: str) -> list[SimulatedMemory]:
+    """The memory of live processes; files left by dead ones are removed, anything odd is passed over."""
     with os.scandir(directory) as files:
         entries = sorted(
             (file.path, file.name) for file in files if _is_name(file.name) and file.is_file(follow_symlinks=False)
         )
-    found = [_holding(path, name) for path, name in entries]
-    return [holding for holding in found if holding]
+    read = [_holding(path, name) for path, name in entries]
+    return [holding for holding in read if holding]
 
 
 def _is_name(name: str) -> bool:
@@ -59,7 +59,7 @@ def _is_name(name: str) -> bool:
     return is_number(pid) and len(token) == 2 * TOKEN_BYTES
 
 
-def _holding(path: str, name: str, attempts: int = 10) -> Holding | None:
+def _holding(path: str, name: str, attempts: int = 10) -> SimulatedMemory | None:
     # Other errors go up to the caller: a file that cannot be asked is not the same as free memory.
     with suppress(FileNotFoundError, PermissionError), _opened(path) as descriptor:
         facts = os.fstat(descriptor)
@@ -92,13 +92,13 @@ def _is_locked(descriptor: int) -> bool:
     return False
 
 
-def _parsed(contents: bytes, name: str, owner: int) -> Holding | None:
+def _parsed(contents: bytes, name: str, owner: int) -> SimulatedMemory | None:
     pid = int(name.partition(".")[0])
     try:
         facts = json.loads(contents)
         if facts["pid"] != pid:
             return None
-        return Holding(name, pid, owner, _amounts(facts["devices"]), _amounts(facts["load"]))
+        return SimulatedMemory(name, pid, owner, _amounts(facts["devices"]), _amounts(facts["load"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
@@ -113,7 +113,7 @@ def _amount(value: object) -> int:
     return value
 
 
-class OutOfMemory(NamedTuple):
+class SimulatedOutOfMemory(NamedTuple):
     """The device that has too little memory left, and who holds it."""
 
     device: int
@@ -134,10 +134,10 @@ class OutOfMemory(NamedTuple):
 
 
 class SimulatedProcess:
-    """What this process holds, as a file whose lock ends with the process, however that dies.
+    """The memory of this process, as a file whose lock ends with the process, however that dies.
 
-    Every change makes a new file that is locked and complete before it takes the old one's name, so
-    a reader never meets half of a file, nor a live process without a lock.
+    Every change makes a new file that is locked and complete before it takes the old one's name, so a reader never
+    meets half of a file, nor a live process without a lock.
     """
 
     def __init__(self, directory: str, sizes: Sequence[int]) -> None:
@@ -147,11 +147,11 @@ class SimulatedProcess:
         self._name = f"{os.getpid()}.{os.urandom(TOKEN_BYTES).hex()}"
         self._memory: Mapping[int, int] = {}
         self._descriptor = -1
-        self._present: list[Holding] = []
+        self._present: list[SimulatedMemory] = []
         self._read = (0, 0.0)
         """Modification time of the directory when it was last read, and when that was."""
 
-    def hold(self, memory: Mapping[int, int], load: Mapping[int, int]) -> OutOfMemory | None:
+    def hold(self, memory: Mapping[int, int], load: Mapping[int, int]) -> SimulatedOutOfMemory | None:
         """Hold exactly this from now on; if one device has too little left, nothing changes."""
         with _turn(self._directory) as folder:
             holders = holdings(self._directory)
@@ -162,15 +162,15 @@ class SimulatedProcess:
             self._publish(folder, memory, load)
         return None
 
-    def refusal(self, device: int, size: int, holders: Sequence[Holding]) -> OutOfMemory:
-        """What to say where the process may not hold so much of a device beside these holders."""
+    def refusal(self, device: int, size: int, holders: Sequence[SimulatedMemory]) -> SimulatedOutOfMemory:
+        """The error of a process that may not hold so much of a device beside these holders."""
         mine = self._memory.get(device, 0)
         others = [other for other in holders if other.name != self._name and other.memory.get(device)]
         taken = tuple((other.pid, other.memory[device]) for other in others)
-        return OutOfMemory(device, self._sizes[device], size - mine, mine, taken)
+        return SimulatedOutOfMemory(device, self._sizes[device], size - mine, mine, taken)
 
-    def present(self) -> list[Holding]:
-        """What every process holds, this one included; at most half a second old."""
+    def present(self) -> list[SimulatedMemory]:
+        """The memory of every process, this one included; at most half a second old."""
         # A process that takes or gives back something changes the directory; only one that was killed does not.
         changed, now = os.stat(self._directory).st_mtime_ns, time.monotonic()
         is_alone = len(self._present) < 2

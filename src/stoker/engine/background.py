@@ -125,7 +125,7 @@ class Pruner:
                         shutil.rmtree(scripts / name, ignore_errors=True)
 
     def _remove_studies(self) -> None:
-        """Files of sweeps that are gone; a sweep is in the store before its adviser makes a file."""
+        """Files of sweeps that are gone; a sweep is in the store before its tuner makes a file."""
         files = list(self._paths.sweeps.glob("*"))
         known = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
         for path in files:
@@ -249,10 +249,10 @@ class Service:
         return min(moments, default=None)
 
     def _signalled(self) -> None:
-        for number in self._signals.received():
-            match number:
+        for signal_number in self._signals.received():
+            match signal_number:
                 case signal.SIGUSR1:
-                    self._say(f"{len(self._engine.held)} running, {self._engine.waiting} waiting")
+                    self._say(f"{len(self._engine.active_jobs)} running, {self._engine.waiting} waiting")
                 case signal.SIGUSR2:
                     self._dispensable = True
                 case signal.SIGHUP:

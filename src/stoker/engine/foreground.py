@@ -141,7 +141,7 @@ class Foreground:
         new = AfterBatch(self.batch, job.id, notification(self.setup.paths, job))
         with contextlib.suppress(StokerError):  # the store cannot be written, which `engine.trouble` has told
             self.store.follow(FollowUps(engine.name, (), engine.now, after_batches=[new]))
-            engine.poke()
+            engine.wake()
             deadline = time.monotonic() + NOTIFICATION_PATIENCE
             while not engine.idle and time.monotonic() < deadline:
                 engine.turn(0.1)
@@ -214,7 +214,7 @@ class Foreground:
         self._arrays = arrays
         self.tally.given += len(self._taken)
         self._taken = ()
-        self.engine.poke()
+        self.engine.wake()
 
     # -- events and signals -----------------------------------------------------------------------
 
@@ -234,16 +234,16 @@ class Foreground:
                 self.engine.drain()
 
     def _signalled(self) -> None:
-        for number in self._signals.received():
-            match number:
+        for signal_number in self._signals.received():
+            match signal_number:
                 case signal.SIGUSR1:
                     self._view.say(self.status())
                 case signal.SIGHUP if not self.setup.hangup_stops:
-                    self._wind_down(number, "hung up")
+                    self._wind_down(signal_number, "hung up")
                 case signal.SIGINT:
-                    self._interrupted(number, self._interrupts + 1)
+                    self._interrupted(signal_number, self._interrupts + 1)
                 case signal.SIGTERM | signal.SIGHUP:
-                    self._interrupted(number, max(2, self._interrupts + 1))
+                    self._interrupted(signal_number, max(2, self._interrupts + 1))
 
     def watch_reader(self, pipe: int) -> None:
         """Start no more jobs once the reader has closed the pipe; this counts as SIGPIPE."""
@@ -254,14 +254,14 @@ class Foreground:
 
         self.engine.watch(pipe, leave)  # the end that is written to is never readable, but reports an error
 
-    def _wind_down(self, number: signal.Signals, why: str) -> None:
-        self.stopped_by = self.stopped_by or number
+    def _wind_down(self, signal_number: signal.Signals, why: str) -> None:
+        self.stopped_by = self.stopped_by or signal_number
         self._view.say(f"{why}: starting no more jobs, waiting for the running ones")
         self.engine.drain()
 
-    def _interrupted(self, number: signal.Signals, stage: int) -> None:
+    def _interrupted(self, signal_number: signal.Signals, stage: int) -> None:
         self._interrupts = stage
-        (self.setup.interrupted or by_stages)(self, number, stage)
+        (self.setup.interrupted or by_stages)(self, signal_number, stage)
 
     def say(self, text: str) -> None:
         """Show the user a message."""
@@ -281,14 +281,14 @@ class Foreground:
         failed = self.tally.failed
         return (
             f"{self.tally.ended} of {self.tally.given} finished ({results['done']} ok, {failed} failed), "
-            f"{len(self.engine.held)} running, {self.engine.waiting} waiting"
+            f"{len(self.engine.active_jobs)} running, {self.engine.waiting} waiting"
         )
 
 
-def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
+def by_stages(run: Foreground, signal_number: signal.Signals, stage: int) -> None:
     """First let running jobs finish, then send TERM, then KILL."""
-    run.stopped_by = number
-    running = len(run.engine.held)
+    run.stopped_by = signal_number
+    running = len(run.engine.active_jobs)
     if stage == 1:
         run.engine.drain()
         if running:
@@ -296,9 +296,9 @@ def by_stages(run: Foreground, number: signal.Signals, stage: int) -> None:
     elif stage == 2:
         if running:
             run.say(f"stopping {running} (TERM, then KILL after the grace time); press again to kill at once")
-        run.engine.stop(None, f"stopped by {number.name}")
+        run.engine.stop(None, f"stopped by {signal_number.name}")
     elif stage == 3:
-        run.engine.stop(0.0, f"killed by {number.name}")
+        run.engine.stop(0.0, f"killed by {signal_number.name}")
     else:
         raise KeyboardInterrupt  # a process cannot be killed, and the user wants to leave
 
@@ -319,7 +319,7 @@ class Complaints:
         """Say what is wrong, if that is new."""
         engine, site = run.engine, run.engine.site.status()
         text = engine.trouble or site.snapshot.note or next(iter(site.warnings), "")
-        if not text and engine.waiting and not engine.held and not engine.draining:
+        if not text and engine.waiting and not engine.active_jobs and not engine.draining:
             text = self._why_stuck(run)
         else:
             self._stuck_since = None

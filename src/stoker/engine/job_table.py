@@ -33,7 +33,7 @@ from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_no
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
-from stoker.store.queries import advises_open_trials
+from stoker.store.queries import tunes_open_trials
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
 
@@ -276,8 +276,8 @@ class Jobs:
         return after
 
     def _is_needed(self, job: Job, end: Ended) -> bool:
-        """Whether the adviser of a sweep ended while a user retried one of its trials."""
-        return job.spec.always_requeue and end.result == "done" and advises_open_trials(self.store, job.id)
+        """Whether the tuner of a sweep ended while a user retried one of its trials."""
+        return job.spec.always_requeue and end.result == "done" and tunes_open_trials(self.store, job.id)
 
     # -- what the engine uses ---------------------------------------------------------------------
 

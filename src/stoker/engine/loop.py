@@ -76,12 +76,12 @@ class Engine:
         """Stop watching a source."""
         self._selector.unregister(source)
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Look for new jobs and requests in the store."""
         self._accept_due = True
         self._requests.due = True
 
-    def govern(self, policy: Policy, follow_up: FollowUp | None) -> None:
+    def set_policy(self, policy: Policy, follow_up: FollowUp | None) -> None:
         """Use another policy from now on; what users have paused or drained stays so."""
         self.policy = self._requests.overlaid(policy)
         self._jobs.recorder.follow_up = follow_up
@@ -112,8 +112,8 @@ class Engine:
         return len(self._table.blocked)
 
     @property
-    def held(self) -> list[Job]:
-        """Our jobs that have devices."""
+    def active_jobs(self) -> list[Job]:
+        """The engine's own jobs that have devices."""
         return self._table.ours
 
     @property
@@ -167,7 +167,7 @@ class Engine:
             self.cancel(job.id, grace, note)
 
     def cancel(
-        self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+        self, job_id: int, grace: float | None, note: str, signal_number: int = 0, result: CancelResult = "cancelled"
     ) -> None:
         """End one job, whatever its state; the signal with this number replaces TERM."""
         job = self._table.active(job_id)
@@ -178,7 +178,7 @@ class Engine:
             return
         if not isinstance(job.state, Stopping):
             job = self._jobs.apply(job, Cancelled(self.now, note, result))
-        self.site.stop(job, grace, number)
+        self.site.stop(job, grace, signal_number)
 
     def recall(self, job_id: int) -> None:
         """Return an active job to the queue that has not started, if the site can do that at once."""

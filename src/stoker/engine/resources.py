@@ -108,7 +108,7 @@ class EngineRuntime:
         """Use another policy and other settings from now on; paths and site stay what they are."""
         self._config = config
         self._status_writer.settings = config.settings
-        self.engine.govern(config.policy, _follow_up(config, self.engine.name))
+        self.engine.set_policy(config.policy, _follow_up(config, self.engine.name))
 
     @property
     def in_place(self) -> bool:
@@ -131,10 +131,10 @@ class EngineRuntime:
         self._closing.close()
 
     def _wake(self) -> None:
-        self._wake_fifo.silence()
+        self._wake_fifo.drain()
         self._woken()
-        self._status_writer.hurry()
-        self.engine.poke()
+        self._status_writer.write_soon()
+        self.engine.wake()
 
 
 def steady_clock() -> Callable[[], float]:

@@ -20,7 +20,9 @@ class SignalSocket:
         self._theirs.setblocking(False)
         self._before_wakeup = signal.set_wakeup_fd(self._theirs.fileno(), warn_on_full_buffer=False)
         self._before: Mapping[int, object] = {
-            number: signal.signal(number, lambda *_: None) for number in (*_NUMBERS, *others) if not _ignored(number)
+            signal_number: signal.signal(signal_number, lambda *_: None)
+            for signal_number in (*_NUMBERS, *others)
+            if not _ignored(signal_number)
         }
 
     def fileno(self) -> int:
@@ -38,12 +40,12 @@ class SignalSocket:
     def close(self) -> None:
         """Restore the earlier handlers."""
         signal.set_wakeup_fd(self._before_wakeup)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+        for signal_number, handler in self._before.items():
+            signal.signal(signal_number, handler)  # type: ignore[arg-type]
         self._ours.close()
         self._theirs.close()
 
 
-def _ignored(number: signal.Signals) -> bool:
+def _ignored(signal_number: signal.Signals) -> bool:
     """Whether the parent process started us with the signal ignored, as nohup does."""
-    return number != signal.SIGUSR1 and signal.getsignal(number) is signal.SIG_IGN
+    return signal_number != signal.SIGUSR1 and signal.getsignal(signal_number) is signal.SIG_IGN

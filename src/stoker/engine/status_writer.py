@@ -34,7 +34,7 @@ class StatusWriter:
         self._forecast: Forecast | None = None
         self._forecast_due = 0.0
 
-    def hurry(self) -> None:
+    def write_soon(self) -> None:
         """A front end asked: write at the next occasion."""
         self._due = 0.0
         self._forecast_due = min(self._forecast_due, self._forecast_due - FORECAST_INTERVAL + INTERVAL)
@@ -82,7 +82,7 @@ def engine_status(
         trouble=engine.trouble,
         draining=engine.draining,
         leases=tuple(site.leases),
-        waits=tuple(Wait(wants, reason) for wants, reason in site.waits),
+        waits=tuple(Wait(key, reason) for key, reason in site.waits),
         reserved=site.reserved,
         order=tuple(site.order),
         starts=expected.starts,

@@ -20,7 +20,7 @@ from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import SIZE_LIMIT, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
 from stoker.ledger.mutex import Mutex
 from stoker.ledger.notices import HeldNotice, LedgerNotice
-from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, Reader, Seen, listed
+from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
 __all__ = [
@@ -85,7 +85,7 @@ class LedgerView(Struct, frozen=True):
 
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
-    """The directory that all users of the machine share, created where it is missing."""
+    """The directory that all users of the machine share, created if it is missing."""
     return prepare_ledger(ledger_path(environment, paths))
 
 
@@ -104,7 +104,7 @@ def ledger_path(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) 
 
 
 def prepare_ledger(path: Path) -> Path:
-    """Create the directory where it is missing, and refuse one that is not safe to share."""
+    """Create the directory if it is missing, and refuse one that is not safe to share."""
     with _explained(path):
         with suppress(FileExistsError):
             path.mkdir(0o1777)
@@ -123,7 +123,7 @@ class Ledger:
         """A claim goes on without the mutex when it was refused for `patience` seconds."""
         self.path = path
         self._mutex = Mutex(patience)
-        self._reader = Reader(path)
+        self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
 
     def claim(
@@ -134,7 +134,7 @@ class Ledger:
         capacities: Mapping[str, int | None] = {},
         name: str = "",
     ) -> HeldLease | None:
-        """A lease on all the claims at once; None where one of them is not compatible with existing leases.
+        """A lease on all the claims at once; None if one of them is not compatible with existing leases.
 
         None also while another process claims, or has to restore a lease whose file was removed: the caller tries
         again. `name` restores such a lease of this user.
@@ -149,10 +149,10 @@ class Ledger:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
             before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
-            removed = self._removed.look(directory, listing, before.found)
+            removed = self._removed.look(directory, listing, before.contents)
             removed.pop(name, None)
-            before.found.update(removed)
-            if (self._removed.must_wait and not name) or not leases.fits(claims, before.found.values(), capacities):
+            before.contents.update(removed)
+            if (self._removed.must_wait and not name) or not leases.fits(claims, before.contents.values(), capacities):
                 return None
             _check_own(before, contents)
             name = name or new_name(leases.KIND)
@@ -171,7 +171,7 @@ class Ledger:
         self,
         directory: int,
         held: HeldLease,
-        before: Seen[Lease],
+        before: CachedEntry[Lease],
         listing: Mapping[str, int],
         capacities: Mapping[str, int | None],
     ) -> bool:
@@ -181,13 +181,15 @@ class Ledger:
         been granted before ours was published: it looks again a few times, and withdraws too if nothing changes.
         """
         claims, ours = held.lease.claims, (held.lease.since, held.name)
-        known = listing.keys() | {held.name}
+        known_names = listing.keys() | {held.name}
         for _ in range(_LOOKS):
-            later = self._reader.read(directory, listed(directory), leases.KIND, leases.decoded, but=known).found
-            if leases.fits(claims, [*before.found.values(), *later.values()], capacities):
+            later = self._reader.read(
+                directory, listed(directory), leases.KIND, leases.decoded, but=known_names
+            ).contents
+            if leases.fits(claims, [*before.contents.values(), *later.values()], capacities):
                 return True
             older = [lease for name, lease in later.items() if (lease.since, name) < ours]
-            if not leases.fits(claims, [*before.found.values(), *older], capacities):
+            if not leases.fits(claims, [*before.contents.values(), *older], capacities):
                 return False
             os.sched_yield()
         return False
@@ -197,13 +199,15 @@ class Ledger:
         try:
             with _entered(self.path) as directory:
                 listing = listed(directory)
-                found = self._reader.read(directory, listing, leases.KIND, leases.decoded).found
-                found.update(self._removed.look(directory, listing, found))
-                wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).found
-                told = self._reader.read(directory, listing, notices.KIND, notices.decoded).found.values()
+                live_leases = self._reader.read(directory, listing, leases.KIND, leases.decoded).contents
+                live_leases.update(self._removed.look(directory, listing, live_leases))
+                wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).contents
+                told = self._reader.read(directory, listing, notices.KIND, notices.decoded).contents.values()
                 drained, planted = self._drained(directory) if drains.NAME in listing else ({}, ())
                 warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
-                return LedgerView(notices.explained(found, told), warnings, wanted, notices.waiting_jobs(told), drained)
+                return LedgerView(
+                    notices.explained(live_leases, told), warnings, wanted, notices.waiting_jobs(told), drained
+                )
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -322,10 +326,10 @@ def _explained(path: Path) -> Iterator[None]:
         raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 
 
-def _check_own(seen: Seen[Lease], contents: bytes) -> None:
+def _check_own(seen: CachedEntry[Lease], contents: bytes) -> None:
     """Refuse a lease that would be beyond what others read of one user."""
     mine = f"{os.geteuid()}."
-    count = sum(name.startswith(mine) for name in seen.found)
+    count = sum(name.startswith(mine) for name in seen.contents)
     if count >= OWNER_FILES or seen.sizes.get(os.geteuid(), 0) + len(contents) > OWNER_BYTES:
         raise LedgerUnusable(f"you hold {count:,} leases, the limit per user", "wait until some of your jobs end")
 

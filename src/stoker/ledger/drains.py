@@ -28,7 +28,7 @@ _decoder = msgspec.json.Decoder(dict[str, Moment])
 
 
 def read(directory: int) -> dict[str, float]:
-    """Ledger names of the devices that root drained, each with the time; an error where the file is not root's."""
+    """Ledger names of the devices that root drained, each with the time; an error if the file is not root's."""
     try:
         with opened(directory, NAME) as fd:
             status = os.fstat(fd)

@@ -89,7 +89,7 @@ def try_lock(fd: int, kind: int) -> bool:
 
 @functools.cache
 def owner_name(uid: int) -> str:
-    """The name of a user, or the number where it has no name."""
+    """The name of a user, or the number if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -18,7 +18,7 @@ _OUR_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class Turn(Struct, frozen=True):
-    """What came of one try."""
+    """The result of one try."""
 
     directory: int
     fd: int | None = None
@@ -70,7 +70,7 @@ class Mutex:
 
 
 def _opened(directory: int) -> int | None:
-    """The mutex, made where it is missing; None where that is impossible or another user prevents it."""
+    """The mutex, made if it is missing; None if that is impossible or another user prevents it."""
     try:
         _make(directory)
         return os.open(NAME, READ, dir_fd=directory)

@@ -25,9 +25,9 @@ class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     job: Annotated[str, Meta(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?\Z")]
     """Its id in the queue of its user: any other text makes the file void, so that none reaches a screen."""
     pid: Process = 0
-    """Its first process; 0 where that is not known yet."""
+    """Its first process; 0 if that is not known yet."""
     until: Moment | None = None
-    """When it ends at the latest, where it has a limit."""
+    """When it ends at the latest, if it has a limit."""
 
 
 class LedgerNotice(Struct, frozen=True, forbid_unknown_fields=True):

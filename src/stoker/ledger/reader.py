@@ -28,9 +28,10 @@ from stoker.ledger.files import (
 )
 
 OWNER_FILES = 1000
-"""Files of one kind and owner that a look opens at most, the newest ones..."""
+"""Most files of one kind and owner that a look opens, the newest first."""
 OWNER_BYTES = 1 << 20
-"""... and bytes that it reads of them. What exceeds this is the owner's loss; a claim of ours stays within it."""
+"""Most bytes that a look reads of the files of one owner. Our own claims stay within this; others lose what exceeds
+it."""
 MEMORY_SECONDS = 600.0
 """How long a file that was ignored is not looked at again."""
 WARNINGS = 8
@@ -48,10 +49,10 @@ Listing = Mapping[str, int]
 """The inode of each name in the directory."""
 
 
-class Seen(Struct, Generic[Contents], frozen=True):
+class CachedEntry(Struct, Generic[Contents], frozen=True):
     """The live files of one kind by name, and how many bytes of each user they are."""
 
-    found: dict[str, Contents]
+    contents: dict[str, Contents]
     sizes: Mapping[int, int]
 
 
@@ -67,7 +68,7 @@ def listed(directory: int) -> dict[str, int]:
         return {entry.name: entry.inode() for entry in entries}
 
 
-class Reader:
+class LedgerReader:
     """Reads one directory again and again. Files that it ignores cost nothing but their place in the listing."""
 
     def __init__(self, path: Path) -> None:
@@ -82,21 +83,21 @@ class Reader:
         kind: str,
         decoded: Callable[[bytes, int], Contents],
         but: Collection[str] = (),
-    ) -> Seen[Contents]:
+    ) -> CachedEntry[Contents]:
         """The live files of a kind, except those with the names in `but`."""
         self._forget()
-        found: dict[str, Contents] = {}
+        contents: dict[str, Contents] = {}
         sizes: Counter[int] = Counter()
         for name in self._candidates(directory, listing, f".{kind}", but):
             try:
                 if read := _read(directory, name, sizes):
-                    found[name] = decoded(*read)
+                    contents[name] = decoded(*read)
             except InvalidFile as error:
                 self._ignore(directory, name, listing[name], str(error))
-        return Seen(found, sizes)
+        return CachedEntry(contents, sizes)
 
     def warnings(self, listing: Listing) -> tuple[str, ...]:
-        """What is ignored at the moment, in a few sentences."""
+        """The files that are ignored at the moment, in a few sentences."""
         gone = [name for name in self._ignored if name not in listing]
         for name in gone:
             del self._ignored[name]
@@ -170,7 +171,7 @@ class Reader:
 
 
 def _read(directory: int, name: str, sizes: Counter[int]) -> tuple[bytes, int] | None:
-    """The contents of a file and the user id of its owner; None where it was just released, or stale and ours."""
+    """The contents of a file and the user id of its owner; None if it was just released, or stale and ours."""
     try:
         for _ in range(_TRIES):
             with opened(directory, name) as fd:

@@ -67,11 +67,11 @@ class RemovedLeases:
         """Forget a lease that this process ends: its worker may hold the lock for another moment."""
         self._ended.update(inode for inode, entry in self._known.items() if entry.name == name)
 
-    def look(self, directory: int, listing: Mapping[str, int], found: Mapping[str, Lease]) -> dict[str, Lease]:
+    def look(self, directory: int, listing: Mapping[str, int], present: Mapping[str, Lease]) -> dict[str, Lease]:
         """The removed leases by name, after a look at the directory that found these."""
         now = time.monotonic()
         first, self._looked_at = now - self._looked_at > SETTLE_SECONDS, now
-        before, self._known = self._known, {listing[name]: _Known(name, lease) for name, lease in found.items()}
+        before, self._known = self._known, {listing[name]: _Known(name, lease) for name, lease in present.items()}
         self._ended -= self._known.keys()  # the file system has used the inode again
         vanished = {
             inode: lease for inode, lease in before.items() if lease.name not in listing and inode not in self._ended
@@ -117,8 +117,8 @@ class RemovedLeases:
         self._unread = frozenset(unread)
 
 
-def _since(known: _Known, now: float) -> _Known:
-    return known if known.removed_at is not None else _Known(known.name, known.lease, now)
+def _since(removed: _Known, now: float) -> _Known:
+    return removed if removed.removed_at is not None else _Known(removed.name, removed.lease, now)
 
 
 def _kernel_locks() -> str:

@@ -31,8 +31,8 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a worker that inherited a blocked SIGCHLD would miss ends
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in IGNORED:
+        signal.signal(signal_number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     boot = processes.boot_id()
     gc.freeze()  # else a worker's first collection would copy every shared page
@@ -117,8 +117,8 @@ def _restart_engine(state: str) -> None:
     try:
         with open(f"{state}/engine.restart", "rb") as file:
             record = json.load(file)
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in IGNORED:
+            signal.signal(signal_number, signal.SIG_DFL)
         _leave_streams(share_input=False, share_output=False)
         os.execve(record["command"][0], record["command"], record["environment"])  # noqa: S606
     except (OSError, LookupError, TypeError, ValueError):

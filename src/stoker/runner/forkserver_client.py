@@ -51,7 +51,7 @@ class Forkserver:
         raise StokerError("the process that starts jobs keeps dying", "check whether it is killed (ulimit, OOM killer)")
 
     def failure(self, folder: Path) -> int:
-        """The error's number where no process could be made for the worker, else 0; told once."""
+        """The error's number if no process could be made for the worker, else 0; told once."""
         with contextlib.suppress(OSError):
             while self._running is not None and (answer := self._running[1].recv(4096, socket.MSG_DONTWAIT)):
                 number, _, name = answer.partition(b" ")

@@ -1,4 +1,4 @@
-"""What a runner offers, and the events that it reports."""
+"""The interface of a runner, and the events that it reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from stoker.core.errors import StokerError
-from stoker.core.launch import Order
+from stoker.core.launch import LaunchOrder
 from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
@@ -28,7 +28,7 @@ class WorkerLost(NamedTuple):
     """The worker is dead and none of its processes is left; its journal was reported before."""
 
     errno: int = 0
-    """Why no process could be made for it; 0 where there was one."""
+    """Why no process could be made for it; 0 if there was one."""
     damaged: bool = False
     """Whether its journal could not be read to the end: what it did not report may have run."""
 
@@ -50,13 +50,13 @@ class Runner(Protocol):
     def next_cleanup(self) -> float | None:
         """Seconds after which `poll` is due although no event comes; None is never."""
 
-    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+    def start(self, worker: str, order: LaunchOrder, variables: Mapping[str, str]) -> None:
         """Queue an attempt behind those that the worker has; it is sent with the next `flush`."""
 
     def flush(self) -> None:
         """Send the queued attempts."""
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace."""
 
     def set_limit(
@@ -79,7 +79,7 @@ class Runner(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What is wrong with workers, for the user; empty where nothing is."""
+        """A problem with workers, for the user; empty if there is none."""
 
     def forget(self, worker: str) -> None:
         """Remove what is left of a lost worker, once all its events are recorded."""
@@ -89,7 +89,7 @@ class Runner(Protocol):
 
 
 class Workers(Protocol):
-    """What allocations need besides: workers that hold leases."""
+    """The operations for allocations: workers that hold leases."""
 
     def start_worker(self) -> str:
         """Start a worker and return its name."""
@@ -114,7 +114,7 @@ class Workers(Protocol):
 
 
 class ProcessIds(Protocol):
-    """What telemetry needs besides: the processes of workers and attempts."""
+    """The operations for telemetry: the processes of workers and attempts."""
 
     def process_of(self, worker: str, attempt: str) -> int | None:
         """The first process of a worker's newest attempt, if this is that attempt and it is known."""

@@ -68,7 +68,7 @@ class AttemptReturned(NamedTuple):
     attempt: str
     at: float
     errno: int = 0
-    """What the machine was short of when the worker tried to start it; 0 where it did not try."""
+    """The error number of the failed start; 0 if the worker did not try."""
     note: str = ""
 
 
@@ -77,7 +77,7 @@ Fact = AttemptStarted | AttemptExited | AttemptReturned
 Record = Fact | Born
 
 
-class Unreadable(ValueError):
+class JournalUnreadable(ValueError):
     """A line that no worker wrote, or that contradicts the lines before it."""
 
 
@@ -102,11 +102,11 @@ def _quoted(note: str) -> str:
 
 
 def record_of(line: bytes) -> Record:
-    """The record that a whole line holds; raises Unreadable where it holds none."""
+    """The record that a whole line holds; raises JournalUnreadable if it holds none."""
     try:
         kind, attempt, at, *rest = line.decode("ascii").split(" ", 7)
         if _KEY.fullmatch(attempt) is None:
-            raise Unreadable
+            raise JournalUnreadable
         if kind == "S":
             return AttemptStarted(attempt, _moment(at))
         if kind == "P":
@@ -117,9 +117,9 @@ def record_of(line: bytes) -> Record:
             return _not_started(attempt, at, *rest)
         if kind == "E":
             return _ended(attempt, at, *rest)
-        raise Unreadable
+        raise JournalUnreadable
     except (ValueError, TypeError, RecursionError):
-        raise Unreadable(f"{line[:60]!r} is not a journal line") from None
+        raise JournalUnreadable(f"{line[:60]!r} is not a journal line") from None
 
 
 def _born(attempt: str, pid: str, worker: str, ticks: str, boot: str) -> Born:
@@ -133,7 +133,7 @@ def _not_started(attempt: str, at: str, errno: str, *note: str) -> AttemptReturn
 def _ended(attempt: str, at: str, *rest: str) -> AttemptExited:
     code, signal, why, peak, note = rest
     if why not in _WHYS:
-        raise Unreadable
+        raise JournalUnreadable
     ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)
     return AttemptExited(attempt, _moment(at), *ended, _note(note))
 
@@ -141,21 +141,21 @@ def _ended(attempt: str, at: str, *rest: str) -> AttemptExited:
 def _note(text: str) -> str:
     note = "" if text == _NO_NOTE else json.loads(text)
     if not isinstance(note, str):
-        raise Unreadable
+        raise JournalUnreadable
     return note
 
 
 def _moment(text: str) -> float:
     at = float(text)
     if not 0 <= at < _LATEST:
-        raise Unreadable
+        raise JournalUnreadable
     return at
 
 
 def _number(text: str, bound: int, least: int = 0) -> int:
     number = int(text) if len(text) < 20 else bound
     if not least <= number < bound:
-        raise Unreadable
+        raise JournalUnreadable
     return number
 
 
@@ -171,7 +171,7 @@ def create(path: str) -> int:
     return descriptor
 
 
-class Reader:
+class JournalReader:
     """Reads a journal from where it stopped the last time, up to the first line that cannot be right."""
 
     def __init__(self, path: str) -> None:
@@ -193,7 +193,7 @@ class Reader:
                 try:
                     record = record_of(line)
                     self._check(record)
-                except Unreadable as error:
+                except JournalUnreadable as error:
                     self.damage = str(error)
                     break
                 records.append(record)
@@ -203,24 +203,24 @@ class Reader:
         return records
 
     def ends(self, attempts: Collection[str]) -> list[AttemptExited | AttemptReturned]:
-        """What the unreadable rest still says about the ends of attempts. Only of use once the worker is dead."""
-        found: dict[str, AttemptExited | AttemptReturned] = {}
+        """Read the ends of attempts from the unreadable rest. Only of use once the worker is dead."""
+        ends: dict[str, AttemptExited | AttemptReturned] = {}
         for line in re.split(rb"[\0\n]+", self._rest()):
             if line.startswith((b"E ", b"N ")):
                 try:
                     record = record_of(line)
-                except Unreadable:
+                except JournalUnreadable:
                     continue
                 if record.attempt in attempts and isinstance(record, AttemptExited | AttemptReturned):
-                    found.setdefault(record.attempt, record)
-        return list(found.values())
+                    ends.setdefault(record.attempt, record)
+        return list(ends.values())
 
     def contents(self) -> bytes:
         """All that was written, for inspection."""
         return os.pread(self._descriptor, _LONGEST, 0).rstrip(b"\0")
 
     def _check(self, record: Record) -> None:
-        """Raise Unreadable where a worker cannot have written this after the lines before it."""
+        """Raise JournalUnreadable if a worker cannot have written this after the lines before it."""
         match record:
             case AttemptStarted() if not self._running:
                 self._running = record.attempt
@@ -231,7 +231,7 @@ class Reader:
             case AttemptExited() | AttemptReturned() if self._running == record.attempt:
                 self._running = ""
             case _:
-                raise Unreadable(f"{line_of(record)[:60]!r} contradicts the line before it")
+                raise JournalUnreadable(f"{line_of(record)[:60]!r} contradicts the line before it")
 
     def _whole_lines(self) -> list[bytes]:
         try:

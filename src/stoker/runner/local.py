@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.errors import StokerError
-from stoker.core.launch import Order
+from stoker.core.launch import LaunchOrder
 from stoker.core.spec import EarlySignal
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
@@ -25,7 +25,7 @@ from stoker.runner.inherited import INHERITED
 from stoker.runner.interface import Event, ShortOfResources, WorkerLost
 from stoker.runner.processes import ALLOCATION
 from stoker.runner.spawn import is_shortage
-from stoker.runner.worker_link import LOCK, MARKER, Link, lives
+from stoker.runner.worker_link import LOCK, MARKER, WorkerLink, lives
 
 COPIES_LIMIT = 20
 """Copies of damaged journals that are kept."""
@@ -69,10 +69,10 @@ class LocalRunner:
         self._count = 0
         self._marks = {ALLOCATION: tied_to} if tied_to else {}
         self._forkserver = forkserver or Forkserver(self._marks)
-        self._links: dict[str, Link] = {}
-        self._ended: dict[str, Link] = {}
+        self._links: dict[str, WorkerLink] = {}
+        self._ended: dict[str, WorkerLink] = {}
         """Workers whose connection closed: dead, or about to be."""
-        self._unsent: dict[str, Link] = {}
+        self._unsent: dict[str, WorkerLink] = {}
         self._selector = selectors.EpollSelector()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -111,7 +111,7 @@ class LocalRunner:
         """Pass a locked descriptor on; from now on the lease lives as long as the worker holds it."""
         self._send(worker, {"do": "lease", "path": path}, descriptor)
 
-    def start(self, worker: str, order: Order, variables: Mapping[str, str]) -> None:
+    def start(self, worker: str, order: LaunchOrder, variables: Mapping[str, str]) -> None:
         """Queue an attempt for the worker, behind those it may already have; sent with the next flush.
 
         Nothing is sent to a dead worker; its loss is reported by `poll`.
@@ -132,14 +132,14 @@ class LocalRunner:
             self._watch_writing(link)
         self._unsent.clear()
 
-    def stop(self, worker: str, attempt: str, grace: float, number: int = 0) -> None:
+    def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM or another signal now, and KILL after the grace, to every process of the attempt.
 
         What a dead worker left is killed anyway, now at once.
         """
         if link := self._ended.get(worker):
             link.check_at = 0.0
-        self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": number})
+        self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": signal_number})
 
     def set_limit(
         self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
@@ -243,19 +243,19 @@ class LocalRunner:
         elif descriptor is not None:
             os.close(descriptor)
 
-    def _watch_writing(self, link: Link) -> None:
+    def _watch_writing(self, link: WorkerLink) -> None:
         """Wait for the worker's hints and, while orders did not fit into its socket, for room in that."""
         if link.connection is not None and link.congested != link.waits_to_write:
             link.waits_to_write = link.congested
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.congested else 0)
             self._selector.modify(link.connection, events, link)
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: WorkerLink) -> None:
         self._links[link.name] = link
         if link.connection is not None:
             self._selector.register(link.connection, selectors.EVENT_READ, link)
 
-    def _read(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
+    def _read(self, link: WorkerLink) -> Iterator[tuple[str, journal.Fact]]:
         connection = link.connection
         if connection is None:
             return
@@ -274,7 +274,7 @@ class LocalRunner:
         link.flush()
         self._watch_writing(link)
 
-    def _clean_up(self, link: Link) -> Iterator[tuple[str, Event]]:
+    def _clean_up(self, link: WorkerLink) -> Iterator[tuple[str, Event]]:
         """Report a worker with a closed connection as lost when its lock is free and its processes are gone."""
         link.check_later()
         if link.alive():
@@ -304,12 +304,12 @@ class LocalRunner:
                 )
                 self._complaints[f"{link.name} stopped"] = now + STOPPED_SECONDS, text
 
-    def _news(self, link: Link) -> Iterator[tuple[str, journal.Fact]]:
+    def _news(self, link: WorkerLink) -> Iterator[tuple[str, journal.Fact]]:
         yield from ((link.name, record) for record in link.news())
         if link.damage and not link.retired:
             self._retire(link)
 
-    def _retire(self, link: Link) -> None:
+    def _retire(self, link: WorkerLink) -> None:
         """Keep a copy of a damaged journal, and let its worker leave once it is idle: its last lines tell the rest."""
         link.retired = True
         copy = self._copy(link)
@@ -317,7 +317,7 @@ class LocalRunner:
         self._complaints[link.name] = time.monotonic() + REMEMBERED_SECONDS, text
         self._send(link.name, {"do": "leave"})
 
-    def _copy(self, link: Link) -> str:
+    def _copy(self, link: WorkerLink) -> str:
         """Copy the journal, and return where to as a part of a sentence."""
         if self._copies is None or link.reader is None:
             return ""
@@ -331,7 +331,7 @@ class LocalRunner:
             return ""
         return f", a copy is {path}"
 
-    def _reconnect(self, link: Link) -> None:
+    def _reconnect(self, link: WorkerLink) -> None:
         """Connect to a living worker again; one that is just exiting does not answer."""
         with contextlib.suppress(OSError):
             link.connection = _connect(link.folder)
@@ -341,7 +341,7 @@ class LocalRunner:
 
     # -- starting a worker -----------------------------------------------------------------------
 
-    def _establish(self, folder: Path) -> Link:
+    def _establish(self, folder: Path) -> WorkerLink:
         """Make a worker's lock, journal and socket, connect to the socket, and only then fork the worker.
 
         It inherits all of them, so there is no moment at which it lives without its lock.
@@ -350,7 +350,7 @@ class LocalRunner:
             lock, jobs = (_inherited(inherited, _locked_file(folder / name)) for name in (LOCK, INHERITED))
             record = _inherited(inherited, journal.create(str(folder / "journal")))
             listener = inherited.enter_context(_listen(folder))
-            link = Link(folder, journal.Reader(str(folder / "journal")))
+            link = WorkerLink(folder, journal.JournalReader(str(folder / "journal")))
             try:
                 link.connection = _connect(folder)
                 self._forkserver.fork(folder, [listener.fileno(), lock, record, jobs], self._shared)
@@ -364,12 +364,12 @@ def _plain(early: EarlySignal | None) -> dict[str, Any] | None:
     return None if early is None else msgspec.structs.asdict(early)
 
 
-def _opened(folder: Path) -> Link:
+def _opened(folder: Path) -> WorkerLink:
     """The link of a worker that another engine started, whatever its folder is like."""
     try:
-        return Link(folder, journal.Reader(str(folder / "journal")))
+        return WorkerLink(folder, journal.JournalReader(str(folder / "journal")))
     except OSError as error:
-        return Link(folder, None, error.strerror or str(error))
+        return WorkerLink(folder, None, error.strerror or str(error))
 
 
 def _locked_file(path: Path) -> int:

@@ -24,7 +24,7 @@ _KILL_PAUSE = 0.01
 """Seconds that killed processes get to disappear before the next look."""
 
 
-class Seen(NamedTuple):
+class SeenProcess(NamedTuple):
     """A process as it was seen; the start time tells it from a later one with the same id."""
 
     pid: int
@@ -40,9 +40,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def get_signal_at_death_of(parent: int, number: int) -> None:
-    """Let the kernel send a signal to this process when its parent dies; exit where that has happened already."""
-    _prctl(_PR_SET_PDEATHSIG, number)
+def get_signal_at_death_of(parent: int, signal_number: int) -> None:
+    """Let the kernel send a signal to this process when its parent dies; exit if that has happened already."""
+    _prctl(_PR_SET_PDEATHSIG, signal_number)
     if os.getppid() != parent:
         os._exit(1)
 
@@ -54,24 +54,24 @@ def _prctl(option: int, value: int) -> None:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a process; None where the process does not exist."""
+    """The parent of a process; None if the process does not exist."""
     process = _look(str(pid))
     return None if process is None else process.parent
 
 
-def stopped(pid: int) -> Seen | None:
+def stopped(pid: int) -> SeenProcess | None:
     """The process, if a signal or a debugger has stopped it."""
     state = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1]
     return _look(str(pid)) if state in ([b"T"], [b"t"]) else None
 
 
-def descendants(root: int) -> list[Seen]:
+def descendants(root: int) -> list[SeenProcess]:
     """All living processes below root, parents before their children."""
     return _below([root], _all_processes())
 
 
-def end(find: Callable[[], list[Seen]], patience: float | None = None) -> bool:
-    """Kill processes until a look finds none; False where some are left after so many seconds."""
+def end(find: Callable[[], list[SeenProcess]], patience: float | None = None) -> bool:
+    """Kill processes until a look finds none; False if some are left after so many seconds."""
     until = None if patience is None else time.monotonic() + patience
     while until is None or time.monotonic() <= until:
         with contextlib.suppress(OSError):  # a machine that is short of descriptors or memory: look again
@@ -89,13 +89,13 @@ def cpu_seconds(process: int) -> float:
     """
     parent = parent_of(process)
     ticks = 0
-    for one in descendants(parent) if parent is not None else ():
-        fields = _content(f"/proc/{one.pid}/stat").rpartition(b")")[2].split()
+    for descendant in descendants(parent) if parent is not None else ():
+        fields = _content(f"/proc/{descendant.pid}/stat").rpartition(b")")[2].split()
         ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
     return ticks * _TICK / 10**9
 
 
-def marked(marker: bytes) -> list[Seen]:
+def marked(marker: bytes) -> list[SeenProcess]:
     """This user's processes with the marker in their environment, and all their descendants.
 
     A child that cleared its environment is found through its parent, as long as that lives.
@@ -112,7 +112,7 @@ def ticks_now() -> int:
 
 
 def boot_id() -> str:
-    """The kernel's id of this boot; empty where it does not tell."""
+    """The kernel's id of this boot; empty if it does not tell."""
     try:
         with open("/proc/sys/kernel/random/boot_id", "rb") as file:
             return file.read().decode().strip()
@@ -120,7 +120,7 @@ def boot_id() -> str:
         return ""
 
 
-def of_session(leader: int, ticks: int) -> list[Seen]:
+def of_session(leader: int, ticks: int) -> list[SeenProcess]:
     """The processes in the session or group that a process opened, and their descendants.
 
     The process had started at `ticks`: one with its number that started later is another. The kernel gives the number
@@ -133,7 +133,7 @@ def of_session(leader: int, ticks: int) -> list[Seen]:
     return list(dict.fromkeys([*members, *_below([process.pid for process in members], every)]))
 
 
-def holding(path: str) -> list[Seen]:
+def holding(path: str) -> list[SeenProcess]:
     """The other processes that hold an flock on a file, by a descriptor that they inherited, and their descendants.
 
     One that only reads the file, such as a backup, is none. Those of other users cannot be seen.
@@ -148,25 +148,25 @@ def holding(path: str) -> list[Seen]:
     return list(dict.fromkeys([*holders, *_below([process.pid for process in holders], every)]))
 
 
-def having_open(paths: Iterable[str]) -> list[Seen]:
+def having_open(paths: Iterable[str]) -> list[SeenProcess]:
     """The other processes that have one of the files open, even if it was removed."""
     wanted = {name for path in paths for name in (path, f"{path} (deleted)")}
     return [process for process in _all_processes() if any(_open_as(process.pid, wanted))]
 
 
-def send(targets: Iterable[Seen], number: int) -> None:
+def send(targets: Iterable[SeenProcess], signal_number: int) -> None:
     """Signal each process that is still the one seen; a stopped one is continued so that it can react."""
     for process in targets:
         with contextlib.suppress(OSError):
-            _send_one(process, number)
+            _send_one(process, signal_number)
 
 
-def _send_one(process: Seen, number: int) -> None:
+def _send_one(process: SeenProcess, signal_number: int) -> None:
     with _handle(process.pid) as signal_it:
         now = _look(str(process.pid))
         if now is not None and now.started == process.started:
-            signal_it(number)
-            if number != signal.SIGKILL:
+            signal_it(signal_number)
+            if signal_number != signal.SIGKILL:
                 signal_it(signal.SIGCONT)
 
 
@@ -182,37 +182,37 @@ def _handle(pid: int) -> Iterator[Callable[[int], None]]:
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.ENOSYS:
             raise
-        yield lambda number: os.kill(pid, number)
+        yield lambda signal_number: os.kill(pid, signal_number)
         return
     try:
-        yield lambda number: signal.pidfd_send_signal(descriptor, number)
+        yield lambda signal_number: signal.pidfd_send_signal(descriptor, signal_number)
     finally:
         os.close(descriptor)
 
 
-def _below(roots: list[int], every: list[Seen]) -> list[Seen]:
-    children: dict[int, list[Seen]] = {}
+def _below(roots: list[int], every: list[SeenProcess]) -> list[SeenProcess]:
+    children: dict[int, list[SeenProcess]] = {}
     for process in every:
         children.setdefault(process.parent, []).append(process)
-    found: list[Seen] = []
+    below_roots: list[SeenProcess] = []
     front = roots
     while front:
         below = [child for parent in front for child in children.get(parent, ())]
-        found += below
+        below_roots += below
         front = [process.pid for process in below]
-    return found
+    return below_roots
 
 
-def _all_processes() -> list[Seen]:
+def _all_processes() -> list[SeenProcess]:
     seen = (_look(entry) for entry in os.listdir("/proc") if entry.isdigit())
     return [process for process in seen if process is not None]
 
 
-def _look(pid: str) -> Seen | None:
+def _look(pid: str) -> SeenProcess | None:
     fields = _content(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if not fields or (fields[0] in b"ZX" and int(fields[17]) <= 1):  # else other threads outlive the first one
         return None
-    return Seen(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
+    return SeenProcess(int(pid), int(fields[1]), int(fields[19]), int(fields[2]), int(fields[3]))
 
 
 def _open_as(pid: int, paths: set[str]) -> Iterator[str]:
@@ -242,7 +242,7 @@ def _carries(pid: int, marker: bytes, owner: int) -> bool:
 
 
 def _content(path: str) -> bytes:
-    """A file of /proc; empty where the process is gone or another user's."""
+    """A file of /proc; empty if the process is gone or another user's."""
     try:
         with open(path, "rb") as file:
             return file.read()

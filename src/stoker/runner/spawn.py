@@ -30,7 +30,7 @@ class Refused(Exception):
         self.note = note
 
 
-class Short(Exception):
+class StartDeferred(Exception):
     """The attempt cannot be started now, because the machine is short of something or a disk does not work."""
 
     def __init__(self, error: OSError, note: str) -> None:
@@ -44,9 +44,9 @@ def is_shortage(error: OSError) -> bool:
     return error.errno in _MACHINE_WIDE or error.errno in _OF_A_DISK
 
 
-def is_machine_wide(number: int) -> bool:
+def is_machine_wide(error_number: int) -> bool:
     """Whether a shortage concerns every start, and not only those that use the same disk."""
-    return number in _MACHINE_WIDE
+    return error_number in _MACHINE_WIDE
 
 
 def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
@@ -69,7 +69,7 @@ def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
 
 
 def spawn_silently(words: list[str]) -> int | None:
-    """Start a program of our own with all streams on /dev/null, and return its process id; None where that fails."""
+    """Start a program of our own with all streams on /dev/null, and return its process id; None if that fails."""
     streams = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
     try:
         return os.posix_spawn(words[0], words, {}, file_actions=streams, setsigmask=[], setsigdef=_DEFAULT_SIGNALS)
@@ -96,7 +96,7 @@ def _open_outputs(out: str, err: str, *, own: bool) -> tuple[int, int]:
         return first, first
     try:
         return first, _open_output(err, 2)
-    except (Refused, Short):
+    except (Refused, StartDeferred):
         if first != 1:
             os.close(first)
         raise
@@ -110,7 +110,7 @@ def _open_output(path: str, inherited: int, *, own: bool = False) -> int:
         descriptor = os.open(path, _APPENDING | os.O_NONBLOCK, 0o666)
     except OSError as error:
         note = f"cannot write its output to {path}: {error.strerror}"
-        raise (Short(error, note) if own else _failure(error, note)) from None
+        raise (StartDeferred(error, note) if own else _failure(error, note)) from None
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -172,8 +172,8 @@ def _fork_apart(program: str, words: list[str], environment: Mapping[str, str], 
         return pid
     try:
         os.setsid()
-        for number in _DEFAULT_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
+        for signal_number in _DEFAULT_SIGNALS:
+            signal.signal(signal_number, signal.SIG_DFL)
         for kind, *details in actions:
             if kind == os.POSIX_SPAWN_OPEN:
                 os.dup2(os.open(*details[1:]), details[0])
@@ -188,8 +188,8 @@ def _find_program(name: str, environment: Mapping[str, str]) -> str:
     if "/" in name:
         return name
     path = environment.get("PATH", os.defpath)
-    if found := _on_path(name, path, os.F_OK | os.X_OK):
-        return found
+    if program := _on_path(name, path, os.F_OK | os.X_OK):
+        return program
     if _on_path(name, path, os.F_OK):
         raise Refused(126, f"{name}: not executable")
     _raise_shortage(name, path)
@@ -203,20 +203,20 @@ def _on_path(name: str, path: str, mode: int) -> str | None:
 
 
 def _raise_shortage(name: str, path: str) -> None:
-    """A program is not missing where a directory of the path cannot be read for the moment."""
+    """A program is not missing if a directory of the path cannot be read for the moment."""
     for directory in path.split(os.pathsep):
         try:
             os.stat(os.path.join(directory, name))
         except OSError as error:
             if is_shortage(error):
-                raise Short(error, f"cannot look for {name} in {directory}: {error.strerror}") from None
+                raise StartDeferred(error, f"cannot look for {name} in {directory}: {error.strerror}") from None
 
 
-def _failure(error: OSError, note: str) -> Refused | Short:
-    return Short(error, note) if is_shortage(error) else Refused(126, note)
+def _failure(error: OSError, note: str) -> Refused | StartDeferred:
+    return StartDeferred(error, note) if is_shortage(error) else Refused(126, note)
 
 
-def _refusal(error: OSError | ValueError, words: list[str]) -> Refused | Short:
+def _refusal(error: OSError | ValueError, words: list[str]) -> Refused | StartDeferred:
     if isinstance(error, ValueError):
         return Refused(126, "the command contains a NUL byte, which cannot be passed to a program")
     if error.errno == errno.ENOENT:
@@ -225,5 +225,5 @@ def _refusal(error: OSError | ValueError, words: list[str]) -> Refused | Short:
         length = max(len(word.encode(errors="surrogateescape")) for word in words)
         return Refused(126, f"the command is too long for the kernel ({length} bytes); put it in a script")
     if error.errno in _MACHINE_WIDE:
-        return Short(error, f"cannot start a process: {error.strerror}")
+        return StartDeferred(error, f"cannot start a process: {error.strerror}")
     return _failure(error, f"{words[0]}: {error.strerror}")

@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any
 
 from stoker.runner import journal, processes
-from stoker.runner.spawn import Refused, Short, is_machine_wide, launch, spawn_silently
+from stoker.runner.spawn import Refused, StartDeferred, is_machine_wide, launch, spawn_silently
 
 LINGER = 1.0
 """Seconds for which processes that a finished command left may go on."""
@@ -38,7 +38,7 @@ HINT_INTERVAL = 0.02
 """Seconds within which several ends get one hint while more attempts are queued."""
 
 
-class Attempt:
+class RunningAttempt:
     """The attempt that runs, and what is known of its end."""
 
     status: int | None = None
@@ -50,9 +50,9 @@ class Attempt:
     kill_interval = KILL_INTERVAL
     hinted = False
     terminator: int | None = None
-    """The process of its `mps_terminate` program, while that runs..."""
+    """The process of its `mps_terminate` program, while that runs."""
     terminator_until = 0.0
-    """... and until when it may run."""
+    """When the worker kills that process."""
     limit_at: float | None = None
     signal_at: float | None = None
     signalled_before: float | None = None
@@ -103,7 +103,7 @@ class Worker:
         self._queue: deque[dict[str, Any]] = deque()
         self._given: set[str] = set()
         """Every attempt that ever arrived; a journal's length bounds it."""
-        self._current: Attempt | None = None
+        self._current: RunningAttempt | None = None
         self._childless = True
         """Whether the last wait found no child, alive or not."""
         self._leaving = False
@@ -145,7 +145,7 @@ class Worker:
         return busy or (self._engine is not None and not self._leaving)
 
     def _end_if_cut_off(self) -> None:
-        """Start nothing more and kill what runs, where the engine is gone and the attempts end with it."""
+        """Start nothing more and kill what runs, if the engine is gone and the attempts end with it."""
         if not self._tied or not (self._engine is None or _is_hung_up(self._engine)):
             return
         self._queue.clear()
@@ -243,7 +243,7 @@ class Worker:
             self._write(journal.AttemptReturned(self._queue.popleft()["attempt"], time.time()))
         self._hint()
 
-    def _stop(self, key: str, grace: float, number: int) -> None:
+    def _stop(self, key: str, grace: float, signal_number: int) -> None:
         for order in [order for order in self._queue if order["attempt"] == key]:
             self._queue.remove(order)
             self._write(journal.AttemptReturned(key, time.time()))
@@ -251,7 +251,7 @@ class Worker:
         if self._current is not None and self._current.key == key:
             if self._current.why == "exited" and self._current.status is None:
                 self._current.why = "stopped"
-            self._terminate(self._current, grace, number)
+            self._terminate(self._current, grace, signal_number)
 
     def _set_limit(self, order: dict[str, Any]) -> None:
         for queued in self._queue:
@@ -273,20 +273,20 @@ class Worker:
                 self._over(
                     journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note)
                 )
-            except Short as shortage:
+            except StartDeferred as shortage:
                 self._give_back(order["attempt"], shortage)
 
-    def _give_back(self, key: str, shortage: Short) -> None:
-        """Return an attempt that cannot be started now, and those behind it where they could not be started either."""
+    def _give_back(self, key: str, shortage: StartDeferred) -> None:
+        """Return an attempt that cannot be started now, and those behind it if they could not be started either."""
         self._over(journal.AttemptReturned(key, time.time(), shortage.errno, shortage.note))
         if is_machine_wide(shortage.errno):
             self._recall()
 
-    def _spawn(self, order: dict[str, Any]) -> Attempt:
+    def _spawn(self, order: dict[str, Any]) -> RunningAttempt:
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
         self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         self._childless = False
-        return Attempt(order, pid)
+        return RunningAttempt(order, pid)
 
     def _reap(self) -> None:
         """Collect every child that ended: the command, and orphans of it."""
@@ -316,8 +316,10 @@ class Worker:
                 attempt.linger_at = _boot_clock() + LINGER
             return
         self._current = None
-        code, number = _exit_of(attempt.status)
-        end = journal.AttemptExited(attempt.key, time.time(), code, number, attempt.why, attempt.peak, attempt.note)
+        code, signal_number = _exit_of(attempt.status)
+        end = journal.AttemptExited(
+            attempt.key, time.time(), code, signal_number, attempt.why, attempt.peak, attempt.note
+        )
         self._over(end)
 
     def _keep_time(self) -> None:
@@ -343,14 +345,14 @@ class Worker:
             attempt.signal_at, attempt.signalled_before = None, attempt.limit_at
             self._send_early(attempt)
 
-    def _send_early(self, attempt: Attempt) -> None:
+    def _send_early(self, attempt: RunningAttempt) -> None:
         """Send the signal that an order wants before its limit, to all processes or to the command alone."""
         if attempt.early is not None:
             alone = attempt.early["command_only"]
-            found = [process for process in _descendants() if not alone or process.pid == attempt.pid]
-            processes.send(found, attempt.early["number"])
+            targets = [process for process in _descendants() if not alone or process.pid == attempt.pid]
+            processes.send(targets, attempt.early["number"])
 
-    def _terminates_mps(self, attempt: Attempt, now: float) -> bool:
+    def _terminates_mps(self, attempt: RunningAttempt, now: float) -> bool:
         """Run the `mps_terminate` program before the kill; True while it runs."""
         if attempt.mps_terminate:
             doomed = [str(process.pid) for process in _descendants()]
@@ -362,13 +364,13 @@ class Worker:
         attempt.kill_at = attempt.terminator_until
         return True
 
-    def _terminate(self, attempt: Attempt, grace: float, number: int = signal.SIGTERM) -> None:
+    def _terminate(self, attempt: RunningAttempt, grace: float, signal_number: int = signal.SIGTERM) -> None:
         """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
         attempt.clear_limit()  # the first reason stays
         if attempt.kill_at is None and grace > 0:
-            processes.send(_descendants(), number)
-            if attempt.has_terminal and number == signal.SIGTERM:  # which interactive shells ignore
+            processes.send(_descendants(), signal_number)
+            if attempt.has_terminal and signal_number == signal.SIGTERM:  # which interactive shells ignore
                 processes.send(_descendants(), signal.SIGHUP)
         attempt.kill_at = kill_at if attempt.kill_at is None else min(kill_at, attempt.kill_at)
         self._keep_time()
@@ -426,8 +428,8 @@ def _is_hung_up(connection: socket.socket) -> bool:
     return bool(poller.poll(0))
 
 
-def _descendants() -> list[processes.Seen]:
-    """All that the worker runs; none where it has no descriptor left to look, so that it tries again later."""
+def _descendants() -> list[processes.SeenProcess]:
+    """All that the worker runs; none if it has no descriptor left to look, so that it tries again later."""
     try:
         return processes.descendants(os.getpid())
     except OSError:

@@ -28,10 +28,10 @@ PATIENCE = 1.0
 """Seconds after which processes that were sent SIGKILL are worth a word."""
 
 
-class Link:
+class WorkerLink:
     """The engine's end of one worker."""
 
-    def __init__(self, folder: Path, reader: journal.Reader | None, damage: str = "") -> None:
+    def __init__(self, folder: Path, reader: journal.JournalReader | None, damage: str = "") -> None:
         """`damage` is why there is no reader."""
         self.folder = folder
         self.name = folder.name
@@ -72,7 +72,7 @@ class Link:
         return events
 
     def last_news(self) -> list[journal.Fact]:
-        """What a damaged journal still says about the ends of attempts, once the worker is dead."""
+        """Read the ends of attempts from a damaged journal, once the worker is dead."""
         if not self.damage or self.reader is None:
             return []
         ends = self.reader.ends(self._open)
@@ -84,7 +84,7 @@ class Link:
 
     @property
     def damage(self) -> str:
-        """Why the journal cannot be read any further; empty where it can."""
+        """Why the journal cannot be read any further; empty if it can."""
         return self.reader.damage if self.reader is not None else self._damage
 
     @property
@@ -92,23 +92,23 @@ class Link:
         """Whether the worker should get no more attempts."""
         return self.reader is None or bool(self.reader.damage) or self.reader.nearly_full
 
-    def leftovers(self) -> list[processes.Seen] | None:
-        """The processes that a dead worker's attempts left; None where there are none.
+    def leftovers(self) -> list[processes.SeenProcess] | None:
+        """The processes that a dead worker's attempts left; None if there are none.
 
         They are found by the lock that they inherit, by the session of the command, and by their environment; each of
-        these can be lost by a program. The list is empty where only the lock shows that there is one.
+        these can be lost by a program. The list is empty if only the lock shows that there is one.
         """
         try:
             held = self._holds_inherited()
-            found = self._search() if held or self._open or self.damage else []
+            left_processes = self._search() if held or self._open or self.damage else []
         except OSError:  # no descriptor is left to look with
-            held, found = True, []
-        if not held and not found:
+            held, left_processes = True, []
+        if not held and not left_processes:
             self.left, self._left_since = (), None
             return None
-        self.left = tuple(sorted(process.pid for process in found))
+        self.left = tuple(sorted(process.pid for process in left_processes))
         self._left_since = self._left_since or time.monotonic()
-        return found
+        return left_processes
 
     def _holds_inherited(self) -> bool:
         try:
@@ -116,13 +116,13 @@ class Link:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):  # its folder is damaged
             return False
 
-    def _search(self) -> list[processes.Seen]:
-        found = processes.marked(f"{MARKER}={self.name}".encode())
-        found += processes.holding(os.path.realpath(self.folder / INHERITED))
+    def _search(self) -> list[processes.SeenProcess]:
+        left_processes = processes.marked(f"{MARKER}={self.name}".encode())
+        left_processes += processes.holding(os.path.realpath(self.folder / INHERITED))
         born = self.born
         if born is not None and born.attempt in self._open and born.boot and born.boot == processes.boot_id():
-            found += processes.of_session(born.pid, born.ticks)
-        return [process for process in dict.fromkeys(found) if process.pid != os.getpid()]
+            left_processes += processes.of_session(born.pid, born.ticks)
+        return [process for process in dict.fromkeys(left_processes) if process.pid != os.getpid()]
 
     @property
     def survivors(self) -> dict[int, str]:
@@ -135,11 +135,11 @@ class Link:
     def _survival(self) -> str:
         if not self.left:
             return "its worker died; processes of its last attempt are still running and cannot be inspected"
-        one = len(self.left) == 1
-        processes_ = f"process{'' if one else 'es'} {', '.join(map(str, self.left))}"
-        return f"its worker died; {processes_} of its last attempt still run{'s' if one else ''} and cannot be killed"
+        named, run = ("process", "runs") if len(self.left) == 1 else ("processes", "run")
+        pids = ", ".join(map(str, self.left))
+        return f"its worker died; {named} {pids} of its last attempt still {run} and cannot be killed"
 
-    def stopped(self, *, search: bool) -> processes.Seen | None:
+    def stopped(self, *, search: bool) -> processes.SeenProcess | None:
         """The worker itself, if it has work but a signal or a debugger has stopped it.
 
         A worker whose journal does not name it yet is only found by a `search` of all processes.

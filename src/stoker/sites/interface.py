@@ -12,8 +12,8 @@ from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
 from stoker.core.lease import Lease
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.order import Standing
-from stoker.core.planner.queue import WaitingJobs, Wants
+from stoker.core.planner.order import QueuePosition
+from stoker.core.planner.queue import ReasonKey, WaitingJobs
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import Policy
 from stoker.store.paths import Paths
@@ -66,7 +66,7 @@ class SiteStatus(Struct, frozen=True):
     snapshot: Snapshot
     leases: Sequence[Lease] = ()
     """Those of other engines."""
-    waits: Sequence[tuple[Wants, Reason]] = ()
+    waits: Sequence[tuple[ReasonKey, Reason]] = ()
     reserved: int | None = None
     """The waiting job that devices are kept free for."""
     uses: Mapping[int, Live] = {}
@@ -76,7 +76,7 @@ class SiteStatus(Struct, frozen=True):
     warnings: Sequence[str] = ()
     survivors: Mapping[int, str] = {}
     """Active jobs that do not go on, each with the reason, such as processes that outlive their worker."""
-    order: Sequence[Standing] = ()
+    order: Sequence[QueuePosition] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
     handed_over: Mapping[str, InCluster] = {}
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""

@@ -102,7 +102,7 @@ class WakeFifo:
     def fileno(self) -> int:
         return self._descriptor
 
-    def silence(self) -> None:
+    def drain(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._descriptor, 65_536)
 

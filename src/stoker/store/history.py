@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
-from stoker.core.planner.queue import Shape, resolved
+from stoker.core.planner.queue import JobKind, resolved
 from stoker.core.spec import Resources
 from stoker.store.writer import Store
 
@@ -42,9 +42,11 @@ class RunHistory:
         """Whether such a job has succeeded before."""
         return bool(self._has_learnt and self._known(self._signature(job)).seconds)
 
-    def estimate(self, shape: Shape, margin: int) -> Resources:
-        """Resources to reserve for jobs of a shape, with a margin on what was learnt."""
-        return resolved(shape, self._known(shape.kind), margin) if shape.resources.shares else shape.resources
+    def estimate(self, job_kind: JobKind, margin: int) -> Resources:
+        """Resources to reserve for jobs of one kind, with a margin on what was learnt."""
+        return (
+            resolved(job_kind, self._known(job_kind.kind), margin) if job_kind.resources.shares else job_kind.resources
+        )
 
     def learn(self, job: Job, seconds: float) -> News | None:
         """Add the duration of a successful run; None if it is too short to record."""

@@ -105,7 +105,7 @@ class Paths(Struct, frozen=True):
 
     @property
     def sweeps(self) -> Path:
-        """Optuna studies of sweeps, and locks of the processes that advise them."""
+        """Optuna studies of sweeps, and locks of their tuners."""
         return self.state / "sweeps"
 
     def study(self, sweep_id: int) -> Path:

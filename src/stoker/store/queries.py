@@ -117,13 +117,13 @@ def all_active(reader: Reader) -> list[Owned]:
 
 
 def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
-    """Ids of a sweep's adviser and trials; empty if there is no such sweep."""
-    adviser = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
+    """Ids of a sweep's tuner and trials; empty if there is no such sweep."""
+    tuner = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
     trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
-    return sorted(job for (job,) in reader.rows(f"{adviser} UNION {trials}", sweep_id, sweep_id))
+    return sorted(job for (job,) in reader.rows(f"{tuner} UNION {trials}", sweep_id, sweep_id))
 
 
-def is_adviser(reader: Reader, job_id: int) -> bool:
+def is_tuner(reader: Reader, job_id: int) -> bool:
     """Whether a job chooses the trials of a sweep: its id is then that of the sweep, and it ends after all of them."""
     return bool(reader.rows("SELECT 1 FROM sweeps WHERE id = ? AND adviser = id", job_id))
 
@@ -137,7 +137,7 @@ def sweep_named(reader: Reader, name: str) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
-def adviser_of(reader: Reader, sweep_id: int) -> int | None:
+def tuner_of(reader: Reader, sweep_id: int) -> int | None:
     """The job that watches the trials of a sweep."""
     rows = reader.rows("SELECT adviser FROM sweeps WHERE id = ?", sweep_id)
     return rows[0][0] if rows else None
@@ -156,9 +156,9 @@ def has_open_trials(reader: Reader, sweep_id: int) -> bool:
     return bool(reader.rows(query, sweep_id, sweep_id))
 
 
-def advises_open_trials(reader: Reader, adviser: int) -> bool:
-    """Whether the sweep that a job advises has open trials."""
-    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", adviser)
+def tunes_open_trials(reader: Reader, tuner: int) -> bool:
+    """Whether the sweep of a tuner has open trials."""
+    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", tuner)
     return any(has_open_trials(reader, sweep_id) for (sweep_id,) in rows)
 
 

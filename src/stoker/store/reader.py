@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from stoker.core.job import Event, Job
-from stoker.core.learning import Learnt, Use, kind_of
+from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
 from stoker.core.spec import Command, Dependency, JobSpec, Outcome, Trial
 from stoker.store.database import Database
@@ -134,10 +134,10 @@ class Reader:
         """The attempts that ran, run 1 first. One that was returned before its start shares the files of the next."""
         return [attempt for attempt in self.attempts(job_id) if attempt.why != "returned"]
 
-    def uses(self, job_id: int) -> dict[int, Use]:
+    def uses(self, job_id: int) -> dict[int, MeasuredUse]:
         """The measured GPU use of a job's attempts, by attempt number."""
         rows = self.rows("SELECT number, body FROM measures WHERE job = ?", job_id)
-        return {number: msgspec.json.decode(body, type=Use) for number, body in rows}
+        return {number: msgspec.json.decode(body, type=MeasuredUse) for number, body in rows}
 
     def spent(self, after: float, engine: str, limit: int) -> list[tuple[str, str, float, float]]:
         """Ref, devices (as JSON), start and end of attempts whose jobs ended after a moment, without one engine's."""

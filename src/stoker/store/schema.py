@@ -25,7 +25,7 @@ from stoker.core.job import (
     event_word,
     state_word,
 )
-from stoker.core.learning import Use
+from stoker.core.learning import MeasuredUse
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, Trial
 
@@ -154,7 +154,7 @@ class Measured(NamedTuple):
 
     job: int
     number: int
-    use: Use
+    use: MeasuredUse
 
 
 class AfterBatch(NamedTuple):

@@ -12,8 +12,8 @@ from msgspec import Struct
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
-from stoker.core.planner.order import Standing
-from stoker.core.planner.queue import Wants
+from stoker.core.planner.order import QueuePosition
+from stoker.core.planner.queue import ReasonKey
 from stoker.core.planner.reasons import InCluster, Reason
 from stoker.core.settings import EngineSettings
 from stoker.store.paths import UNREADABLE
@@ -22,7 +22,7 @@ from stoker.store.paths import UNREADABLE
 class Wait(NamedTuple):
     """Why the jobs wait that want the same."""
 
-    wants: Wants
+    key: ReasonKey
     reason: Reason
 
 
@@ -51,7 +51,7 @@ class EngineStatus(Struct, frozen=True):
     waits: tuple[Wait, ...]
     reserved: int | None = None
     """The waiting job that has a reservation."""
-    order: tuple[Standing, ...] = ()
+    order: tuple[QueuePosition, ...] = ()
     """The first waiting jobs in the order of the plan, one for each array."""
     starts: dict[int, float] = {}
     """Expected starts of waiting jobs, if known."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.app.views.facts import speeds_of
+from stoker.app.views.facts import device_labels, speeds_of
 from stoker.app.views.status import Holders, together
 from stoker.core.job import Job, Running, Starting
 from stoker.core.learning import Learnt, Runs, observe_use, usual_pace
@@ -70,3 +70,18 @@ def test_the_usual_pace() -> None:
     assert usual_pace(learnt, MODEL) == 4.0
     assert usual_pace(learnt, "another") is None
     assert usual_pace(observe_use(Learnt(), MODEL, peak=GIB), MODEL) is None
+
+
+@pytest.mark.parametrize(
+    ("device_ids", "labels"),
+    [
+        (["lab:n3 0", "lab:n3 1"], ["lab:n3 0", "1"]),
+        (["lab:n3 0", "lab:n4 0", "lab:n4 2"], ["lab:n3 0", "lab:n4 0", "2"]),
+        (["lab:n3 0", "other:n3 1"], ["lab:n3 0", "other:n3 1"]),
+        (["GPU-0", "GPU-9"], ["0", "GPU-9"]),
+    ],
+)
+def test_labels_of_devices(device_ids: list[str], labels: list[str]) -> None:
+    """Several GPUs of one node share its name; a device that is not known any more keeps its id."""
+    device = msgspec.structs.replace(simulated(24)[0], id="GPU-0", label="0")
+    assert device_labels(device_ids, {device.id: device}) == labels

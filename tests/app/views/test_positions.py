@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stoker.app.views.facts import QueuePositions
-from stoker.core.planner.order import Standing
+from stoker.core.planner.order import QueuePosition
 from stoker.store.paths import Paths
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import open_store
@@ -14,8 +14,8 @@ from support.build import a_job
 NOW = 1000.0
 
 
-def a_standing(job: int, gpus: int, seconds: float) -> Standing:
-    return Standing(job, 1, 0, NOW - 1.0, seconds, True, gpus)
+def a_standing(job: int, gpus: int, seconds: float) -> QueuePosition:
+    return QueuePosition(job, 1, 0, NOW - 1.0, seconds, True, gpus)
 
 
 def test_jobs_with_and_without_gpus_do_not_compete(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.cli.charts.chart import chart_svg, write_chart
-from stoker.core.chart import Axis, Chart, Parallel, Series
+from stoker.core.chart import Axis, Chart, ChartSeries, Parallel
 from stoker.core.errors import StokerError
 
 HOSTILE = '<script>alert("x")</script> & {lr}'
@@ -18,9 +18,9 @@ CHART = Chart(
     Axis("trials", 0, 4),
     Axis(HOSTILE, 0.1, 10, log=True),
     (
-        Series("ended", ((1.0, 5.0), (2.0, 0.2))),
-        Series("best", ((1.0, 5.0), (2.0, 0.2)), "steps", "good"),
-        Series("", ()),
+        ChartSeries("ended", ((1.0, 5.0), (2.0, 0.2))),
+        ChartSeries("best", ((1.0, 5.0), (2.0, 0.2)), "steps", "good"),
+        ChartSeries("", ()),
     ),
 )
 PARALLEL = Parallel(

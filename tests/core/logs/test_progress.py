@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.core.logs.progress import NEARLY, Pace, Progress, read_pace, read_progress
+from stoker.core.logs.progress import NEARLY, Progress, ProgressCount, read_pace, read_progress
 
 QUIET = settings(max_examples=300, derandomize=True, deadline=None)
 
 
-def rounded(pace: Pace | None) -> tuple[int | None, int | None, float | None, str] | None:
+def rounded(pace: ProgressCount | None) -> tuple[int | None, int | None, float | None, str] | None:
     if pace is None:
         return None
     return pace.done, pace.total, None if pace.per_second is None else round(pace.per_second, 3), pace.unit
@@ -170,7 +170,7 @@ def test_every_bar_is_read_as_it_was_written(done: int, more: int, hundredths: i
     """All numbers that tqdm can print are read back."""
     rate = hundredths / 100
     line = f"train: {100 * done // (done + more):3d}%|██   | {done}/{done + more} [00:10<00:12, {rate:5.2f}it/s]"
-    assert read_pace(f"hello\n{line}\r") == Pace(done, done + more, rate, "it")
+    assert read_pace(f"hello\n{line}\r") == ProgressCount(done, done + more, rate, "it")
 
 
 def bar(what: str, done: int, total: int, elapsed: int = 0) -> str:

@@ -15,11 +15,11 @@ from stoker.core.job import Job
 from stoker.core.learning import Learnt, Runs
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import LaneKey, Lanes
-from stoker.core.planner.occupancy import Occupancy, Slot, View
+from stoker.core.planner.occupancy import DeviceView, Occupancy, Slot
 from stoker.core.planner.order import Order
+from stoker.core.planner.placement_cache import PlacementCache
 from stoker.core.planner.plan import BACKFILL_DEPTH, Plan, Start, _Planner, plan
-from stoker.core.planner.prospects import Prospects
-from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.planner.reasons import KeptFree
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -39,8 +39,8 @@ KINDS = {
 NEEDS = [Resources(), a_need(2), Resources(auto=True), a_need(gib=6), a_need(gib=18), a_need(allowed=["1"]), a_need(9)]
 
 
-def estimate(shape: Shape) -> Resources:
-    return resolved(shape, KINDS.get(shape.kind, Learnt()), 15)
+def estimate(job_kind: JobKind) -> Resources:
+    return resolved(job_kind, KINDS.get(job_kind.kind, Learnt()), 15)
 
 
 def expects(job: Job) -> float | None:
@@ -100,17 +100,17 @@ def one_by_one(waiting: list[Job], slots: list[Slot], policy: Policy) -> list[St
     """The plan without lanes: of all jobs the first in order is tried, again and again."""
     occupancy = Occupancy(slots, a_snapshot(CARDS, NOW), [], policy=policy, now=NOW, freed={})
     order = Order(policy, NOW, expects, Counter(slot.kind for slot in slots))
-    prospects = Prospects(occupancy, a_snapshot(CARDS, NOW), policy)
+    placement_cache = PlacementCache(occupancy, a_snapshot(CARDS, NOW), policy)
     lanes = Lanes(WaitingJobs(), estimate)
     planner = _Planner(
-        occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=NO_OTHER_ENGINES
+        occupancy, placement_cache, slots, lanes=lanes, order=order, policy=policy, fair_share=NO_OTHER_ENGINES
     )
     left = list(waiting)
     while left:
         job = min(left, key=lambda job: (-job.spec.priority, order.key(job), job.id))
         left.remove(job)
-        shape = shape_of(job)
-        outcome = planner.start_now(job, LaneKey(shape.priority, shape.caps, order.work(job), estimate(shape)))
+        job_kind = job_kind_of(job)
+        outcome = planner.start_now(job, LaneKey(job_kind.priority, job_kind.caps, order.work(job), estimate(job_kind)))
         if isinstance(outcome, Start):
             planner.starts.append(outcome)
             order.started(job)
@@ -178,7 +178,7 @@ def test_kept_lanes_are_those_made_anew(
     """However jobs come, go and are learnt of, lanes that are kept give the plan of new ones."""
     waiting = WaitingJobs()
     known = dict(KINDS)
-    lanes = Lanes(waiting, lambda shape: resolved(shape, known.get(shape.kind, Learnt()), 15))
+    lanes = Lanes(waiting, lambda job_kind: resolved(job_kind, known.get(job_kind.kind, Learnt()), 15))
     for number, batch in enumerate(batches):
         for job in batch:  # some are edited: another job takes the place of one with the same id
             waiting.add(replace(job, id=100 * random.randrange(max(1, number), number + 2) + job.id))
@@ -189,9 +189,9 @@ def test_kept_lanes_are_those_made_anew(
         known["new"] = random.choice(list(KINDS.values()))
         lanes.learnt("new")
         running = slots[: random.randrange(3)]
-        fresh = Lanes(waiting, lambda shape: resolved(shape, known.get(shape.kind, Learnt()), 15))
+        fresh = Lanes(waiting, lambda job_kind: resolved(job_kind, known.get(job_kind.kind, Learnt()), 15))
         order = Order(policy, NOW, expects, Counter(slot.kind for slot in running))
-        fresh.refresh(order, [group.shape for group in waiting.groups()])
+        fresh.refresh(order, [group.job_kind for group in waiting.groups()])
         kept = planned(waiting, running, policy, lanes)
         assert kept.starts == planned(waiting, running, policy, fresh).starts
         assert {lane.key: lane.size for lane in lanes} == {lane.key: lane.size for lane in fresh}
@@ -205,7 +205,7 @@ def test_the_cost_does_not_grow_with_the_kinds(known: bool, monkeypatch: pytest.
     looks: Counter[int] = Counter()
     fit = Occupancy.fit
 
-    def counted(self: Occupancy, view: View, *more: object) -> int | None:
+    def counted(self: Occupancy, view: DeviceView, *more: object) -> int | None:
         looks[number] += 1
         return fit(self, view, *more)  # type: ignore[arg-type]
 
@@ -219,7 +219,7 @@ def test_the_cost_does_not_grow_with_the_kinds(known: bool, monkeypatch: pytest.
         }
         auto = Resources(auto=True)
         waiting = a_queue(*(replace(a_job(one + 1, auto), kind=f"kind{one}") for one in range(number)))
-        lanes = Lanes(waiting, lambda shape: resolved(shape, runs[shape.kind] if known else Learnt(), 15))  # noqa: B023
+        lanes = Lanes(waiting, lambda job_kind: resolved(job_kind, runs[job_kind.kind] if known else Learnt(), 15))  # noqa: B023
         for _ in range(2):
             looks[number] = 0
             assert not planned(waiting, slots, Policy(), lanes).starts

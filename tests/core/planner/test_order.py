@@ -8,7 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Job
-from stoker.core.planner.order import HEAD_START, LEAST_WORK, MOST_WORK, Order, Standing, outranked, rounded_work
+from stoker.core.planner.order import (
+    HEAD_START,
+    LEAST_WORK,
+    MOST_WORK,
+    Order,
+    QueuePosition,
+    overtaken_by,
+    rounded_work,
+)
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
@@ -123,9 +131,9 @@ def test_a_retry_keeps_its_place() -> None:
     assert order[0.0] == order[HOUR]
 
 
-def a_standing(job: int, *, waited: float, seconds: float, priority: int = 0, batch: int = 0) -> Standing:
+def a_standing(job: int, *, waited: float, seconds: float, priority: int = 0, batch: int = 0) -> QueuePosition:
     """Figures of a job on one GPU at 100 days."""
-    return Standing(job, 1, priority, 100 * DAY - waited, seconds, True, 1, batch)
+    return QueuePosition(job, 1, priority, 100 * DAY - waited, seconds, True, 1, batch)
 
 
 @pytest.mark.parametrize(
@@ -145,14 +153,14 @@ def a_standing(job: int, *, waited: float, seconds: float, priority: int = 0, ba
 )
 def test_why_another_job_goes_first(ours: dict[str, float], first: dict[str, float], reason: Outranked) -> None:
     """Priority, four weeks of waiting, the ratio of waiting time to work, or age among jobs that take about as long."""
-    decided = outranked(a_standing(1, **ours), a_standing(2, **first), Policy(), 100 * DAY)  # type: ignore[arg-type]
+    decided = overtaken_by(a_standing(1, **ours), a_standing(2, **first), Policy(), 100 * DAY)  # type: ignore[arg-type]
     assert replace(decided, theirs=round(decided.theirs, 2), ours=round(decided.ours, 2)) == reason
 
 
 def test_the_ratios_shown_agree_with_the_order() -> None:
     """Where rounded work decides, the rounded ratios are shown: a user never sees the smaller one go first."""
     ours, first = a_standing(1, waited=HOUR, seconds=1100), a_standing(2, waited=0.95 * HOUR, seconds=1020)
-    decided = outranked(ours, first, Policy(), 100 * DAY)
+    decided = overtaken_by(ours, first, Policy(), 100 * DAY)
     assert decided.by == "waited"
     assert decided.theirs > decided.ours
 
@@ -161,4 +169,4 @@ def test_the_ratios_shown_agree_with_the_order() -> None:
 def test_other_orders_have_other_reasons(order: str, by: str) -> None:
     """A ratio explains only the fair order."""
     standings = a_standing(2, waited=HOUR, seconds=60), a_standing(1, waited=DAY, seconds=60)
-    assert outranked(*standings, Policy(order=order), 100 * DAY).by == by  # type: ignore[arg-type]
+    assert overtaken_by(*standings, Policy(order=order), 100 * DAY).by == by  # type: ignore[arg-type]

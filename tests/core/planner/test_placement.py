@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from stoker.core.device import Device
-from stoker.core.planner.placement import Offer, choose, most_at_once, never_fits
+from stoker.core.planner.placement import DeviceOffer, choose, most_at_once, never_fits
 from stoker.core.spec import Resources
 from support.build import a_need, declared, simulated
 
@@ -27,7 +27,7 @@ def near(devices: tuple[Device, ...], *pairs: str) -> tuple[Device, ...]:
 
 def chosen(devices: tuple[Device, ...], count: int, *ranks: float) -> list[str] | None:
     """Ids of the best set, where the devices are listed in order and have these ranks."""
-    offers = [Offer((ranks[index] if ranks else 0,), index, device) for index, device in enumerate(devices)]
+    offers = [DeviceOffer((ranks[index] if ranks else 0,), index, device) for index, device in enumerate(devices)]
     best = choose(offers, count)
     return None if best is None else [device.id for device in best]
 

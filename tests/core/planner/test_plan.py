@@ -7,7 +7,7 @@ import pytest
 
 from stoker.core.job import Job
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.queue import WaitingJobs, Wants
+from stoker.core.planner.queue import ReasonKey, WaitingJobs
 from stoker.core.planner.reasons import AtLimit, Crowded, Leased, NeverFits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -33,7 +33,7 @@ def test_a_higher_priority_goes_before_age() -> None:
 
 
 def kinds(*jobs: Job) -> WaitingJobs:
-    """The jobs, waiting, each of its own shape: only the head of each group is examined."""
+    """The jobs, waiting, each of its own kind: only the head of each group is examined."""
     return a_queue(*(msgspec.structs.replace(job, kind=f"kind {job.id}") for job in jobs))
 
 
@@ -83,7 +83,7 @@ def test_every_job_that_waits_has_a_reason() -> None:
 
 
 def test_a_group_that_is_used_up_has_no_reason() -> None:
-    """Only shapes with waiting jobs are in the plan's waits."""
+    """Only kinds with waiting jobs are in the plan's waits."""
     assert not plan(a_queue(a_job(1)), [], TWO, [], Policy(), 0.0).waits
 
 
@@ -114,7 +114,7 @@ def test_jobs_without_gpus_need_no_device() -> None:
 def test_never_fits_goes_before_the_limit() -> None:
     """The reason is that it never fits, not the limit."""
     decided = plan(a_queue(a_job(1, a_need(9))), [], TWO, [], Policy(max_running=0), 0.0)
-    assert list(decided.waits.items()) == [(Wants(a_need(9), 0), NeverFits("needs 9 GPUs; this machine has 2"))]
+    assert list(decided.waits.items()) == [(ReasonKey(a_need(9), 0), NeverFits("needs 9 GPUs; this machine has 2"))]
 
 
 def test_where_there_is_no_device_the_reason_is_why() -> None:

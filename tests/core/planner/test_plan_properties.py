@@ -58,7 +58,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def submit_some(draw: st.DrawFn, world: World, needs: list[Resources]) -> None:
-    """Queue up to eight jobs of a few shapes."""
+    """Queue up to eight jobs of a few kinds."""
     submission = st.tuples(st.sampled_from(needs), TIMES, st.integers(0, 1), st.booleans())
     for resources, run_time, priority, limited in draw(st.lists(submission, min_size=1, max_size=8)):
         world.submit(resources, run_time, priority=priority, limited=limited)

@@ -13,7 +13,7 @@ from stoker.core.learning import Learnt, observe_use
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Plan, plan
-from stoker.core.planner.queue import Shape, resolved, shape_of
+from stoker.core.planner.queue import JobKind, job_kind_of, resolved
 from stoker.core.planner.reasons import Crowded, MemoryShort, TooBusy
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on
@@ -40,7 +40,7 @@ def decided(jobs: list[Job], slots: list[Slot], known: Learnt, sizes: tuple[int,
         [],
         weighed,
         0.0,
-        estimate=lambda shape: resolved(shape, known, weighed.margin),
+        estimate=lambda job_kind: resolved(job_kind, known, weighed.margin),
     )
 
 
@@ -119,7 +119,7 @@ def test_a_gpu_smaller_than_the_floor_is_used_exclusively() -> None:
 
 def test_exclusive_jobs_stay_exclusive() -> None:
     """An exclusive job stays exclusive."""
-    assert resolved(Shape(Resources(), 0, floor=GIB), Learnt(), 15) == Resources()
+    assert resolved(JobKind(Resources(), 0, floor=GIB), Learnt(), 15) == Resources()
 
 
 @pytest.mark.parametrize(
@@ -199,8 +199,8 @@ def test_no_job_is_requeued_for_ever(ends: list[tuple[str, bool, int]]) -> None:
 
 def test_kinds_are_planned_apart() -> None:
     """Jobs with equal requests but different history are separate groups."""
-    assert shape_of(kindred(1)) != shape_of(msgspec.structs.replace(kindred(2), kind="bert"))
-    assert shape_of(kindred(1)) == shape_of(kindred(2))
+    assert job_kind_of(kindred(1)) != job_kind_of(msgspec.structs.replace(kindred(2), kind="bert"))
+    assert job_kind_of(kindred(1)) == job_kind_of(kindred(2))
 
 
 def test_others_load_counts_too() -> None:
@@ -210,7 +210,13 @@ def test_others_load_counts_too() -> None:
     lease = Lease((Claim(devices[0].claims[0], 2 * GIB, 99, load=100),), "bob", 7, "train", 0.0)
     known = learnt(2 * GIB, load=80)
     busy = plan(
-        a_queue(kindred(1)), [], snapshot, [lease], Policy(), 0.0, estimate=lambda shape: resolved(shape, known, 15)
+        a_queue(kindred(1)),
+        [],
+        snapshot,
+        [lease],
+        Policy(),
+        0.0,
+        estimate=lambda job_kind: resolved(job_kind, known, 15),
     )
     assert not busy.starts
 

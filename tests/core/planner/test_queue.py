@@ -9,22 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.job import Job
-from stoker.core.planner.queue import SLACK, Cap, WaitingJobs, caps_of, shape_of
+from stoker.core.planner.queue import SLACK, Cap, WaitingJobs, caps_of, job_kind_of
 from stoker.core.spec import JobSpec
 from support.build import a_job, a_need, a_queue
 
 WIDE = a_need(4)
 
 
-def ids_by_shape(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
+def ids_by_job_kind(waiting: WaitingJobs) -> dict[tuple[int, int], list[int]]:
     """(GPUs, priority) -> ids in the order of the plan."""
-    return {(group.shape.resources.gpus, group.shape.priority): [job.id for job in group] for group in waiting.groups()}
+    return {
+        (group.job_kind.resources.gpus, group.job_kind.priority): [job.id for job in group]
+        for group in waiting.groups()
+    }
 
 
 def test_resources_and_priority_make_a_group() -> None:
     """Resources and priority make a group."""
     waiting = a_queue(a_job(1), a_job(2, WIDE), a_job(3), a_job(4, priority=5))
-    assert ids_by_shape(waiting) == {(1, 0): [1, 3], (4, 0): [2], (1, 5): [4]}
+    assert ids_by_job_kind(waiting) == {(1, 0): [1, 3], (4, 0): [2], (1, 5): [4]}
 
 
 def test_jobs_of_an_executor_share_a_limit() -> None:
@@ -44,7 +47,7 @@ def test_a_job_that_comes_back_takes_its_old_place() -> None:
     waiting.add(a_job(2))
     waiting.add(a_job(1))
     waiting.add(a_job(3))
-    assert ids_by_shape(waiting) == {(1, 0): [1, 2, 3, 4, 5]}
+    assert ids_by_job_kind(waiting) == {(1, 0): [1, 2, 3, 4, 5]}
 
 
 def test_a_removed_job_is_given_back() -> None:
@@ -60,16 +63,16 @@ def test_an_empty_group_is_gone() -> None:
     waiting = a_queue(a_job(1), a_job(2, WIDE))
     waiting.remove(2)
     assert len(waiting) == 1
-    assert ids_by_shape(waiting) == {(1, 0): [1]}
+    assert ids_by_job_kind(waiting) == {(1, 0): [1]}
 
 
 def test_an_edited_job_changes_its_group() -> None:
     """Adding a job again with other resources moves it to another group, also back."""
     waiting = a_queue(a_job(1), a_job(2), a_job(3))
     waiting.add(a_job(2, priority=1))
-    assert ids_by_shape(waiting) == {(1, 0): [1, 3], (1, 1): [2]}
+    assert ids_by_job_kind(waiting) == {(1, 0): [1, 3], (1, 1): [2]}
     waiting.add(a_job(2))
-    assert ids_by_shape(waiting) == {(1, 0): [1, 2, 3]}
+    assert ids_by_job_kind(waiting) == {(1, 0): [1, 2, 3]}
 
 
 def test_the_place_of_a_job_is_how_many_come_before_it() -> None:
@@ -122,10 +125,10 @@ def test_any_coming_and_going_equals_a_sorted_table(steps: Steps) -> None:
         else:
             assert waiting.remove(job_id) == table.pop(job_id, None)
         expected = {
-            shape: sorted(job.id for job in table.values() if shape_of(job) == shape)
-            for shape in {shape_of(job) for job in table.values()}
+            job_kind: sorted(job.id for job in table.values() if job_kind_of(job) == job_kind)
+            for job_kind in {job_kind_of(job) for job in table.values()}
         }
-        assert {group.shape: [job.id for job in group] for group in waiting.groups()} == expected
-        assert {group.shape: len(group) for group in waiting.groups()} == {
-            shape: len(ids) for shape, ids in expected.items()
+        assert {group.job_kind: [job.id for job in group] for group in waiting.groups()} == expected
+        assert {group.job_kind: len(group) for group in waiting.groups()} == {
+            job_kind: len(ids) for job_kind, ids in expected.items()
         }

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.devices.mps.client import Client, PendingClient
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, lock_supervisor, prepare, wait_last_client
-from stoker.devices.mps.supervisor import Control
+from stoker.devices.mps.supervisor import MpsDaemon
 from support.mps import GPU, client_words, log_of, scripted, scripted_smi
 from support.users import reachable_directory
 from support.wait import PATIENCE_SECONDS, ending, wait_until
@@ -29,7 +29,7 @@ class Bench:
         prepare(self.paths)
         self.program = scripted(directory)
         self.environment = {**os.environ, "PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"}
-        self.control = Control(self.program, self.paths, self.environment)
+        self.control = MpsDaemon(self.program, self.paths, self.environment)
 
     def pending(self, mood: str = "", *, exclusive: bool = False) -> PendingClient:
         """A client that waits for its daemon."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, prepare
-from stoker.devices.mps.supervisor import Control, Patience
+from stoker.devices.mps.supervisor import Deadlines, MpsDaemon
 from support.mps import GPU, client_words, log_of, perform, real, scripted
 from support.mps.dialogues import DIALOGUES, SHORT
 from support.users import made_users, reachable_directory, run_as
@@ -27,7 +27,7 @@ def short() -> Iterator[Path]:
     """A directory whose path leaves room for that of a socket."""
     with reachable_directory() as directory:
         yield directory
-        if (left := Control("", DaemonPaths(str(directory / "mps/gpu")), {}).holder()) is not None:
+        if (left := MpsDaemon("", DaemonPaths(str(directory / "mps/gpu")), {}).holder()) is not None:
             os.kill(left, signal.SIGKILL)  # of a test that failed
 
 
@@ -79,7 +79,7 @@ class TestTrouble:
 
     def test_missing(self, short: Path) -> None:
         """A program that is not there is said to be missing."""
-        control = Control(str(short / "none"), DaemonPaths(str(short / "mps/gpu")), os.environ)
+        control = MpsDaemon(str(short / "none"), DaemonPaths(str(short / "mps/gpu")), os.environ)
         with pytest.raises(MpsTrouble, match="No such file"):
             control.start(GPU)
 
@@ -109,10 +109,10 @@ class TestTerminate:
         control.quit()
 
 
-def _control(directory: Path, mood: str = "") -> Control:
+def _control(directory: Path, mood: str = "") -> MpsDaemon:
     paths = DaemonPaths(str(directory / "mps/gpu"))
     prepare(paths)
-    return Control(scripted(directory), paths, {**os.environ, "SCRIPTED_MPS": mood}, SHORT if mood else Patience())
+    return MpsDaemon(scripted(directory), paths, {**os.environ, "SCRIPTED_MPS": mood}, SHORT if mood else Deadlines())
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from stoker.app.jobs.task_list import Task
 from stoker.core.errors import StokerError, UsageError
 from stoker.features.compat.priority_scheduler import task_file
 from stoker.features.compat.priority_scheduler.task_file import (
-    Row,
-    Rows,
     TaskFile,
+    TaskRow,
+    TaskRows,
     Tickets,
     find_counter,
     reserve,
@@ -166,10 +166,10 @@ class Scheduler:
         file = opened(directory / "tasks.csv", 0)
         self.tickets = Tickets(directory / "state" / "tickets", file.path)
         OPENED.append(self.tickets._file)
-        self.rows = Rows(file, self.tickets, directory / "counter.txt", size=size, keep=keep)
+        self.rows = TaskRows(file, self.tickets, directory / "counter.txt", size=size, keep=keep)
         self.said: list[str] = []
 
-    def batch(self, fault: Callable[[Task], str] = lambda _: "") -> list[Row]:
+    def batch(self, fault: Callable[[Task], str] = lambda _: "") -> list[TaskRow]:
         return self.rows.next_batch(fault, self.said.append)
 
     def names(self) -> list[str]:
@@ -337,7 +337,7 @@ def test_a_line_of_tickets_that_was_cut_off(directory: Path) -> None:
         file.write(b'\n{"dropped":"' + row.ticket.token.encode())
     second = Scheduler(directory, size=1)
     assert second.batch()[0].ticket == row.ticket
-    second.rows.failed(second_row := Row(row.task, row.ticket, new=False), "exit 1")
+    second.rows.failed(second_row := TaskRow(row.task, row.ticket, new=False), "exit 1")
     second.die()
     assert Scheduler(directory, size=1).batch()[0].ticket != second_row.ticket
 
@@ -364,7 +364,7 @@ def test_a_row_that_cannot_be_removed(directory: Path) -> None:
     assert "cannot be updated: No such file" in first.rows.troubles[0]
     (directory / "tasks.csv").rmdir()
     (directory / "tasks.csv").write_text(text)
-    assert Scheduler(directory, size=1).batch() == [Row(row.task, row.ticket, new=False)]
+    assert Scheduler(directory, size=1).batch() == [TaskRow(row.task, row.ticket, new=False)]
 
 
 # -- a crash at every system call ------------------------------------------------------------------

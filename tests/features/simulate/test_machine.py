@@ -25,8 +25,8 @@ from stoker.features.simulate.workload import (
     FAMILIES,
     Model,
     Models,
-    Outcome,
-    Row,
+    ReplayOutcome,
+    TraceJob,
     Work,
     capped,
     draw,
@@ -57,12 +57,12 @@ def a_work(
     return Work(number, arrival, seconds, gpus, kind, "model", int(gib * GIB), load, swell)
 
 
-def played(*works: Work, gib: tuple[float, ...] = (40,), rules: Rules = PACKED) -> Outcome:
+def played(*works: Work, gib: tuple[float, ...] = (40,), rules: Rules = PACKED) -> ReplayOutcome:
     """What comes of the jobs on GPUs of these sizes."""
     return replay(works, virtual_devices([int(size * GIB) for size in gib]), rules, NO_PAIRS)
 
 
-def ends(outcome: Outcome) -> list[float | None]:
+def ends(outcome: ReplayOutcome) -> list[float | None]:
     """When each job ended, to the second."""
     return [None if life.end is None else round(life.end) for life in outcome.lives]
 
@@ -72,36 +72,36 @@ def ends(outcome: Outcome) -> list[float | None]:
 
 def test_a_slice_goes_by_arrival_and_begins_at_nothing() -> None:
     """Whatever the order of the file was."""
-    rows = [Row(30.0, 1.0), Row(10.0, 2.0), Row(20.0, 3.0)]
+    rows = [TraceJob(30.0, 1.0), TraceJob(10.0, 2.0), TraceJob(20.0, 3.0)]
     assert [(row.arrival, row.seconds) for row in extract(rows, 1, 2)] == [(0.0, 3.0), (10.0, 1.0)]
     assert extract(rows, 3) == []
 
 
 def test_durations_are_capped() -> None:
     """Long ones are cut, short ones stay."""
-    assert [row.seconds for row in capped([Row(0, 5.0), Row(0, 50.0)], 10.0)] == [5.0, 10.0]
+    assert [row.seconds for row in capped([TraceJob(0, 5.0), TraceJob(0, 50.0)], 10.0)] == [5.0, 10.0]
 
 
 def test_arrivals_are_paced_to_an_offered_load() -> None:
     """The work stays, the time in which it comes is stretched."""
-    rows = [Row(0.0, 100.0, 2), Row(10.0, 300.0)]
+    rows = [TraceJob(0.0, 100.0, 2), TraceJob(10.0, 300.0)]
     assert offered_load(rows, 5) == 10.0
     assert offered_load(paced(rows, 5, 0.5), 5) == pytest.approx(0.5)
 
 
 def test_what_comes_at_once_cannot_be_paced() -> None:
     """There is no time that could be stretched."""
-    rows = [Row(0.0, 100.0), Row(0.0, 100.0)]
+    rows = [TraceJob(0.0, 100.0), TraceJob(0.0, 100.0)]
     assert paced(rows, 1, 0.5) == rows
 
 
 # -- what is drawn -----------------------------------------------------------------------------------
 
 
-def some_rows(count: int = 400) -> list[Row]:
+def some_rows(count: int = 400) -> list[TraceJob]:
     random = Random(7)
     return [
-        Row(float(number), random.lognormvariate(7, 2), random.choice([1, 1, 1, 4]), f"u{random.randrange(4)}")
+        TraceJob(float(number), random.lognormvariate(7, 2), random.choice([1, 1, 1, 4]), f"u{random.randrange(4)}")
         for number in range(count)
     ]
 
@@ -122,13 +122,13 @@ def test_users_repeat_their_work() -> None:
 
 def test_what_the_trace_tells_is_kept() -> None:
     """Memory, load and kind are only drawn where they are missing."""
-    (work,) = draw([Row(0.0, 5.0, memory=7 * GIB, load=33, kind="mine")], BUILT_IN, 40 * GIB, Random(1))
+    (work,) = draw([TraceJob(0.0, 5.0, memory=7 * GIB, load=33, kind="mine")], BUILT_IN, 40 * GIB, Random(1))
     assert (work.peak, work.load, work.kind) == (7 * GIB, 33, "mine")
 
 
 def test_a_kind_that_names_a_model_is_that_model() -> None:
     """So that a trace that names its models gets their measured speeds."""
-    (work,) = draw([Row(0.0, 5.0, kind="A3C")], BUILT_IN, 40 * GIB, Random(1))
+    (work,) = draw([TraceJob(0.0, 5.0, kind="A3C")], BUILT_IN, 40 * GIB, Random(1))
     assert work.model == "A3C"
 
 
@@ -248,7 +248,9 @@ def test_every_job_comes_to_its_end(seed: int, policy: str, sizes: tuple[float, 
     """Whatever runs out of memory or overtakes: no job is lost, none ends too early, and GPU-time adds up."""
     random = Random(seed)
     rows = [
-        Row(random.uniform(0, 9000), random.lognormvariate(6, 1), random.randint(1, len(sizes)), random.choice("ab"))
+        TraceJob(
+            random.uniform(0, 9000), random.lognormvariate(6, 1), random.randint(1, len(sizes)), random.choice("ab")
+        )
         for _ in range(30)
     ]
     works = draw(extract(rows), BUILT_IN, int(min(sizes) * GIB), random)

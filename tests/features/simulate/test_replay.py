@@ -6,15 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.errors import UsageError
-from stoker.features.simulate.replay import ReplayOptions, Told, figures, machine_of, prepare, summary_of
-from stoker.features.simulate.workload import Outcome, Row
+from stoker.features.simulate.replay import PolicyResult, ReplayOptions, figures, machine_of, prepare, summary_of
+from stoker.features.simulate.workload import ReplayOutcome, TraceJob
 
-NOTHING = figures(Outcome((), (), 1, 0.0, 0.0))
-JOBS = [Row(float(number), 60.0, 1 + number % 2, memory=2**30, devices=("0", "1")) for number in range(30)]
+NOTHING = figures(ReplayOutcome((), (), 1, 0.0, 0.0))
+JOBS = [TraceJob(float(number), 60.0, 1 + number % 2, memory=2**30, devices=("0", "1")) for number in range(30)]
 
 
-def told(policy: str, mean: float, wait: float = 100.0) -> Told:
-    return Told(policy, replace(NOTHING, completion_mean=mean, wait_mean=wait), 1)
+def told(policy: str, mean: float, wait: float = 100.0) -> PolicyResult:
+    return PolicyResult(policy, replace(NOTHING, completion_mean=mean, wait_mean=wait), 1)
 
 
 def test_the_gain_is_told_in_one_sentence() -> None:
@@ -48,13 +48,13 @@ def test_there_is_no_sentence_without_both_orders() -> None:
 def test_the_machine_is_the_one_that_the_jobs_had() -> None:
     """At least as wide as the widest job; the usual one where the trace names no GPU."""
     assert machine_of(JOBS) == "2x40G"
-    assert machine_of([*JOBS, Row(0.0, 1.0, 6, devices=("0",))]) == "6x40G"
-    assert machine_of([Row(0.0, 1.0)]) == "8x40G"
+    assert machine_of([*JOBS, TraceJob(0.0, 1.0, 6, devices=("0",))]) == "6x40G"
+    assert machine_of([TraceJob(0.0, 1.0)]) == "8x40G"
 
 
 def test_what_cannot_run_is_left_out_and_told() -> None:
     """Jobs without a duration or a GPU, and jobs wider than the machine."""
-    odd = [Row(1.0, 0.0), Row(2.0, 60.0, 0), Row(3.0, 60.0, 9)]
+    odd = [TraceJob(1.0, 0.0), TraceJob(2.0, 60.0, 0), TraceJob(3.0, 60.0, 9)]
     setup = prepare([*JOBS, *odd], ReplayOptions("a trace", "2x24G"))
     assert len(setup.works) == len(JOBS)
     assert [note.partition(": ")[2] for note in setup.notes] == [

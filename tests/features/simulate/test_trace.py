@@ -10,7 +10,7 @@ import pytest
 
 from stoker.core.errors import UsageError
 from stoker.features.simulate.trace import SAMPLE, read_models, read_trace
-from stoker.features.simulate.workload import MEASURED_PEAKS, Row, extract, offered_load
+from stoker.features.simulate.workload import MEASURED_PEAKS, TraceJob, extract, offered_load
 
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 07:01:55,66.0,1,66.0,11cb48
@@ -19,7 +19,7 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 GIB = 2**30
 
 
-def rows(tmp_path: Path, text: str | bytes) -> list[Row]:
+def rows(tmp_path: Path, text: str | bytes) -> list[TraceJob]:
     """What is read of a file with this text."""
     path = tmp_path / "trace.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
@@ -36,7 +36,7 @@ def test_microsofts_trace_is_read_as_it_is(tmp_path: Path) -> None:
 def test_all_columns_go_by_their_names(tmp_path: Path) -> None:
     """In any order and in any case; what is empty is as good as missing."""
     text = "Name,LOAD,vram,submit,user,gpus,duration\ntrain,35%,6G,12.5,ann,2,90\n,,,13,,,90\n"
-    assert rows(tmp_path, text) == [Row(12.5, 90.0, 2, "ann", 6 * GIB, 35, "train"), Row(13.0, 90.0)]
+    assert rows(tmp_path, text) == [TraceJob(12.5, 90.0, 2, "ann", 6 * GIB, 35, "train"), TraceJob(13.0, 90.0)]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_moments(tmp_path: Path, moment: str, seconds: float) -> None:
 def test_marks_of_other_programs_do_not_matter(tmp_path: Path) -> None:
     """A byte order mark, Windows' line ends, empty lines and cells that are left off at the end."""
     text = b"\xef\xbb\xbfarrival,duration,gpus\r\n0,5,2\r\n\r\n1,6\r\n"
-    assert rows(tmp_path, text) == [Row(0.0, 5.0, 2), Row(1.0, 6.0)]
+    assert rows(tmp_path, text) == [TraceJob(0.0, 5.0, 2), TraceJob(1.0, 6.0)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from features.slurm.worlds import DirectWorld
 from stoker.core.job import OnHold, Queued, Waiting
-from stoker.core.planner.reasons import InCluster, Short
+from stoker.core.planner.reasons import InCluster, OutOfResources
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import Resources
 from stoker.features.slurm.site import DISK_PAUSE
@@ -106,7 +106,7 @@ def test_a_shared_directory_that_cannot_be_written(world: DirectWorld) -> None:
     (job,) = world.add()
     world.step(4)
     assert world.site.status().trouble == f"cannot write to the shared directory {world.files.state}: Not a directory"
-    assert isinstance(world.site.reason(world.job(job)), Short)
+    assert isinstance(world.site.reason(world.job(job)), OutOfResources)
     assert isinstance(world.job(job).state, Waiting)
     shared.unlink()
     world.clock.pass_seconds(DISK_PAUSE)

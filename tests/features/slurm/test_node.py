@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.core.launch import Order
+from stoker.core.launch import LaunchOrder
 from stoker.features.slurm.node import GPUS, gpus_of, node_name, surroundings, with_gpus
 from stoker.features.slurm.shared import BundleFolder
 from stoker.runner import journal
@@ -21,7 +21,9 @@ from support.wait import PATIENCE_SECONDS, wait_until
 def a_bundle(tmp_path: Path, line: str) -> BundleFolder:
     """A bundle of one attempt, which runs a line of shell."""
     out = str(tmp_path / "out")
-    order = Order("7.1", (line,), "/bin/sh", str(tmp_path), 0o22, "ab", {"STOKER_GPU_IDS": GPUS}, out, out, None, 5.0)
+    order = LaunchOrder(
+        "7.1", (line,), "/bin/sh", str(tmp_path), 0o22, "ab", {"STOKER_GPU_IDS": GPUS}, out, out, None, 5.0
+    )
     folder = BundleFolder(tmp_path / "bundle")
     folder.make([{**msgspec.to_builtins(order), "gpus": 1}], {"ab": {"PATH": os.environ["PATH"], "SLURM_JOB_ID": "1"}})
     return folder

@@ -14,7 +14,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep, trial_jobs
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import (
     StoredSweep,
     add_sweep,
@@ -33,7 +33,7 @@ from stoker.store.schema import Change
 from stoker.store.writer import Store, prune_unused
 
 SPEC = JobSpec(cwd="/work")
-GRID = Sweep(space=parse_space(["lr=0.1,0.2", "opt='a b',c"]), command=Command(("train", "{lr}", "caf\udce9")))
+GRID = SweepSpec(space=parse_space(["lr=0.1,0.2", "opt='a b',c"]), command=Command(("train", "{lr}", "caf\udce9")))
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def add_grid(store: Store) -> StoredSweep:
 
 
 def add_adaptive(store: Store) -> StoredSweep:
-    """A sweep whose adviser adds the trials."""
+    """A sweep whose tuner adds the trials."""
     with store.writing():
         batch = store.add_batch("sweep", 2.0)
-        (adviser,) = store.add_jobs(batch, "queue", [NewJob(Command(("advise",)), SPEC)], 2.0)
-        stored = StoredSweep(adviser, batch, 2.0, adviser, None, SPEC, GRID)
+        (tuner,) = store.add_jobs(batch, "queue", [NewJob(Command(("tune",)), SPEC)], 2.0)
+        stored = StoredSweep(tuner, batch, 2.0, tuner, None, SPEC, GRID)
         add_sweep(store, stored)
     return stored
 
@@ -93,7 +93,7 @@ def test_a_trial_is_added_once(store: Store) -> None:
 
 
 def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
-    """Trials and adviser, for `cancel`, `wait` and the like."""
+    """Trials and tuner, for `cancel`, `wait` and the like."""
     grid, adaptive = add_grid(store), add_adaptive(store)
     trial = add_trial(store, adaptive, 0, {"lr": 0.1, "opt": "c"}, 3.0)
     assert find(store, [str(grid.id)]) == [1, 2, 3, 4]
@@ -108,7 +108,7 @@ def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
 def test_changes_and_results(store: Store) -> None:
     """A sweep can be extended and stopped; results are replaced."""
     grid = add_grid(store)
-    larger = Sweep(space=GRID.space, command=GRID.command, count=2)
+    larger = SweepSpec(space=GRID.space, command=GRID.command, count=2)
     change_sweep(store, grid.id, larger)
     stop_sweep(store, grid.id, 9.0)
     found = find_sweep(store, grid.id)

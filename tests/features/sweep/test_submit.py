@@ -17,16 +17,16 @@ from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import parse_objectives
 from stoker.features.sweep.model.record import TrialMaker, trial_jobs
 from stoker.features.sweep.model.space import Choices, space_text
-from stoker.features.sweep.submit import WANDB_COUNT, Asked, PreparedSweep, completed, prepare
+from stoker.features.sweep.submit import WANDB_COUNT, SweepPlan, SweepRequest, completed, prepare
 
 TRAIN = Command(("train",))
 
 
-def prepared(words: str, command: Command = TRAIN, options: JobOptions = JobOptions(), **asked: Any) -> PreparedSweep:  # noqa: B008
-    return prepare(Asked(space=parse_space(words.split()), command=command, **asked), options)
+def prepared(words: str, command: Command = TRAIN, options: JobOptions = JobOptions(), **asked: Any) -> SweepPlan:  # noqa: B008
+    return prepare(SweepRequest(space=parse_space(words.split()), command=command, **asked), options)
 
 
-def lines(found: PreparedSweep) -> list[str]:
+def lines(found: SweepPlan) -> list[str]:
     """The command lines of all trials."""
     return [job.command.text for job in trial_jobs(found.sweep, JobSpec())]
 
@@ -200,7 +200,7 @@ class TestFiles:
     def test_the_command_line_takes_precedence(self) -> None:
         """Over values of the file; a parameter replaces that of the file, or is added."""
         file = asked_of({"parameters": {"lr": [1, 2], "d": [3]}, "count": 9, "command": ["train"]}, "/bin/sh")
-        typed = Asked(space=parse_space(["lr=5", "e=1"]), count=2)
+        typed = SweepRequest(space=parse_space(["lr=5", "e=1"]), count=2)
         joined = completed(typed, file)
         assert space_text(joined.space) == "lr=5 d=3 e=1"
         assert (joined.count, joined.command) == (2, Command(("train",)))

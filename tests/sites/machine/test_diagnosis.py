@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Job, Running
 from stoker.core.spec import Resources
-from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, Seen, diagnose
+from stoker.sites.machine.diagnosis import NOTHING, AttemptUse, Diagnosis, diagnose
 from stoker.sites.machine.ref import WorkerRef
 from support.build import GIB, a_job, simulated
 
@@ -20,7 +20,7 @@ OOM = (
     "allocated memory 11.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated.\n"
 )
 FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered\n"
-SHARED = Seen(shared=True)
+SHARED = AttemptUse(shared=True)
 
 
 def failed(directory: Path, text: str, resources: Resources | None = None, log_start: int = 0) -> Job:
@@ -41,7 +41,7 @@ def test_an_ordinary_failure_is_nothing(tmp_path: Path) -> None:
 
 def test_out_of_memory_on_an_exclusive_gpu(tmp_path: Path) -> None:
     """The job does not fit, and what it needs is known."""
-    found = diagnose(failed(tmp_path, OOM.format(others="")), GPU, Seen())
+    found = diagnose(failed(tmp_path, OOM.format(others="")), GPU, AttemptUse())
     assert (found.cause, found.floor, found.needs, found.shared) == ("oom", 0, 16 * GIB, False)
     assert found.note.startswith("needs more than a whole GPU (24.0G): ")
 
@@ -65,7 +65,7 @@ def test_out_of_memory_by_the_fault_of_others(tmp_path: Path) -> None:
 def test_a_process_in_the_message_may_be_foreign(tmp_path: Path, own: set[int], shared: bool) -> None:
     """Unless it is one of the attempt's own."""
     text = OOM.format(others="Process 77 has 11.00 GiB memory in use. ")
-    assert diagnose(failed(tmp_path, text), GPU, Seen(processes=own)).shared == shared
+    assert diagnose(failed(tmp_path, text), GPU, AttemptUse(processes=own)).shared == shared
 
 
 def test_what_was_in_the_log_before_does_not_count(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_what_was_in_the_log_before_does_not_count(tmp_path: Path) -> None:
     assert diagnose(failed(tmp_path, text + "killed\n", log_start=len(text)), GPU, SHARED) is NOTHING
 
 
-@pytest.mark.parametrize(("mps", "seen", "cause"), [(50, SHARED, "fault"), (50, Seen(), ""), (None, SHARED, "")])
+@pytest.mark.parametrize(("mps", "seen", "cause"), [(50, SHARED, "fault"), (50, AttemptUse(), ""), (None, SHARED, "")])
 def test_a_cuda_fault_counts_beside_other_clients_of_mps(
-    tmp_path: Path, mps: int | None, seen: Seen, cause: str
+    tmp_path: Path, mps: int | None, seen: AttemptUse, cause: str
 ) -> None:
     """They all get the error of one of them."""
     found: Diagnosis = diagnose(failed(tmp_path, FAULT, Resources(memory=GIB, mps=mps)), GPU, seen)

@@ -13,7 +13,7 @@ from stoker.core.planner.fairshare import HALF_LIFE, YIELD_SECONDS
 from stoker.core.planner.reasons import Leased, Yields
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
-from stoker.sites.machine.fairshare import MEMORY, PUBLISH_INTERVAL, READ_INTERVAL, REFRESH_INTERVAL, Usage
+from stoker.sites.machine.fairshare import MEMORY, PUBLISH_INTERVAL, READ_INTERVAL, REFRESH_INTERVAL, OwnUsage
 from stoker.sites.machine.observation import LEASE_INTERVAL
 from stoker.sites.machine.ref import WorkerRef
 from stoker.store.schema import Change
@@ -54,30 +54,30 @@ def test_what_the_store_knows_counts(store: Store) -> None:
     ran(store, NOW - 10, NOW, "none", "none#2", engine="another")
     ran(store, NOW - 100, NOW, engine="another")
     ran(store, NOW - HALF_LIFE - 10, NOW - HALF_LIFE, "0", engine="another")
-    assert Usage(store, "mine").until(NOW, []) == pytest.approx(25.0, rel=0.01)
+    assert OwnUsage(store, "mine").until(NOW, []) == pytest.approx(25.0, rel=0.01)
 
 
 def test_jobs_inside_jobs_do_not_count(store: Store) -> None:
     """The job around them has the same GPUs for longer."""
     ran(store, NOW - 10, NOW, "0")
     ran(store, NOW - 9, NOW - 1, "0", engine="another", ref=WorkerRef("w-2", "w-1/0.ab.lease").text)
-    assert Usage(store, "mine").until(NOW, []) == pytest.approx(10.0, rel=0.01)
+    assert OwnUsage(store, "mine").until(NOW, []) == pytest.approx(10.0, rel=0.01)
 
 
 def test_long_ago_is_forgotten(store: Store) -> None:
     """What ended long ago is not even read."""
     ran(store, NOW - MEMORY - 500, NOW - MEMORY - 1, "0")
-    assert Usage(store, "mine").until(NOW, []) == 0.0
+    assert OwnUsage(store, "mine").until(NOW, []) == 0.0
 
 
 def test_what_runs_counts(store: Store) -> None:
     """Attempts that run count up to now."""
-    assert Usage(store, "mine").until(NOW, [(("0", "1"), NOW - 5.0)]) == pytest.approx(10.0, rel=0.01)
+    assert OwnUsage(store, "mine").until(NOW, [(("0", "1"), NOW - 5.0)]) == pytest.approx(10.0, rel=0.01)
 
 
 def test_own_attempts_count_once(store: Store) -> None:
     """What this engine adds is not counted again when it is found in the store, before or after."""
-    usage = Usage(store, "mine")
+    usage = OwnUsage(store, "mine")
     ran(store, NOW - 10, NOW, "0")
     usage.spent(("0",), NOW - 10, NOW)
     assert usage.until(NOW, []) == pytest.approx(10.0, rel=0.01)
@@ -88,7 +88,7 @@ def test_own_attempts_count_once(store: Store) -> None:
 
 def test_other_engines_of_the_user_count_soon(store: Store) -> None:
     """What another engine of the same user has recorded is added after a few seconds, and once."""
-    usage = Usage(store, "mine")
+    usage = OwnUsage(store, "mine")
     assert usage.until(NOW, []) == 0.0
     ran(store, NOW, NOW + 1, "0", engine="another")
     for later in range(1, 4):

@@ -9,10 +9,10 @@ import pytest
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, Waiting
-from stoker.core.learning import Learnt, Use
+from stoker.core.learning import Learnt, MeasuredUse
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.learning import LOOKS_ENOUGH, Learning
-from stoker.sites.machine.telemetry import Watched
+from stoker.sites.machine.telemetry import WatchedAttempt
 from stoker.store.history import RunHistory
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
@@ -26,22 +26,22 @@ class Records:
     """Telemetry and recorder in one, as far as learning needs them."""
 
     def __init__(self) -> None:
-        self.over: list[Watched] = []
-        self.due: list[Watched] = []
-        self.goes_on: list[Watched] = []
+        self.over: list[WatchedAttempt] = []
+        self.due: list[WatchedAttempt] = []
+        self.goes_on: list[WatchedAttempt] = []
         self.measured: list[Measured] = []
         self.learnt: list[Learnt] = []
 
-    def finished(self, _: Snapshot, __: float) -> list[Watched]:
+    def finished(self, _: Snapshot, __: float) -> list[WatchedAttempt]:
         return self.over
 
-    def overdue(self, _: float) -> list[Watched]:
+    def overdue(self, _: float) -> list[WatchedAttempt]:
         return self.due
 
-    def left(self) -> list[Watched]:
+    def left(self) -> list[WatchedAttempt]:
         return self.over
 
-    def running(self) -> list[Watched]:
+    def running(self) -> list[WatchedAttempt]:
         return self.goes_on
 
     def measure(self, measured: Measured) -> None:
@@ -60,11 +60,11 @@ def records(tmp_path: Path) -> Iterator[tuple[Records, Learning]]:
     store.close()
 
 
-def a_run(result: str = "done", peak: int = 4 * GIB, **changes: object) -> Watched:
+def a_run(result: str = "done", peak: int = 4 * GIB, **changes: object) -> WatchedAttempt:
     state = Ended(result, 5.0) if result else Waiting(0.0)  # type: ignore[arg-type]
     job: Job = a_job(1, spec=JobSpec(resources=Resources(auto=True)), state=state)
-    use = Use(peak=peak, looks=5, busy=LOOKS_ENOUGH, load=LOOKS_ENOUGH * 60)
-    return Watched(job, 1, GPUS, **{"use": use, **changes})  # type: ignore[arg-type]
+    use = MeasuredUse(peak=peak, looks=5, busy=LOOKS_ENOUGH, load=LOOKS_ENOUGH * 60)
+    return WatchedAttempt(job, 1, GPUS, **{"use": use, **changes})  # type: ignore[arg-type]
 
 
 def test_an_ended_attempt_is_recorded_and_learnt(records: tuple[Records, Learning]) -> None:
@@ -72,7 +72,7 @@ def test_an_ended_attempt_is_recorded_and_learnt(records: tuple[Records, Learnin
     made, learning = records
     made.over = [a_run()]
     learning.learn(SNAPSHOT, 0.0)
-    assert [(one.job, one.number) for one in made.measured] == [(1, 1)]
+    assert [(attempt.job, attempt.number) for attempt in made.measured] == [(1, 1)]
     ((runs,),) = [tuple(learnt.models.values()) for learnt in made.learnt]
     assert (runs.peaks, runs.loads) == ((4 * GIB,), (60,))
 
@@ -80,7 +80,7 @@ def test_an_ended_attempt_is_recorded_and_learnt(records: tuple[Records, Learnin
 def test_a_load_of_few_snapshots_says_nothing(records: tuple[Records, Learning]) -> None:
     """The peak counts all the same."""
     made, learning = records
-    made.over = [a_run(use=Use(peak=GIB, looks=1, busy=1, load=90))]
+    made.over = [a_run(use=MeasuredUse(peak=GIB, looks=1, busy=1, load=90))]
     learning.learn(SNAPSHOT, 0.0)
     (runs,) = made.learnt[0].models.values()
     assert (runs.peaks, runs.loads) == ((GIB,), ())
@@ -102,7 +102,7 @@ def test_a_run_that_was_cut_short_counts_only_with_a_higher_peak(records: tuple[
 def test_an_attempt_that_was_never_seen_is_not_recorded(records: tuple[Records, Learning]) -> None:
     """There is nothing to tell."""
     made, learning = records
-    made.over = [a_run(use=Use())]
+    made.over = [a_run(use=MeasuredUse())]
     learning.learn(SNAPSHOT, 0.0)
     assert (made.measured, made.learnt) == ([], [])
 
@@ -112,9 +112,9 @@ def test_a_run_without_gpu_memory_is_learnt(records: tuple[Records, Learning]) -
     made, learning = records
     looks = [(LOOKS_ENOUGH, LOOKS_ENOUGH), (LOOKS_ENOUGH, LOOKS_ENOUGH - 1), (LOOKS_ENOUGH - 1, LOOKS_ENOUGH - 1)]
     for all_looks, exclusive in looks:
-        made.over = [a_run(use=Use(looks=all_looks, busy=exclusive))]
+        made.over = [a_run(use=MeasuredUse(looks=all_looks, busy=exclusive))]
         learning.learn(SNAPSHOT, 0.0)
-    made.over = [a_run("cancelled", use=Use(looks=9, busy=9))]
+    made.over = [a_run("cancelled", use=MeasuredUse(looks=9, busy=9))]
     learning.learn(SNAPSHOT, 0.0)
     (runs,) = made.learnt[-1].models.values()
     assert runs.peaks == (0,)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.core.job import Starting, Waiting
-from stoker.core.planner.reasons import Short
+from stoker.core.planner.reasons import OutOfResources
 from stoker.core.spec import Resources
 from stoker.runner.interface import ShortOfResources
 from stoker.sites.machine.shortages import FIRST_PAUSE, LONGEST_PAUSE
@@ -56,7 +56,7 @@ def test_no_job_starts_during_the_pause(world: EngineOnFakeRunner) -> None:
     assert sent(world) == [f"{first}.1"]
     for job in (first, second):
         assert isinstance(world.job(job).state, Waiting)
-        assert world.engine.reason(world.job(job)) == Short(NO_PROCESS)
+        assert world.engine.reason(world.job(job)) == OutOfResources(NO_PROCESS)
     assert NO_PROCESS in world.engine.trouble
     assert world.engine._due_in() == pytest.approx(FIRST_PAUSE)
 
@@ -121,7 +121,7 @@ def test_a_full_disk_pauses_only_those_who_write_there(world: EngineOnFakeRunner
     (other,) = world.add(resources=CPU)
     world.turn(2)
     assert sent(world)[-1] == f"{other}.1"
-    assert world.engine.reason(world.job(first)) == Short(note)
+    assert world.engine.reason(world.job(first)) == OutOfResources(note)
     world.clock.pass_seconds(FIRST_PAUSE)
     world.turn(3)
     assert sent(world)[-1] == f"{first}.2"
@@ -167,7 +167,7 @@ def test_a_worker_that_cannot_be_started(world: EngineOnFakeRunner) -> None:
     world.runner.fails = ShortOfResources("cannot prepare a worker", "look at the limits")
     (job,) = world.add()
     world.turn()
-    assert world.engine.reason(world.job(job)) == Short("cannot prepare a worker; look at the limits")
+    assert world.engine.reason(world.job(job)) == OutOfResources("cannot prepare a worker; look at the limits")
     assert world.ledger.live().leases == {}
     world.clock.pass_seconds(FIRST_PAUSE)
     world.turn(2)
@@ -189,7 +189,7 @@ def test_no_process_for_a_worker(world: EngineOnFakeRunner) -> None:
     world.turn(2)
     assert world.kinds(job) == ["Assigned", "Returned"]
     assert os.strerror(errno.EAGAIN) in world.engine.trouble
-    assert isinstance(world.engine.reason(world.job(job)), Short)
+    assert isinstance(world.engine.reason(world.job(job)), OutOfResources)
 
 
 def test_a_job_that_waited_under_another_engine(world: EngineOnFakeRunner, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_job_that_waited_under_another_engine(world: EngineOnFakeRunner, tmp_p
     fail(world, f"{job}.1")
     world.jobs.table.withdraw(job)
     world.engine._last_accepted = 0
-    world.engine.poke()
+    world.engine.wake()
     world.turn(2)
     assert world.kinds(job)[-1] == "Resumed"
 

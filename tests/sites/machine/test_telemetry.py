@@ -14,11 +14,11 @@ import pytest
 
 from stoker.core.device import Account, Process, Reading, Snapshot
 from stoker.core.job import Ended, Job, Running
-from stoker.core.learning import Use
+from stoker.core.learning import MeasuredUse
 from stoker.core.spec import JobSpec, Resources
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import REFRESH_INTERVAL
-from stoker.sites.machine.telemetry import Telemetry, Watched
+from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt
 from support.build import GIB, a_job, simulated
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -33,7 +33,7 @@ class Stage:
         self.roots: dict[str, int] = {}
         self.born: dict[str, int] = {}
         self.jobs: dict[int, Job] = {}
-        self.written: dict[int, dict[int, Use]] = {}
+        self.written: dict[int, dict[int, MeasuredUse]] = {}
         anybody: Any = self
         self.telemetry = Telemetry(anybody, anybody, self.jobs.get, self.uses)
         self.at = 100.0
@@ -50,7 +50,7 @@ class Stage:
     def process_of(self, worker: str, attempt: str) -> int | None:
         return self.born.get(worker)
 
-    def uses(self, job_id: int) -> Mapping[int, Use]:
+    def uses(self, job_id: int) -> Mapping[int, MeasuredUse]:
         return self.written.get(job_id, {})
 
     def begin(self, job_id: int, root: int = 0, born: int = 0, gpus: int = 1) -> Job:
@@ -68,7 +68,7 @@ class Stage:
     def refresh(self, *readings: Reading, at: float | None = None) -> Snapshot:
         """The devices show this now."""
         self.at = self.at + 1 if at is None else at
-        snapshot = Snapshot(self.at, GPUS, {device.id: one for device, one in zip(GPUS, readings, strict=False)})
+        snapshot = Snapshot(self.at, GPUS, {device.id: shown for device, shown in zip(GPUS, readings, strict=False)})
         self.telemetry.refresh(snapshot, self.at)
         return snapshot
 
@@ -79,10 +79,10 @@ class Stage:
         self.telemetry.end(job, ended, shared=False, now=self.at)
         del self.allocations[f"k{job.id}"], self.jobs[job.id]
 
-    def finished(self, *readings: Reading) -> Watched:
+    def finished(self, *readings: Reading) -> WatchedAttempt:
         """What is told of the one attempt that is over."""
-        (one,) = self.telemetry.finished(self.refresh(*readings), self.at)
-        return one
+        (attempt,) = self.telemetry.finished(self.refresh(*readings), self.at)
+        return attempt
 
 
 def reading(
@@ -185,8 +185,8 @@ class TestAccounts:
         """Its first process is known, and so is what the driver kept of it."""
         job = stage.begin(1, os.getpid(), child)
         stage.end(job)
-        one = stage.finished(reading(accounts=(account(child, 2),)))
-        assert (one.use.looks, one.use.peak) == (0, 2 * GIB)
+        attempt = stage.finished(reading(accounts=(account(child, 2),)))
+        assert (attempt.use.looks, attempt.use.peak) == (0, 2 * GIB)
 
     def test_an_account_that_does_not_come(self, stage: Stage, child: int) -> None:
         """It is not waited for any longer than a moment; where no accounts are kept, not at all."""
@@ -256,7 +256,7 @@ def test_an_adopted_attempt(stage: Stage, child: int) -> None:
     """What another engine wrote down is where it goes on from."""
     job = stage.begin(1, os.getpid())
     stage.allocations["k1"].adopted = True
-    stage.written[1] = {1: Use(peak=9 * GIB, looks=7)}
+    stage.written[1] = {1: MeasuredUse(peak=9 * GIB, looks=7)}
     stage.refresh(reading(process(child, 4)))
     assert stage.telemetry.peak(job) == 9 * GIB
     assert stage.telemetry.running()[0].use.looks == 8
@@ -282,9 +282,9 @@ def test_nothing_is_left_of_what_is_over(stage: Stage, child: int) -> None:
 def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
     """The numbers of those that are gone are forgotten at last."""
     job = stage.begin(1, os.getpid(), child)
-    one = stage.refresh(reading(process(child, 1)))
+    snapshot = stage.refresh(reading(process(child, 1)))
     stage.telemetry.running()[0].pids.update(range(10**6, 10**6 + 5000))
-    stage.refresh(*one.readings.values())
+    stage.refresh(*snapshot.readings.values())
     assert stage.telemetry.processes(job) == {child}
 
 
@@ -308,7 +308,7 @@ def test_cost(stage: Stage) -> None:
         wait_until(lambda: all(len(children(tree.pid)) == 3 for tree in trees))
         pids = [pid for tree in trees for pid in (tree.pid, *children(tree.pid))]
         shown = [process(pid, 1) for pid in [*pids, *strangers(64)]]
-        accounts = tuple(account(one.pid, 1, running=True) for one in shown)
+        accounts = tuple(account(process.pid, 1, running=True) for process in shown)
         busy = reading(*shown, used=40 * GIB, accounts=accounts, busy=50)
         stage.refresh(busy)
         took = []

@@ -20,7 +20,7 @@ from support.faults import allocations, clusters, damage, disks, driver, jobs, k
 from support.faults.driver import stand_in
 from support.faults.table import TABLE, Fault, missing
 from support.storm.background import QueueStorm
-from support.storm.weather import SIMULATED, Weather
+from support.storm.settings import SIMULATED, StormSettings
 
 MODULES = (kills, syscalls, disks, limits, damage, driver, jobs, storms, clusters, allocations)
 """What fills the table."""
@@ -38,14 +38,14 @@ class Round:
     seconds: float
     jobs: int
     attempts: int
-    blows: Mapping[str, int]
+    disruptions: Mapping[str, int]
     findings: tuple[str, ...]
     home: Path | None
     """What is left to be looked at, where there are findings."""
 
     def __str__(self) -> str:
         verdict = f"{len(self.findings)} FINDINGS" if self.findings else "ok"
-        counts = ", ".join(f"{times} {what}" for what, times in sorted(self.blows.items()) if times)
+        counts = ", ".join(f"{times} {what}" for what, times in sorted(self.disruptions.items()) if times)
         return f"{self.fault.name} (seed {self.seed}): {verdict}, {self.seconds:.1f} s, {self.jobs} jobs; {counts}"
 
 
@@ -111,15 +111,15 @@ class Campaign:
 
     def summary(self) -> str:
         """The counts."""
-        blows: Counter[str] = Counter()
+        disruptions: Counter[str] = Counter()
         for done in self.done:
-            blows.update(done.blows)
+            disruptions.update(done.disruptions)
         kinds = Counter(kind_of(finding) for done in self.done for finding in done.findings)
         jobs, attempts = sum(done.jobs for done in self.done), sum(done.attempts for done in self.done)
         faults = Counter(done.fault.name for done in self.done)
         lines = [
             f"{len(self.done)} rounds, {jobs} jobs, {attempts} attempts",
-            f"injected: {', '.join(f'{times} {what}' for what, times in sorted(blows.items()) if times)}",
+            f"injected: {', '.join(f'{times} {what}' for what, times in sorted(disruptions.items()) if times)}",
             f"rounds by fault: {', '.join(f'{times} {what}' for what, times in sorted(faults.items()))}",
             f"found: {', '.join(f'{kinds[kind]} {kind}' for kind in KINDS)}",
             *(f"not tried: {name}: {why}" for name, why in self.skipped.items()),
@@ -151,20 +151,20 @@ def run_round(fault: Fault, seed: int, directory: Path | None = None, *, thoroug
     home = Path(tempfile.mkdtemp(prefix="faults-", dir=directory))
     began = time.monotonic()
     try:
-        jobs, attempts, blows, findings = _tried(fault, seed, home, thorough=thorough)
+        jobs, attempts, disruptions, findings = _tried(fault, seed, home, thorough=thorough)
     except Exception:
-        jobs, attempts, blows, findings = 0, 0, Counter[str](), [f"the round broke off: {traceback.format_exc()}"]
+        jobs, attempts, disruptions, findings = 0, 0, Counter[str](), [f"the round broke off: {traceback.format_exc()}"]
     if not findings:
         shutil.rmtree(home, ignore_errors=True)
     seconds = time.monotonic() - began
-    return Round(fault, seed, seconds, jobs, attempts, blows, tuple(findings), home if findings else None)
+    return Round(fault, seed, seconds, jobs, attempts, disruptions, tuple(findings), home if findings else None)
 
 
 def _tried(fault: Fault, seed: int, home: Path, *, thorough: bool) -> tuple[int, int, Counter[str], list[str]]:
     simulated = fault.devices == "simulated" or (fault.devices == "any" and seed % 2 == 0)
-    weather = Weather(seed=seed, sim=SIMULATED if simulated else "", pause=0.2)
+    settings = StormSettings(seed=seed, sim=SIMULATED if simulated else "", pause=0.2)
     environment = stand_in(home) if fault.devices == "nvml" else {}
-    with contextlib.closing(QueueStorm(home, weather, environment)) as trial:
+    with contextlib.closing(QueueStorm(home, settings, environment)) as trial:
         trial.thorough = thorough
         try:
             fault.inject(trial)
@@ -175,7 +175,7 @@ def _tried(fault: Fault, seed: int, home: Path, *, thorough: bool) -> tuple[int,
         record = trial.evidence().record if trial.paths.database.exists() else None
         jobs = len(record.jobs) if record else 0
         attempts = sum(map(len, record.attempts.values())) if record else 0
-        return jobs, attempts, trial.blows, findings
+        return jobs, attempts, trial.disruptions, findings
 
 
 def is_gap(campaign: Campaign) -> bool:

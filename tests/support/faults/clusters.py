@@ -178,8 +178,8 @@ class Heads:
     def report(self, trial: QueueStorm, *, losses: bool = False) -> None:
         """Tell the trial what was broken and what was killed."""
         trial.broken += self.findings(losses=losses)
-        trial.blows.update(self.kills)
-        trial.blows["cluster job"] += len(self.jobs)
+        trial.disruptions.update(self.kills)
+        trial.disruptions["cluster job"] += len(self.jobs)
 
     def _all_over(self) -> bool:
         return all(isinstance(self.lab.job(job).state, Ended) for job in [*self.jobs, *self.cancelled])
@@ -229,7 +229,7 @@ def kill_controller(trial: QueueStorm) -> None:
             wait_until(lambda least=number: _have_begun(queue, least), pause=0.3)  # type: ignore[misc]
             slurm.stop_controller(signal.SIGKILL)
             slurm.start_controller()
-            trial.blows["controller"] += 1
+            trial.disruptions["controller"] += 1
         queue.wait_jobs(lambda: resume_nodes(slurm))
         queue.report(trial, losses=True)
 

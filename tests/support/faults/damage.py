@@ -41,7 +41,7 @@ def damaged_database(trial: QueueStorm) -> None:
         path.unlink()
     for path, content in kept.items():
         path.write_bytes(content)
-    trial.blows["database damaged"] += 1
+    trial.disruptions["database damaged"] += 1
 
 
 @fault("cut-wal", "only the last transaction is gone, which the disk had promised to keep")
@@ -62,8 +62,8 @@ def cut_wal(trial: QueueStorm) -> None:
     trial.paths.database.write_bytes(database)
     wal.write_bytes(log[:-CUT])
     for job in last:
-        del trial.book.entries[job]
-    trial.blows["log cut"] += 1
+        del trial.request_log.submitted[job]
+    trial.disruptions["log cut"] += 1
 
 
 @fault(
@@ -76,7 +76,7 @@ def damaged_journal(trial: QueueStorm) -> None:
     """A line that cannot be read is in the journal of a worker that lives or died."""
     trial.submit([Work(trial.next_number + at, seconds=1.0) for at in range(3)])
     trial.wait_running(2)
-    trial.blows["engine"] += trial.at_work().kill()
+    trial.disruptions["engine"] += trial.at_work().kill()
     name, pid = trial.dice.choice(trial.killer.workers([]))
     if trial.dice.random() < 0.5:
         trial.killer.kill_one(name, pid, with_job=True)
@@ -84,5 +84,5 @@ def damaged_journal(trial: QueueStorm) -> None:
     with (trial.killer.state / "workers" / name / "journal").open("r+b") as journal:
         journal.seek(trial.dice.choice([0, 0, 10]))
         journal.write(garbage)
-    trial.blows["journal damaged"] += 1
+    trial.disruptions["journal damaged"] += 1
     expect_end(trial, trial.submit([Work(trial.next_number, gpus=0)]), "beside a damaged journal")

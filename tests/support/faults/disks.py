@@ -36,14 +36,14 @@ def full_state(trial: QueueStorm) -> None:
 
 @fault("full-state-of-sweep", "an adaptive sweep goes on by itself when there is space again", needs=("root",))
 def full_state_of_sweep(trial: QueueStorm) -> None:
-    """No byte is free where the queue, the study and the log of the adviser are, while trials run."""
+    """No byte is free where the queue, the study and the log of the tuner are, while trials run."""
     trial.feed(1)
     home = trial.home / "sweep"
     home.mkdir()
     with small_disk(home / "state", "size=24m,mode=700") as disk, contextlib.closing(Background(home)) as background:
-        storm = SweepStorm(background, trial.weather.seed, count=24)
+        storm = SweepStorm(background, trial.settings.seed, count=24)
         trial.broken += storm.fill(disk)
-        trial.blows.update(storm.blows)
+        trial.disruptions.update(storm.disruptions)
 
 
 @fault("no-inodes-in-state", KEPT, needs=("root",), devices="declared", noisy=True)
@@ -73,7 +73,7 @@ def full_ledger(trial: QueueStorm) -> None:
     trial.feed(6)
     trial.wait_running()
     with no_inodes(disk):
-        trial.blows["full disk"] += 1
+        trial.disruptions["full disk"] += 1
         trial.submit([Work(trial.next_number + at, seconds=0.2) for at in range(4)])
         expect_end(trial, trial.submit([Work(trial.next_number, gpus=0)]), "with a full ledger")
 
@@ -88,9 +88,9 @@ def no_ledger(trial: QueueStorm) -> None:
     else:
         for path in trial.ledger.iterdir():
             path.unlink(missing_ok=True)
-    trial.blows["ledger deleted"] += 1
+    trial.disruptions["ledger deleted"] += 1
     trial.feed(trial.next_number + 6)
-    trial.blows["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
+    trial.disruptions["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
 
 
 @fault("no-state", "jobs go on, their GPUs stay theirs, and a new queue serves at once", noisy=True, losses_known=False)
@@ -100,7 +100,7 @@ def no_state(trial: QueueStorm) -> None:
     trial.wait_running(2)
     shutil.rmtree(trial.paths.state)
     trial.begin_again()
-    trial.blows["state deleted"] += 1
+    trial.disruptions["state deleted"] += 1
     trial.submit([Work(trial.next_number + at, seconds=0.1) for at in range(8)])
     trial.at_work()
 
@@ -120,10 +120,10 @@ def expect_end(trial: QueueStorm, jobs: list[int], when: str, seconds: float = 6
 
 def _live_with_it(trial: QueueStorm) -> None:
     """Submit more, which may be refused, and every second time kill the engine meanwhile."""
-    trial.blows["full disk"] += 1
+    trial.disruptions["full disk"] += 1
     trial.feed(trial.next_number + 4)
     time.sleep(FULL_SECONDS / 2)
-    trial.blows["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
+    trial.disruptions["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
     with contextlib.suppress(OSError):  # its log may have no place
         trial.at_work()
     time.sleep(FULL_SECONDS / 2)

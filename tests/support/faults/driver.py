@@ -38,7 +38,7 @@ def kill_driver_process(trial: QueueStorm) -> None:
         for pid in children(engine.pid):
             if "stoker.devices.nvml_probe" in command_of(pid):
                 kill_and_wait(pid)
-                trial.blows["NVML process"] += 1
+                trial.disruptions["NVML process"] += 1
         trial.feed(trial.next_number + 4)
         time.sleep(trial.dice.uniform(0.1, 0.6))
 
@@ -80,10 +80,10 @@ def _sick(trial: QueueStorm, machine: FakeMachine, what: str) -> None:
     trial.feed(8)
     trial.wait_running()
     _bench(trial.home).write(machine)
-    trial.blows[what] += 1
+    trial.disruptions[what] += 1
     trial.feed(trial.next_number + 4)
     time.sleep(SICK_SECONDS / 2)
-    trial.blows["engine"] += trial.dice.random() < 0.4 and trial.at_work().kill()
+    trial.disruptions["engine"] += trial.dice.random() < 0.4 and trial.at_work().kill()
     trial.at_work()
     time.sleep(SICK_SECONDS / 2)
     _bench(trial.home).write(FOUR)

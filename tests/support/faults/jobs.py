@@ -21,7 +21,7 @@ def _worker_of(kind: str, trial: QueueStorm) -> None:
     for _ in range(2):
         trial.wait_running(2)
         time.sleep(HIDING_SECONDS)
-        trial.blows["worker"] += trial.killer.kill_worker([trial.at_work().pid], with_job=False)
+        trial.disruptions["worker"] += trial.killer.kill_worker([trial.at_work().pid], with_job=False)
 
 
 @fault("hidden-by-environment", AGAIN)
@@ -61,11 +61,11 @@ def large_logs(trial: QueueStorm) -> None:
     trial.variables["STORM_BYTES"] = str(size)
     (job,) = trial.submit([Work(trial.next_number, kind="loud", out="%j.loud")])
     trial.wait_running()
-    trial.blows["engine"] += trial.at_work().kill()
+    trial.disruptions["engine"] += trial.at_work().kill()
     trial.feed(trial.next_number + 4)
     trial.finish()
     log = trial.work / f"{job}.loud"
-    trial.blows["log MB"] += log.stat().st_size // 10**6
+    trial.disruptions["log MB"] += log.stat().st_size // 10**6
     if log.stat().st_size != size:
         trial.broken.append(f"the log of job {job} has {log.stat().st_size} bytes instead of {size}")
     for words in (["logs", "-n", "3", str(job)], ["status", str(job)]):

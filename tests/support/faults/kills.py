@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 from support.faults.table import fault
 from support.storm.background import QueueStorm
-from support.storm.book import Entry
+from support.storm.command_line import start_submit
 from support.storm.jobs import Work
 from support.storm.processes import children, is_forked, kill_and_wait, marked, variables_of
 from support.storm.record import open_jobs, read_record
-from support.storm.typed import start_submit
+from support.storm.request_log import SubmittedJob
 from support.wait import PATIENCE_SECONDS, wait_until
 
 ONCE = "each job runs once to its end, and its exit code is recorded"
@@ -45,7 +45,7 @@ def engine_restarts(trial: QueueStorm) -> None:
         for _ in range(2):
             wait_until(is_back)
             if trial.engine is not None and trial.running():
-                trial.blows["engine"] += trial.engine.kill()
+                trial.disruptions["engine"] += trial.engine.kill()
         wait_until(lambda: not open_jobs(trial.killer.state))
     except AssertionError:
         trial.broken.append(f"stuck: no engine came back for jobs {open_jobs(trial.killer.state)}")
@@ -81,13 +81,13 @@ def two_submits(trial: QueueStorm) -> None:
     strike(trial, "typed", 2)
 
 
-def strike(trial: QueueStorm, blow: str, times: int) -> None:
+def strike(trial: QueueStorm, disruption: str, times: int) -> None:
     """Do one of the things that a storm does, between submissions and requests."""
     for _ in range(times):
         trial.feed(trial.next_number + 5)
-        trial.doors.meddle()
-        trial.strike(blow)
-        trial.doors.note_answers()
+        trial.client.change_jobs()
+        trial.strike(disruption)
+        trial.client.note_answers()
         trial.note_overfull()
 
 
@@ -104,7 +104,7 @@ def kill_job(trial: QueueStorm) -> None:
                 variables = variables_of(pid)
                 trial.struck.add((int(variables["STOKER_JOB_ID"]), int(variables["STOKER_ATTEMPT"])))
                 kill_and_wait(pid)
-                trial.blows["job"] += 1
+                trial.disruptions["job"] += 1
 
 
 @fault("kill-client", "a submit that is killed has submitted once or not at all")
@@ -121,7 +121,7 @@ def kill_client(trial: QueueStorm) -> None:
         time.sleep(trial.dice.uniform(0.02, 0.5))
         client.kill()
         client.communicate(timeout=PATIENCE_SECONDS)
-        trial.blows["client"] += 1
+        trial.disruptions["client"] += 1
         enter_what_is_there(trial, work, began)
 
 
@@ -131,7 +131,7 @@ def enter_what_is_there(trial: QueueStorm, work: Work, began: float) -> None:
     if len(found) > 1:
         trial.broken.append(f"double: jobs {found} come from one submit")
     for job in found:
-        trial.book.entries[job] = Entry(work, began)
+        trial.request_log.submitted[job] = SubmittedJob(work, began)
 
 
 @fault("stop-engine", ONCE)
@@ -153,7 +153,7 @@ def stop_worker(trial: QueueStorm) -> None:
         trial.wait_running()
         workers = list(dict.fromkeys(pid for _, pid in trial.killer.workers([trial.at_work().pid])))
         if trial.dice.random() < 0.5:
-            trial.blows["engine"] += trial.at_work().kill()
+            trial.disruptions["engine"] += trial.at_work().kill()
         _stop(trial, "worker", workers)
         trial.feed(trial.next_number + 4)
 
@@ -165,7 +165,7 @@ def stop_forkserver(trial: QueueStorm) -> None:
     engine = trial.at_work()
     engine.wait_ready()
     with _stopped([child for child in children(engine.pid) if is_forked(child)]) as stopped:
-        trial.blows["forkserver stopped"] += stopped
+        trial.disruptions["forkserver stopped"] += stopped
         trial.feed(trial.next_number + 6)
         time.sleep(trial.dice.uniform(0.2, MOST_STOPPED_SECONDS))
 
@@ -178,18 +178,18 @@ def reboot(trial: QueueStorm) -> None:
         trial.wait_running(2)
         trial.end_engine()
         while trial.killer.kill_worker([], with_job=True):
-            trial.blows["worker"] += 1
+            trial.disruptions["worker"] += 1
         for pid in marked(trial.marker):
             kill_and_wait(pid)
         if trial.dice.random() < 0.5:
             shutil.rmtree(trial.ledger, ignore_errors=True)
-        trial.blows["reboot"] += 1
+        trial.disruptions["reboot"] += 1
 
 
 def _stop(trial: QueueStorm, kind: str, pids: list[int]) -> None:
     with _stopped(pids) as stopped:
         time.sleep(trial.dice.uniform(0.2, MOST_STOPPED_SECONDS))
-    trial.blows[f"{kind} stopped"] += stopped
+    trial.disruptions[f"{kind} stopped"] += stopped
 
 
 @contextlib.contextmanager

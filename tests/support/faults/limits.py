@@ -20,7 +20,7 @@ def few_descriptors(trial: QueueStorm) -> None:
     trial.wrapper = ("prlimit", f"--nofile={limit}:{limit}")
     trial.feed(20)
     trial.at_work().wait_ready()
-    trial.blows["EMFILE"] += 1
+    trial.disruptions["EMFILE"] += 1
     time.sleep(2.0)
 
 
@@ -31,7 +31,7 @@ def little_memory(trial: QueueStorm) -> None:
     trial.wrapper = ("prlimit", f"--as={size}:{size}")
     trial.feed(20)
     trial.at_work().wait_ready()
-    trial.blows["little memory"] += 1
+    trial.disruptions["little memory"] += 1
     time.sleep(2.0)
     trial.end_engine()
 
@@ -59,8 +59,8 @@ def clock_jumps(trial: QueueStorm) -> None:
         _set_clock(trial, seconds)
         trial.feed(trial.next_number + 3)
         time.sleep(trial.dice.uniform(0.3, 1.0))
-        trial.blows["clock jump"] += 1
-        trial.blows["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
+        trial.disruptions["clock jump"] += 1
+        trial.disruptions["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
 
 
 def _set_clock(trial: QueueStorm, seconds: int) -> None:
@@ -76,8 +76,8 @@ def foreign_lock(trial: QueueStorm) -> None:
     trial.wait_running()
     with contextlib.closing(sqlite3.connect(trial.paths.database, isolation_level=None)) as database:
         database.execute("BEGIN EXCLUSIVE")
-        trial.blows["database locked"] += 1
+        trial.disruptions["database locked"] += 1
         time.sleep(trial.dice.uniform(0.5, 3.0))
-        trial.blows["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
+        trial.disruptions["engine"] += trial.dice.random() < 0.5 and trial.at_work().kill()
         trial.at_work()
         database.execute("ROLLBACK")

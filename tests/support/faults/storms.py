@@ -11,8 +11,8 @@ from support.faults.kills import AGAIN
 from support.faults.table import fault
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
+from support.storm.settings import CHECK, LONG, SHARED, StormSettings
 from support.storm.sweep import SweepStorm
-from support.storm.weather import CHECK, LONG, SHARED, Weather
 
 
 @fault("storm", AGAIN, devices="declared")
@@ -33,23 +33,23 @@ def storm_of_runs(trial: QueueStorm) -> None:
     trial.feed(1)
     home = trial.home / "runs"
     home.mkdir()
-    weather = Weather(seed=trial.weather.seed, lists=2, engines=2)
-    with contextlib.closing(Stoker(home)) as stoker, contextlib.closing(RunStorm(stoker, weather)) as runs:
-        runs.rage()
+    settings = StormSettings(seed=trial.settings.seed, lists=2, engines=2)
+    with contextlib.closing(Stoker(home)) as stoker, contextlib.closing(RunStorm(stoker, settings)) as runs:
+        runs.run()
         trial.broken += runs.faults()
-        trial.blows.update(runs.blows)
+        trial.disruptions.update(runs.disruptions)
 
 
 @fault("storm-of-sweeps", "no trial of a sweep is double, forgotten, or without an end", devices="declared")
 def storm_of_sweeps(trial: QueueStorm) -> None:
-    """Over an adaptive sweep: its adviser, engine, workers and trials, alone or all at once, and its study."""
+    """Over an adaptive sweep: its tuner, engine, workers and trials, alone or all at once, and its study."""
     trial.feed(1)
     home = trial.home / "sweep"
     home.mkdir()
     with contextlib.closing(Background(home)) as background:
-        storm = SweepStorm(background, trial.weather.seed, count=24)
-        trial.broken += storm.rage(kills=30)
-        trial.blows.update(storm.blows)
+        storm = SweepStorm(background, trial.settings.seed, count=24)
+        trial.broken += storm.run(kills=30)
+        trial.disruptions.update(storm.disruptions)
 
 
 @fault("storm-long", AGAIN, usual=False)
@@ -58,6 +58,6 @@ def storm_long(trial: QueueStorm) -> None:
     _rage(trial, LONG)
 
 
-def _rage(trial: QueueStorm, weather: Weather) -> None:
-    trial.weather = replace(weather, seed=trial.weather.seed, sim=trial.sim)
-    trial.rage()
+def _rage(trial: QueueStorm, settings: StormSettings) -> None:
+    trial.settings = replace(settings, seed=trial.settings.seed, sim=trial.sim)
+    trial.run()

@@ -13,9 +13,9 @@ from pathlib import Path
 from support.faults.kills import ONCE, enter_what_is_there
 from support.faults.table import fault
 from support.storm.background import QueueStorm
+from support.storm.command_line import start_submit
 from support.storm.jobs import Work
 from support.storm.processes import children, is_forked
-from support.storm.typed import start_submit
 from support.wait import PATIENCE_SECONDS, wait_until
 
 ERRORS = {
@@ -48,7 +48,7 @@ MAPS = "mmap,brk,mremap"
 def kill_at_syscall(trial: QueueStorm) -> None:
     """The engine dies when it enters its n-th call of a kind, counted from its start or from a later moment."""
     for name in trial.dice.sample(sorted(ERRORS), POINTS):
-        trial.blows["engine at syscall"] += _meet(trial, name, "signal=KILL")
+        trial.disruptions["engine at syscall"] += _meet(trial, name, "signal=KILL")
 
 
 @fault("error-at-syscall", ONCE, needs=("strace",), noisy=True)
@@ -57,7 +57,7 @@ def error_at_syscall(trial: QueueStorm) -> None:
     for name in trial.dice.sample(sorted(ERRORS), POINTS):
         error = trial.dice.choice(ERRORS[name])
         _meet(trial, name, f"error={error}")
-        trial.blows[f"{error} injected"] += 1
+        trial.disruptions[f"{error} injected"] += 1
     trial.end_engine()  # a file that could not be removed goes with the start of the next engine
 
 
@@ -78,7 +78,7 @@ def _meet(trial: QueueStorm, name: str, harm: str) -> bool:
     engine = trial.at_work()
     engine.wait_ready()
     with traced([engine.pid], injection):
-        trial.doors.meddle()
+        trial.client.change_jobs()
         trial.feed(trial.next_number + 3)
         return _was_struck(trial)
 
@@ -103,9 +103,9 @@ def kill_client_at_syscall(trial: QueueStorm) -> None:
         environment = {**trial.environment, "STORM": str(trial.home)}
         client = start_submit(work, trial.work, environment, trial.sim, words)
         out, _ = client.communicate(timeout=PATIENCE_SECONDS)
-        trial.blows["client at syscall"] += client.returncode != 0
+        trial.disruptions["client at syscall"] += client.returncode != 0
         enter_what_is_there(trial, work, began)
-        if client.returncode == 0 and int(out) not in trial.book.entries:
+        if client.returncode == 0 and int(out) not in trial.request_log.submitted:
             trial.broken.append(f"lost: job {out} was acknowledged and is not there")
 
 
@@ -124,7 +124,7 @@ def kill_worker_at_syscall(trial: QueueStorm) -> None:
         with traced(pids, f"{name}:signal=KILL:when={trial.dice.choice([1, 2, 3, 5])}"):
             trial.feed(trial.next_number + 4)
             time.sleep(STRIKE_SECONDS / 2)
-        trial.blows["worker at syscall"] += sum(not Path(f"/proc/{pid}").exists() for pid in pids)
+        trial.disruptions["worker at syscall"] += sum(not Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 @fault(
@@ -138,7 +138,7 @@ def no_processes(trial: QueueStorm) -> None:
     trial.submit([Work(trial.next_number + at, seconds=0.3, gpus=at % 2) for at in range(8)])
     trial.wait_running()
     _injected_for(trial, _forkserver_and_workers(trial), f"{FORKS}:error=EAGAIN", 2.0)
-    trial.blows["EAGAIN injected"] += 1
+    trial.disruptions["EAGAIN injected"] += 1
 
 
 @fault("no-memory", ONCE, needs=("strace",), noisy=True)
@@ -148,7 +148,7 @@ def no_memory(trial: QueueStorm) -> None:
     engine = trial.at_work()
     engine.wait_ready()
     _injected_for(trial, [engine.pid], f"{MAPS}:error=ENOMEM", 1.5)
-    trial.blows["ENOMEM injected"] += 1
+    trial.disruptions["ENOMEM injected"] += 1
 
 
 @fault("no-memory-for-workers", "a job that cannot be started for want of memory waits", needs=("strace",), noisy=True)
@@ -157,7 +157,7 @@ def no_memory_for_workers(trial: QueueStorm) -> None:
     trial.submit([Work(trial.next_number + at, seconds=0.3, gpus=at % 2) for at in range(8)])
     trial.wait_running()
     _injected_for(trial, _forkserver_and_workers(trial), f"{FORKS}:error=ENOMEM", 1.5)
-    trial.blows["ENOMEM injected"] += 1
+    trial.disruptions["ENOMEM injected"] += 1
 
 
 @fault("slow-fsync", ONCE, needs=("strace",))
@@ -167,8 +167,8 @@ def slow_fsync(trial: QueueStorm) -> None:
     engine = trial.at_work()
     engine.wait_ready()
     _injected_for(trial, [engine.pid], "fdatasync,fsync:delay_enter=300000", 2.0)
-    trial.blows["engine"] += engine.kill()
-    trial.blows["slow fsync"] += 1
+    trial.disruptions["engine"] += engine.kill()
+    trial.disruptions["slow fsync"] += 1
 
 
 def _forkserver_and_workers(trial: QueueStorm) -> list[int]:

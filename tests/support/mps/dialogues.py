@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, prepare
-from stoker.devices.mps.supervisor import Control, Patience
+from stoker.devices.mps.supervisor import Deadlines, MpsDaemon
 from stoker.devices.mps.supervisor import main as supervisor
 from support.mps import GPU, log_of
 from support.wait import PATIENCE_SECONDS, wait_until
 
-SHORT = Patience(start=1.0, ask=0.3, quit=0.3, gone=0.2)
+SHORT = Deadlines(start=1.0, ask=0.3, quit=0.3, gone=0.2)
 
 
 def starts_and_quits(program: str, root: str) -> None:
@@ -62,7 +62,7 @@ def was_stopped(program: str, root: str) -> None:
     """A daemon that does not answer is not alive, cannot be started over, and is killed where it has to quit."""
     paths, willing = _prepared(program, root)
     willing.start(GPU)
-    control = Control(program, paths, os.environ, SHORT)
+    control = MpsDaemon(program, paths, os.environ, SHORT)
     holder = control.holder()
     assert holder is not None
     os.kill(holder, signal.SIGSTOP)
@@ -154,7 +154,7 @@ def _call_supervisor(words: list[str], clients: list[int]) -> None:
     wait_until(lambda: os.waitpid(pid, os.WNOHANG)[0])
 
 
-def _prepared(program: str, root: str) -> tuple[DaemonPaths, Control]:
+def _prepared(program: str, root: str) -> tuple[DaemonPaths, MpsDaemon]:
     paths = DaemonPaths(root)
     prepare(paths)
-    return paths, Control(program, paths, os.environ)
+    return paths, MpsDaemon(program, paths, os.environ)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stoker.devices.demo_job import Options, torch_oom_text
-from stoker.devices.simulator import OutOfMemory
+from stoker.devices.simulator import SimulatedOutOfMemory
 
 sys.path.append(str(Path(__file__).parents[2]))  # run as a program, its own folder is the first entry
 
@@ -54,14 +54,14 @@ def hold(state: Path, size: int, options: Options) -> str:
     return ""
 
 
-def shortage_of(records: list[list[str]], gpu: int, size: int) -> OutOfMemory:
+def shortage_of(records: list[list[str]], gpu: int, size: int) -> SimulatedOutOfMemory:
     """What a process meets that wants to hold so much on a GPU."""
     (memory,) = [record for record in records if record[:2] == ["memory", str(gpu)]]
     total, reserved, base = map(int, memory[2:5])
     sizes = {int(record[2]): int(record[3]) for record in records if record[:2] == ["process", str(gpu)]}
     mine = sizes.pop(os.getpid(), 0)
     others = tuple((pid, held) for pid, held in sizes.items() if Path(f"/proc/{pid}/exe").exists())
-    return OutOfMemory(gpu, total - reserved - base, size - mine, mine, others)
+    return SimulatedOutOfMemory(gpu, total - reserved - base, size - mine, mine, others)
 
 
 @contextmanager

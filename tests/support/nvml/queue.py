@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from stoker.core.learning import Learnt, Use
+from stoker.core.learning import Learnt, MeasuredUse
 from stoker.store.paths import find_paths
 from support.background import Background
 from support.nvml import Bench, FakeMachine
@@ -49,7 +49,7 @@ class NvmlQueue(Background):
         assert answer.code == 0, answer.err
         return int(answer.out)
 
-    def use(self, job_id: int) -> Use | None:
+    def use(self, job_id: int) -> MeasuredUse | None:
         """What was seen of the first attempt of a job, if anything was."""
         with self.open_store() as store:
             return store.uses(job_id).get(1)

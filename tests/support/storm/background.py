@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from support.storm.command_line import submit_at_once
 from support.storm.engine import RUNNING, AnyEngine
 from support.storm.jobs import Work
+from support.storm.settings import StormSettings
 from support.storm.trial import LEAVING_SECONDS, Trial
-from support.storm.typed import submit_at_once
-from support.storm.weather import Weather
 from support.wait import wait_until
 
 EARLY_SECONDS = 0.3
@@ -23,41 +23,41 @@ EARLY_SECONDS = 0.3
 class QueueStorm(Trial):
     """Gives jobs to the queue, and kills who works on them, by process number."""
 
-    def __init__(self, home: Path, weather: Weather, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(home, weather.seed, sim=weather.sim, environment=environment)
-        self.weather = weather
+    def __init__(self, home: Path, settings: StormSettings, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(home, settings.seed, sim=settings.sim, environment=environment)
+        self.settings = settings
 
-    def rage(self) -> None:
+    def run(self) -> None:
         """Submit and kill as often as was said, and then let all of it end."""
-        blows = self.weather.blows(self.dice)
-        for count, blow in enumerate(blows, 1):
-            self.feed(self.weather.jobs * count // len(blows))
-            self.doors.meddle()
-            self.strike(blow)
-            self.doors.note_answers()
+        disruptions = self.settings.disruptions(self.dice)
+        for count, disruption in enumerate(disruptions, 1):
+            self.feed(self.settings.jobs * count // len(disruptions))
+            self.client.change_jobs()
+            self.strike(disruption)
+            self.client.note_answers()
             self.note_overfull()
-        self.feed(self.weather.jobs)
+        self.feed(self.settings.jobs)
         self.finish()
 
-    # -- blows -----------------------------------------------------------------------------------
+    # -- disruptions -----------------------------------------------------------------------------
 
-    def strike(self, blow: str) -> None:
+    def strike(self, disruption: str) -> None:
         """Do one of the things that a storm does, as soon as there is something to hit."""
-        wait_until(partial(self._try, blow))
+        wait_until(partial(self._try, disruption))
 
-    def _try(self, blow: str) -> bool:
-        """Strike at a random moment; False where there was nothing to hit."""
+    def _try(self, disruption: str) -> bool:
+        """Strike at a random moment; False if there was nothing to hit."""
         strikes = {"engine": self._strike_engine, "worker": self._strike_worker, "typed": self._submit_after_kill}
-        hit = strikes.get(blow, self._strike_beside)(blow)
-        self.blows[blow] += hit
+        hit = strikes.get(disruption, self._strike_beside)(disruption)
+        self.disruptions[disruption] += hit
         if not hit:
-            self._make_targets(blow)
+            self._make_targets(disruption)
         return hit
 
-    def _make_targets(self, blow: str) -> None:
+    def _make_targets(self, disruption: str) -> None:
         """Let there be a worker by more work, or a forkserver by another engine: one comes back only for work."""
-        if blow == "forkserver":
-            self.blows["engine besides"] += self.at_work().kill()
+        if disruption == "forkserver":
+            self.disruptions["engine besides"] += self.at_work().kill()
         self.feed(self.next_number + 1)
         self.at_work().wait_ready()
 
@@ -69,7 +69,7 @@ class QueueStorm(Trial):
             time.sleep(self.dice.uniform(0.0, EARLY_SECONDS))
             return engine.kill()
         engine.wait_ready()
-        time.sleep(self.dice.uniform(0.0, self.weather.pause))
+        time.sleep(self.dice.uniform(0.0, self.settings.pause))
         if moment == "submit":
             self.feed(self.next_number + 1)
             time.sleep(self.dice.choice([0.0, 0.002, 0.01, 0.03]))
@@ -79,15 +79,15 @@ class QueueStorm(Trial):
         """Whether an engine lives or not."""
         if self.dice.random() < 0.6:
             self.at_work().wait_ready()
-            time.sleep(self.dice.uniform(0.0, self.weather.pause / 2))
+            time.sleep(self.dice.uniform(0.0, self.settings.pause / 2))
         return self.killer.kill_worker([self.engine.pid] if self.engine is not None else [])
 
-    def _strike_beside(self, blow: str) -> bool:
+    def _strike_beside(self, disruption: str) -> bool:
         """The forkserver of the engine, its sole right to the queue, or its will to stay."""
         engine = self.at_work()
         engine.wait_ready()
-        time.sleep(self.dice.uniform(0.0, self.weather.pause / 2))
-        match blow:
+        time.sleep(self.dice.uniform(0.0, self.settings.pause / 2))
+        match disruption:
             case "forkserver":
                 return self.killer.kill_forkserver(engine.pid)
             case "rival":
@@ -101,7 +101,7 @@ class QueueStorm(Trial):
         works = [Work(self.next_number), Work(self.next_number + 1)]
         self.next_number += len(works)
         environment = {**self.environment, "STORM": str(self.home)}
-        self.broken += submit_at_once(works, self.work, environment, self.book, self.sim)
+        self.broken += submit_at_once(works, self.work, environment, self.request_log, self.sim)
         self.find_engine()  # all may be over, and the engine gone again
         return True
 
@@ -122,6 +122,6 @@ class QueueStorm(Trial):
             if engine.wait_end(LEAVING_SECONDS) is None:
                 self.broken.append(f"an engine that was told to leave did not in {LEAVING_SECONDS:g} s")
             return True
-        time.sleep(self.dice.uniform(0.0, self.weather.pause))
+        time.sleep(self.dice.uniform(0.0, self.settings.pause))
         engine.kill()
         return True

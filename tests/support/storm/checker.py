@@ -6,11 +6,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from support.storm.killer import KeeperKill
+from support.storm.device_use import device_uses
+from support.storm.job_script import DOUBLE, End, LogLine, end_of_run
+from support.storm.killer import WorkerKill
 from support.storm.memory import SHORT, Memory
 from support.storm.record import AttemptRow, Record
-from support.storm.stays import stays_of
-from support.storm.witness import DOUBLE, End, Line, end_of_run
 
 _NOBODY = (float("-inf"), (0, 0))
 KILLED = (137, 9)
@@ -22,22 +22,22 @@ LOSSES_ALLOWED = 3
 class Evidence:
     """Everything that is known when a storm is over."""
 
-    lines: list[Line]
+    lines: list[LogLine]
     record: Record
-    kills: list[KeeperKill] | None
+    kills: list[WorkerKill] | None
     """None where workers died unseen, so that any attempt that began may be lost."""
     codes: Callable[[int], tuple[str, ...]]
     """The exit codes that each job's script ends with, run by run."""
     memory: dict[int, Memory] = field(default_factory=dict)
-    """What jobs hold of their devices, where they do."""
+    """The memory that jobs hold on their devices, if they do."""
     sizes: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each device, where devices have memory."""
+    """Bytes of each device, if devices have memory."""
     struck: frozenset[tuple[int, int]] = frozenset()
     """Runs whose own process was killed, so that they may end with that signal."""
 
     def counts(self) -> str:
-        """What there was, in a few words."""
-        attempts = [attempt for each in self.record.attempts.values() for attempt in each]
+        """The number of jobs, lines and attempts, in a few words."""
+        attempts = [attempt for attempts_of_job in self.record.attempts.values() for attempt in attempts_of_job]
         whys = Counter(attempt.why for attempt in attempts)
         states = Counter(job.state for job in self.record.jobs.values())
         return f"{len(self.record.jobs)} jobs {dict(states)}, {len(self.lines)} lines, attempts {dict(whys)}"
@@ -78,7 +78,7 @@ def _runs(evidence: Evidence) -> Iterator[str]:
     yield from (f"{line} was written down, and the store does not know" for line in (*starts.values(), *ends.values()))
 
 
-def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: list[End]) -> Iterator[str]:
+def _faulty_end(attempt: AttemptRow, start: LogLine | None, end: LogLine | None, due: list[End]) -> Iterator[str]:
     """An attempt that came to its own end did so with a code or signal of its script; what was stopped need not."""
     seen = f"attempt {attempt.key} {attempt.why} with {attempt.code}, signal {attempt.signal}"
     if attempt.why == "exited":
@@ -90,7 +90,7 @@ def _faulty_end(attempt: AttemptRow, start: Line | None, end: Line | None, due: 
 
 
 def _losses(evidence: Evidence) -> Iterator[str]:
-    """What a killed worker had begun is lost; nothing else is."""
+    """Attempts that a killed worker had begun are lost; no others are."""
     if evidence.kills is None:
         return
     whys = {attempt.key: attempt.why for attempts in evidence.record.attempts.values() for attempt in attempts}
@@ -133,11 +133,11 @@ def _exclusive(evidence: Evidence) -> Iterator[str]:
 
 def _shared(evidence: Evidence) -> set[tuple[int, int]]:
     """The runs that suffer others on their devices."""
-    shared = {stay.key for stay in stays_of(evidence.record, evidence.sizes) if not stay.whole}
+    shared = {use.key for use in device_uses(evidence.record, evidence.sizes) if not use.whole}
     return {(job, run) for job, run, attempt in evidence.record.runs() if (job, attempt.number) in shared}
 
 
-def most_at_once(lines: list[Line]) -> int:
+def most_at_once(lines: list[LogLine]) -> int:
     """How many of the runs were seen at the same time at most."""
     moments = [moment for first, last in _spans(lines).values() for moment in ((first, 1), (last, -1))]
     most = now = 0
@@ -147,7 +147,7 @@ def most_at_once(lines: list[Line]) -> int:
     return most
 
 
-def _spans(lines: list[Line]) -> dict[tuple[int, int], tuple[float, float]]:
+def _spans(lines: list[LogLine]) -> dict[tuple[int, int], tuple[float, float]]:
     """The first and the last that was seen of each run."""
     spans: dict[tuple[int, int], tuple[float, float]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""What the ledger itself says at a moment of a storm, when nobody can claim anything."""
+"""The claims in the ledger at a moment of a storm, when no process can claim anything."""
 
 from __future__ import annotations
 

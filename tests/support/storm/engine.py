@@ -53,7 +53,7 @@ class EngineProcess:
         select.select([self._ready], [], [], READY_SECONDS)
 
     def wait_end(self, seconds: float) -> int | None:
-        """Its exit code, None where it does not end in time."""
+        """Its exit code, None if it does not end in time."""
         with contextlib.suppress(AssertionError):
             wait_until(lambda: not self.lives, seconds)
         return self._process.poll()
@@ -64,7 +64,7 @@ class EngineProcess:
         return number
 
     def kill(self) -> bool:
-        """Kill it without a word; False where it had ended before."""
+        """Kill it without a word; False if it had ended before."""
         lived = self.lives
         self._process.kill()
         killed = self._process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
@@ -92,7 +92,7 @@ class FoundEngine:
         """Whoever started it has waited for that."""
 
     def wait_end(self, seconds: float) -> int | None:
-        """0 where it ends in time; who reaps it keeps its code."""
+        """0 if it ends in time; the process that reaps it keeps its code."""
         return 0 if select.select([self._descriptor], [], [], seconds)[0] else None
 
     def ask(self, number: signal.Signals) -> signal.Signals:
@@ -102,7 +102,7 @@ class FoundEngine:
         return number
 
     def kill(self) -> bool:
-        """Kill it without a word; False where it had ended before."""
+        """Kill it without a word; False if it had ended before."""
         lived = self.lives
         self.ask(signal.SIGKILL)
         assert self.wait_end(PATIENCE_SECONDS) == 0, f"process {self.pid} does not die"

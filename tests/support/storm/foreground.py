@@ -13,13 +13,13 @@ from pathlib import Path
 
 from support.cli import PROGRAM, Stoker
 from support.storm.checker import LOSSES_ALLOWED, Evidence, faults_of_runs
+from support.storm.job_script import command, read_run_log, write_script
 from support.storm.jobs import Work
 from support.storm.killer import Killer
 from support.storm.leftovers import leftovers
 from support.storm.record import Record, read_record
-from support.storm.story import Story, faults_of_story
-from support.storm.weather import Weather
-from support.storm.witness import command, read_witness, write_script
+from support.storm.replay import JobReplay, faults_of_replay
+from support.storm.settings import StormSettings
 from support.wait import PATIENCE_SECONDS, wait_until
 
 DEVICES = "a,b,c,d"
@@ -37,25 +37,25 @@ class RunStorm:
     """Runs lists to their end against a chaos that kills by process number what this storm started."""
 
     stoker: Stoker
-    weather: Weather
-    blows: Counter[str] = field(default_factory=Counter)
+    settings: StormSettings
+    disruptions: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._dice = random.Random(self.weather.seed)
-        self._engines: list[subprocess.Popen[bytes] | None] = [None] * self.weather.engines
+        self._dice = random.Random(self.settings.seed)
+        self._engines: list[subprocess.Popen[bytes] | None] = [None] * self.settings.engines
         self._lists = self._write_lists()
         self._log = self.stoker.cwd.parent / "engines.log"
         self._killer = Killer(Path(self.stoker.environment["STOKER_STATE"]), self._dice)
 
-    def rage(self) -> None:
+    def run(self) -> None:
         """Kill as often as was said, starting engines again as they die, and then let all of it end."""
-        for blow in self.weather.blows(self._dice):
-            wait_until(partial(self._try, blow))
+        for disruption in self.settings.disruptions(self._dice):
+            wait_until(partial(self._try, disruption))
         self._start_missing()
         for engine in self._engines:
             assert engine is not None
             engine.wait(END_SECONDS)
-        if self.weather.engines > 1:  # each has left what the others had when it looked
+        if self.settings.engines > 1:  # each has left what the others had when it looked
             self._resume()
 
     def close(self) -> None:
@@ -71,30 +71,30 @@ class RunStorm:
         ledger = Path(self.stoker.environment["STOKER_LEDGER"])
         return [
             *faults_of_runs(evidence),
-            *_results(evidence.record, self.weather.jobs),
+            *_results(evidence.record, self.settings.jobs),
             *_stories(evidence),
             *self._repeated(evidence.record),
             *leftovers(self._killer, ledger, f"STOKER_STATE={self.stoker.environment['STOKER_STATE']}"),
         ]
 
     def evidence(self) -> Evidence:
-        """What jobs, database and kills tell."""
+        """The evidence of jobs, database and kills."""
         record = read_record(self._killer.state)
         codes = {job: _codes(row.number) for job, row in record.jobs.items()}
-        return Evidence(read_witness(self.stoker.cwd), record, self._killer.kills, codes.__getitem__)
+        return Evidence(read_run_log(self.stoker.cwd), record, self._killer.kills, codes.__getitem__)
 
     def _repeated(self, record: Record) -> Iterator[str]:
         """A single run never does again what succeeded; of several at once each looks only when it starts."""
         done = Counter(row.number for row in record.jobs.values() if row.state == "done")
-        if self.weather.engines == 1:
+        if self.settings.engines == 1:
             yield from (f"number {number} succeeded {times} times" for number, times in done.items() if times > 1)
 
     def _write_lists(self) -> list[Path]:
         write_script(self.stoker.cwd)
-        numbers = range(self.weather.jobs)
+        numbers = range(self.settings.jobs)
         return [
-            self.stoker.write(f"jobs{at}.txt", *(self._line(number) for number in numbers[at :: self.weather.lists]))
-            for at in range(self.weather.lists)
+            self.stoker.write(f"jobs{at}.txt", *(self._line(number) for number in numbers[at :: self.settings.lists]))
+            for at in range(self.settings.lists)
         ]
 
     def _line(self, number: int) -> str:
@@ -125,25 +125,25 @@ class RunStorm:
                 stderr=log,
             )
 
-    # -- blows -----------------------------------------------------------------------------------
+    # -- disruptions -----------------------------------------------------------------------------
 
-    def _try(self, blow: str) -> bool:
-        """Strike at a random moment; False where there was nothing to hit."""
+    def _try(self, disruption: str) -> bool:
+        """Strike at a random moment; False if there was nothing to hit."""
         self._start_missing()
         self._find_state()
-        time.sleep(self._dice.uniform(0.0, self.weather.pause))
-        hit = self._strike(blow)
-        self.blows[blow] += hit
-        if hit and blow == "engine" and self._dice.random() < WORKER_TOO:
-            self.blows["worker without engine"] += self._killer.kill_worker(self._living)
+        time.sleep(self._dice.uniform(0.0, self.settings.pause))
+        hit = self._strike(disruption)
+        self.disruptions[disruption] += hit
+        if hit and disruption == "engine" and self._dice.random() < WORKER_TOO:
+            self.disruptions["worker without engine"] += self._killer.kill_worker(self._living)
         return hit
 
-    def _strike(self, blow: str) -> bool:
+    def _strike(self, disruption: str) -> bool:
         engine = self._dice.choice(self._engines)
         assert engine is not None
-        if blow == "worker":
+        if disruption == "worker":
             return self._killer.kill_worker(self._living)
-        if blow == "forkserver":
+        if disruption == "forkserver":
             return self._killer.kill_forkserver(engine.pid)
         lives = engine.poll() is None
         engine.kill()
@@ -169,7 +169,7 @@ def _codes(number: int) -> tuple[str, ...]:
 def _stories(evidence: Evidence) -> Iterator[str]:
     """Each job went the way that its events tell; so what lost its worker was queued again."""
     for job, row in evidence.record.jobs.items():
-        yield from faults_of_story(evidence, job, Story(Work(row.number, retries=1)))
+        yield from faults_of_replay(evidence, job, JobReplay(Work(row.number, retries=1)))
 
 
 def _results(record: Record, jobs: int) -> Iterator[str]:

@@ -6,17 +6,17 @@ import random
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from support.storm.job_script import DOUBLE
 from support.storm.memory import SHORT, Memory, any_memory, modest_memory
-from support.storm.witness import DOUBLE
 
 FIRST_EDITION = "first"
 GRACE = 0.3
 WITH_MEMORY = 0.5
-"""How many of the jobs hold memory, where there is any."""
+"""How many of the jobs hold memory, if devices have any."""
 
 
 class After(NamedTuple):
-    """What a job comes after."""
+    """The job that another comes after."""
 
     target: int
     kind: str
@@ -42,7 +42,7 @@ class Work:
     at_once: int | None = None
     """How many tasks of its array may run at the same time."""
     memory: Memory | None = None
-    """What it does with the memory of its GPUs; None where it does not mind them."""
+    """The memory that it holds on its GPUs; None if it uses none."""
     out: str = "/dev/null"
     """Its log, as a path or below the directory of the jobs."""
 
@@ -54,7 +54,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Bunch:
-    """What one call submits."""
+    """The jobs that one call submits."""
 
     works: tuple[Work, ...]
     array: bool = False
@@ -64,7 +64,7 @@ class Bunch:
 
 
 def a_bunch(dice: random.Random, first: int, *, memory: bool) -> Bunch:
-    """Works with the numbers from the first on; some of them hold memory, where there is any."""
+    """Works with the numbers from the first on; some of them hold memory, if devices have any."""
     bunch = _a_bunch(dice, first)
     return replace(bunch, works=tuple(_furnished(dice, work) for work in bunch.works)) if memory else bunch
 

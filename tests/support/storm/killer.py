@@ -18,7 +18,7 @@ WITH_JOBS = 0.5
 
 
 @dataclass(frozen=True)
-class KeeperKill:
+class WorkerKill:
     """A worker that was killed, and the attempts that it had begun and not ended."""
 
     worker: str
@@ -31,17 +31,17 @@ class Killer:
 
     state: Path
     dice: random.Random
-    kills: list[KeeperKill] = field(default_factory=list)
+    kills: list[WorkerKill] = field(default_factory=list)
 
     def kill_forkserver(self, engine: int) -> bool:
-        """Kill the forkserver of an engine; False where there is none."""
+        """Kill the forkserver of an engine; False if there is none."""
         servers = [child for child in children(engine) if is_forked(child)]
         for server in servers:
             kill_and_wait(server)
         return bool(servers)
 
     def kill_worker(self, engines: list[int], *, with_job: bool | None = None) -> bool:
-        """Kill one, by chance with what it runs; False where there is none."""
+        """Kill one, by chance with its jobs; False if there is none."""
         workers = self.workers(engines)
         if not workers:
             return False
@@ -61,7 +61,7 @@ class Killer:
                 for process in marked(f"STOKER_WORKER={name}"):
                     kill_and_wait(process)
             wait_until(lambda: is_free(lock.fileno()))  # a child it was just starting has it until it executes
-            self.kills.append(KeeperKill(name, open_attempts(journal.read())))
+            self.kills.append(WorkerKill(name, open_attempts(journal.read())))
         return True
 
     def holders(self) -> Iterator[tuple[str, int]]:
@@ -92,11 +92,11 @@ class Killer:
 
 def open_attempts(journal: bytes) -> tuple[str, ...]:
     """Attempts that a journal begins and does not end."""
-    found: dict[str, None] = {}
+    open_keys: dict[str, None] = {}
     for line in journal.partition(b"\0")[0].rpartition(b"\n")[0].decode().splitlines():
         kind, attempt, *_ = line.split(" ")
         if kind == "S":
-            found[attempt] = None
+            open_keys[attempt] = None
         elif kind in ("E", "R", "N"):
-            found.pop(attempt, None)
-    return tuple(found)
+            open_keys.pop(attempt, None)
+    return tuple(open_keys)

@@ -1,4 +1,4 @@
-"""What is left when all is over: there must be no process, lease, lock or worker."""
+"""Leftovers when all is over: there must be no process, lease, lock or worker."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] 
         files = [path for folder in folders if folder.exists() for path in folder.iterdir()]
         # An unfinished file of a killed process is removed by the first claim after a minute.
         wrong = [path for path in files if path.name not in ("mutex", *allowed) and path.suffix != ".new"]
-        found = {*marked(marker), *(pid for _, pid in killer.holders())}
+        pids = {*marked(marker), *(pid for _, pid in killer.holders())}
         locks = [f"lock of {path}" for path in locked_files(state, ledger)]
-        return [*map(str, wrong), *(f"process {pid}" for pid in sorted(found)), *locks]
+        return [*map(str, wrong), *(f"process {pid}" for pid in sorted(pids)), *locks]
 
     with contextlib.suppress(AssertionError):
         wait_until(lambda: not left(), LEAVING_SECONDS)

@@ -1,4 +1,4 @@
-"""What jobs of a storm do with the memory of simulated GPUs, and what they say of it beforehand."""
+"""The memory that jobs of a storm take on simulated GPUs, and what they declare beforehand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def any_memory(dice: random.Random) -> Memory:
 
 
 def modest_memory(dice: random.Random) -> Memory:
-    """What keeps to its word, however long it runs."""
+    """The memory of a job that takes no more than declared, however long it runs."""
     return dice.choice([_declared, _learnt, _whole])(dice)
 
 

@@ -49,7 +49,7 @@ def marked(word: str) -> list[int]:
 
 
 def open_files(pid: int) -> Iterator[Path]:
-    """What a process has open."""
+    """The files that a process has open."""
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):

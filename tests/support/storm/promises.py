@@ -1,4 +1,4 @@
-"""What the queue promises for what was asked of it: dependencies, delays, limits, holds, edits and cancels."""
+"""The promises of the queue about requests: dependencies, delays, limits, holds, edits and cancels."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Entry, JobBook, Wish
 from support.storm.checker import Evidence, most_at_once
+from support.storm.job_script import LogLine
 from support.storm.jobs import After
 from support.storm.record import AttemptRow
-from support.storm.story import Story, faults_of_story
-from support.storm.witness import Line
+from support.storm.replay import JobReplay, faults_of_replay
+from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
 
 SLACK = 0.05
 """Seconds by which the clocks of a job, an engine and the storm may differ."""
@@ -26,11 +26,11 @@ class Case:
     """Everything about one job."""
 
     job: int
-    entry: Entry
-    story: Story
-    starts: list[Line]
+    entry: SubmittedJob
+    replay: JobReplay
+    starts: list[LogLine]
     evidence: Evidence
-    book: JobBook
+    request_log: RequestLog
 
     def moments(self, kind: str) -> list[float]:
         """When events of a kind happened."""
@@ -41,25 +41,27 @@ class Case:
         """The job's attempts as the store has them."""
         return self.evidence.record.attempts.get(self.job, [])
 
-    def wishes(self, kind: str) -> list[Wish]:
-        """What was asked for the job."""
-        return self.book.of(self.job, kind)
+    def requests(self, kind: str) -> list[SentRequest]:
+        """The requests of one kind for the job."""
+        return self.request_log.of(self.job, kind)
 
 
-def faults_of_queue(evidence: Evidence, book: JobBook, cpu_jobs: int, *, timed: bool = True) -> list[str]:
-    """Everything that the queue did not keep, in words; not timed where the engine had another clock than the jobs."""
-    faults = [f"job {job} was submitted and is not there" for job in book.entries if job not in evidence.record.jobs]
+def faults_of_queue(evidence: Evidence, request_log: RequestLog, cpu_jobs: int, *, timed: bool = True) -> list[str]:
+    """Everything that the queue did not keep, in words; not timed if the engine had another clock than the jobs."""
+    faults = [
+        f"job {job} was submitted and is not there" for job in request_log.submitted if job not in evidence.record.jobs
+    ]
     faults += [f"nobody answered {request}" for request in evidence.record.requests]
-    starts: dict[int, list[Line]] = defaultdict(list)
+    starts: dict[int, list[LogLine]] = defaultdict(list)
     for line in evidence.lines:
         if line.word == "start":
             starts[line.job].append(line)
-    for job, entry in book.entries.items():
-        story = Story(entry.work, held=entry.held)
-        faults += faults_of_story(evidence, job, story)
-        case = Case(job, entry, story, sorted(starts[job], key=lambda line: line.attempt), evidence, book)
+    for job, entry in request_log.submitted.items():
+        replay = JobReplay(entry.work, held=entry.held)
+        faults += faults_of_replay(evidence, job, replay)
+        case = Case(job, entry, replay, sorted(starts[job], key=lambda line: line.attempt), evidence, request_log)
         faults += [f"job {job} {fault}" for check in (_CHECKS if timed else _UNTIMED) for fault in check(case)]
-    return [*faults, *_limits(evidence, book, cpu_jobs)]
+    return [*faults, *_limits(evidence, request_log, cpu_jobs)]
 
 
 def _shape(case: Case) -> Iterator[str]:
@@ -68,14 +70,14 @@ def _shape(case: Case) -> Iterator[str]:
         if len(line.devices) != case.entry.work.gpus:
             yield f"ran on {line.devices} instead of {case.entry.work.gpus} devices"
     said = {line.attempt: line.edition for line in case.starts}
-    given = dict(enumerate(case.story.editions, 1))
+    given = dict(enumerate(case.replay.editions, 1))
     yield from (f"said {word} instead of {given.get(run)}" for run, word in said.items() if given.get(run) != word)
 
 
 def _not_before(case: Case) -> Iterator[str]:
     earliest = case.entry.at + case.entry.work.delay
     if case.entry.held:
-        earliest = max(earliest, min((wish.asked for wish in case.wishes(RELEASE)), default=float("inf")))
+        earliest = max(earliest, min((request.asked for request in case.requests(RELEASE)), default=float("inf")))
     for line in case.starts:
         if line.at < earliest - SLACK:
             yield f"started {earliest - line.at:.3f} s too early"
@@ -83,7 +85,7 @@ def _not_before(case: Case) -> Iterator[str]:
 
 def _dependencies(case: Case) -> Iterator[str]:
     verdicts = {after: _wrong(case, after) for after in case.entry.work.after}
-    if case.story.result == "skipped" and not any(verdicts.values()):
+    if case.replay.result == "skipped" and not any(verdicts.values()):
         yield f"was skipped without a reason: {verdicts}"
     if case.starts and any(verdicts.values()):
         yield f"ran in spite of {verdicts}"
@@ -95,8 +97,8 @@ def _dependencies(case: Case) -> Iterator[str]:
 
 
 def _targets(case: Case, after: After) -> set[int]:
-    entries = case.book.entries.items()
-    return {job for job, entry in entries if (entry.array if after.array else job) == after.target}
+    submitted = case.request_log.submitted.items()
+    return {job for job, entry in submitted if (entry.array if after.array else job) == after.target}
 
 
 def _wrong(case: Case, after: After) -> bool:
@@ -119,36 +121,36 @@ def _time_limits(case: Case) -> Iterator[str]:
 
 def _only_what_was_asked(case: Case) -> Iterator[str]:
     for event, kind in _ASKED.items():
-        moments = [at for at in case.moments(event) if at not in case.story.tried_again]
-        asked = [wish.asked for wish in case.wishes(kind)]
+        moments = [at for at in case.moments(event) if at not in case.replay.tried_again]
+        asked = [request.asked for request in case.requests(kind)]
         if len(moments) > len(asked) or any(at < min(asked) - SLACK for at in moments):
             yield f"was {event} at {moments}, which was asked for at {asked}"
-    if any(attempt.why == "stopped" for attempt in case.attempts) and not case.wishes(CANCEL):
+    if any(attempt.why == "stopped" for attempt in case.attempts) and not case.requests(CANCEL):
         yield "was stopped, which nobody asked for"
 
 
 def _all_that_was_asked(case: Case) -> Iterator[str]:
     """A request that is gone was obeyed, or came too late."""
     over = case.evidence.record.jobs[case.job].detail.get("at", 0.0)
-    for wish in case.wishes(CANCEL):
-        if not case.moments("cancelled") and not case.wishes(AGAIN) and over > wish.answered + SLACK:
-            yield f"went on for {over - wish.answered:.3f} s after it was cancelled"
+    for request in case.requests(CANCEL):
+        if not case.moments("cancelled") and not case.requests(AGAIN) and over > request.answered + SLACK:
+            yield f"went on for {over - request.answered:.3f} s after it was cancelled"
     if case.moments("retried") or case.entry.held:  # it may have been over, or held, when that was asked
         return
     first = min((attempt.assigned for attempt in case.attempts), default=0.0)
     for event, kind in (("paused", HOLD), ("edited", EDIT)):
-        in_time = any(first > wish.answered + SLACK for wish in case.wishes(kind))
+        in_time = any(first > request.answered + SLACK for request in case.requests(kind))
         if in_time and not case.moments(event):
             yield f"was never {event}, though that was asked in time"
 
 
-def _limits(evidence: Evidence, book: JobBook, cpu_jobs: int) -> Iterator[str]:
-    arrays: dict[int, list[Line]] = defaultdict(list)
+def _limits(evidence: Evidence, request_log: RequestLog, cpu_jobs: int) -> Iterator[str]:
+    arrays: dict[int, list[LogLine]] = defaultdict(list)
     for line in evidence.lines:
-        if line.job in book.entries:
-            arrays[book.entries[line.job].array].append(line)
+        if line.job in request_log.submitted:
+            arrays[request_log.submitted[line.job].array].append(line)
     for array, lines in arrays.items():
-        at_once = book.entries[array].work.at_once if array else None
+        at_once = request_log.submitted[array].work.at_once if array else None
         if at_once is not None and most_at_once(lines) > at_once:
             yield f"of array {array}, {most_at_once(lines)} ran at once instead of {at_once}"
     without = [line for line in chain(*arrays.values()) if not line.devices]
@@ -156,9 +158,9 @@ def _limits(evidence: Evidence, book: JobBook, cpu_jobs: int) -> Iterator[str]:
         yield f"{most_at_once(without)} jobs without devices ran at once instead of {cpu_jobs}"
 
 
-def tally(book: JobBook) -> str:
-    """What was asked for, in a few words."""
-    return f"requests {dict(Counter(wish.kind for wish in book.wishes.values()))}"
+def tally(request_log: RequestLog) -> str:
+    """The requests in a few words."""
+    return f"requests {dict(Counter(request.kind for request in request_log.requests.values()))}"
 
 
 _UNTIMED = (_shape, _dependencies, _time_limits)

@@ -1,4 +1,4 @@
-"""What the database says after a storm, read by plain SQL and no code of the program."""
+"""The contents of the database after a storm, read by plain SQL and no code of the program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobRow:
     detail: dict[str, Any]
     engine: str
     resources: dict[str, Any] = field(default_factory=dict)
-    """What its terms ask for."""
+    """The resources of its spec."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Record:
     events: dict[int, list[dict[str, Any]]]
     """Of each job, in their order."""
     requests: list[str]
-    """What doors asked for and nobody has answered."""
+    """Requests of clients that no engine has answered."""
 
     def runs(self) -> Iterator[tuple[int, int, AttemptRow]]:
         """Job, number of the run as the run itself sees it, and attempt: what was given back does not count."""
@@ -72,7 +72,7 @@ class Record:
 
 
 def read_record(state: Path) -> Record:
-    """What there is in a state directory."""
+    """Read the state directory."""
     with contextlib.closing(sqlite3.connect(state / "queue.db")) as database:
         return Record(
             integrity=[row[0] for row in database.execute("PRAGMA integrity_check")],
@@ -100,16 +100,16 @@ def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
 
 
 def _attempts(database: sqlite3.Connection) -> dict[int, list[AttemptRow]]:
-    found: dict[int, list[AttemptRow]] = defaultdict(list)
+    attempts: dict[int, list[AttemptRow]] = defaultdict(list)
     columns = "job, number, devices, assigned, started, ended, code, signal, why"
     for job, number, devices, *rest in database.execute(f"SELECT {columns} FROM attempts ORDER BY job, number"):
         seen = tuple(device.removeprefix("SIM-") for device in json.loads(devices))  # as a run sees simulated ones
-        found[job].append(AttemptRow(job, number, seen, *rest))
-    return found
+        attempts[job].append(AttemptRow(job, number, seen, *rest))
+    return attempts
 
 
 def _events(database: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    events: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for job, body in database.execute("SELECT job, body FROM events ORDER BY id"):
-        found[job].append(json.loads(body))
-    return found
+        events[job].append(json.loads(body))
+    return events

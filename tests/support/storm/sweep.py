@@ -1,4 +1,4 @@
-"""A storm over a sweep: engine, adviser, workers and trials are killed, and its study is damaged, until it is over."""
+"""A storm over a sweep: engine, tuner, workers and trials are killed, and its study is damaged, until it is over."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from support.wait import wait_until
 
 COUNT = 10
 LONGEST_SECONDS = 150.0
-TARGETS = ("everything", "adviser", "engine", "adviser and engine", "trial", "cut study", "garbled study", "no study")
+TARGETS = ("everything", "tuner", "engine", "tuner and engine", "trial", "cut study", "garbled study", "no study")
 FULL_SECONDS = 7.0
-"""How long there is no space: longer than an adviser that has met this waits before it is started again."""
+"""How long there is no space: longer than a tuner that has met this waits before it is started again."""
 
 
 class SweepStorm:
     """Kills at random moments; the seed decides what is killed."""
 
     def __init__(self, background: Background, seed: int, count: int = COUNT) -> None:
-        self.blows: Counter[str] = Counter()
+        self.disruptions: Counter[str] = Counter()
         self._count = count
         self._background = background
         self._dice = random.Random(seed)
         self._sweep = 0
 
-    def rage(self, kills: int, targets: Sequence[str] = TARGETS) -> list[str]:
+    def run(self, kills: int, targets: Sequence[str] = TARGETS) -> list[str]:
         """Run a sweep through the storm to its end; returns what is wrong with it."""
         background = self._background
         sweep = self._start("--pruner", "asha:min=2")
@@ -47,10 +47,10 @@ class SweepStorm:
 
     def fill(self, disk: Path) -> list[str]:
         """Leave no byte free on the disk of the queue while a sweep runs; returns what is wrong with it at its end."""
-        sweep = self._start()  # no trial is stopped, so that the log of the adviser is empty and has no block yet
+        sweep = self._start()  # no trial is stopped, so that the log of the tuner is empty and has no block yet
         wait_until(lambda: any(state == "done" for _, state, _ in stored_trials(self._background, sweep)))
         ballast = fill(disk)
-        self.blows["full disk"] += 1
+        self.disruptions["full disk"] += 1
         time.sleep(FULL_SECONDS)
         ballast.unlink()
         return self._settled(sweep)
@@ -68,7 +68,7 @@ class SweepStorm:
     def _settled(self, sweep: int) -> list[str]:
         """Wait for the end of the sweep, and examine it."""
         stuck = self._wait_over(sweep)
-        if not stuck and any(target.endswith("study") for target in self.blows):
+        if not stuck and any(target.endswith("study") for target in self.disruptions):
             self._count += 1
             self._background("sweep", "extend", str(sweep), "1")  # repairs a study that was damaged at last
             stuck = self._wait_over(sweep)
@@ -98,11 +98,11 @@ class SweepStorm:
             for pid in chosen:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.blows[target] += struck
+        self.disruptions[target] += struck
         return struck
 
     def _damage(self, study: Path, how: str) -> bool:
-        """Damage the study while its adviser may have it open; True where there was one."""
+        """Damage the study while its tuner may have it open; True if there was one."""
         try:
             size = study.stat().st_size
             if how == "no":
@@ -120,12 +120,12 @@ class SweepStorm:
     def _processes(self) -> list[int]:
         """Everything that has the state directory of this queue in its environment."""
         mark = f"STOKER_STATE={self._background.environment['STOKER_STATE']}".encode()
-        found = []
+        pids = []
         for name in os.listdir("/proc"):
             with contextlib.suppress(OSError):
                 if name.isdecimal() and int(name) != os.getpid():
-                    found += [int(name)] if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") else []
-        return found
+                    pids += [int(name)] if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0") else []
+        return pids
 
 
 def _is(pid: int, target: str) -> bool:
@@ -136,7 +136,7 @@ def _is(pid: int, target: str) -> bool:
     except OSError:
         return False
     kinds = {
-        "adviser": "stoker.features.sweep.tuner" in words,
+        "tuner": "stoker.features.sweep.tuner" in words,
         "engine": words[4:6] == ["engine", "run"],
         "trial": any(word.endswith("/train.py") for word in words),
     }

@@ -18,20 +18,20 @@ from stoker.core.errors import StokerError
 from stoker.store.paths import Paths, find_paths
 from support import training_job
 from support.cli import PROGRAM
-from support.storm.book import CANCEL, JobBook
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.claims import overfull
-from support.storm.doors import Doors
+from support.storm.client import RandomClient
+from support.storm.device_use import sizes_of
 from support.storm.engine import RUNNING, AnyEngine, EngineProcess, FoundEngine
+from support.storm.job_script import read_run_log, write_script
 from support.storm.jobs import After, Work, a_bunch, followers
 from support.storm.killer import Killer
 from support.storm.leftovers import leftovers
 from support.storm.processes import kill_and_wait, marked
 from support.storm.promises import faults_of_queue
 from support.storm.record import open_jobs, read_record
+from support.storm.request_log import CANCEL, RequestLog
 from support.storm.sharing import faults_of_sharing
-from support.storm.stays import sizes_of
-from support.storm.witness import read_witness, write_script
 from support.wait import PATIENCE_SECONDS, wait_until
 
 DEVICES = "a,b,c,d"
@@ -51,12 +51,12 @@ class Trial:
         self.home = home
         self.sim = sim
         self.dice = random.Random(seed)
-        self.book = JobBook()
-        self.blows: Counter[str] = Counter()
+        self.request_log = RequestLog()
+        self.disruptions: Counter[str] = Counter()
         self.broken: list[str] = []
         """Broken promises that were seen on the way."""
         self.closing = contextlib.ExitStack()
-        """What ends with the trial, such as mounts."""
+        """Resources that end with the trial, such as mounts."""
         self.environment = _environment(home, sim, environment or {})
         self.work = home / "work"
         self.work.mkdir()
@@ -85,9 +85,9 @@ class Trial:
         return find_paths(self.environment, socket.gethostname(), simulated=bool(self.sim))
 
     @cached_property
-    def doors(self) -> Doors:
+    def client(self) -> RandomClient:
         """How people reach the queue."""
-        return Doors(self.paths, self.work, self.variables, self.book, self.dice)
+        return RandomClient(self.paths, self.work, self.variables, self.request_log, self.dice)
 
     @cached_property
     def killer(self) -> Killer:
@@ -122,12 +122,12 @@ class Trial:
                 self._chain(After(ids[0], "", bunch.array))
 
     def submit(self, works: Sequence[Work], *, array: bool = False, held: bool = False) -> list[int]:
-        """Submit jobs by one call; none of them where the queue says that it cannot take them."""
+        """Submit jobs by one call; none of them if the queue says that it cannot take them."""
         self.next_number = max(self.next_number, *(work.number + 1 for work in works))
         try:
-            return self.doors.submit(works, array=array, held=held)
+            return self.client.submit(works, array=array, held=held)
         except StokerError:
-            self.blows["submit refused"] += 1
+            self.disruptions["submit refused"] += 1
             return []
 
     def typed(self, *words: str) -> tuple[int, str]:
@@ -155,7 +155,7 @@ class Trial:
     # -- the engine ------------------------------------------------------------------------------
 
     def at_work(self) -> AnyEngine:
-        """The engine, started again where it has died or left; another one may have been faster."""
+        """The engine, started again if it has died or left; another one may have been faster."""
         if self.engine is None or not self.engine.lives:
             ended = self.engine.wait_end(0) if self.engine is not None else None
             self.end_engine()
@@ -175,10 +175,10 @@ class Trial:
     def begin_again(self) -> None:
         """Forget all jobs: the queue is gone, and the next one counts from 1."""
         self.end_engine()
-        self.book.entries.clear()
-        self.book.wishes.clear()
+        self.request_log.submitted.clear()
+        self.request_log.requests.clear()
         self._first_number = self.next_number
-        for made in ("paths", "doors", "killer"):
+        for made in ("paths", "client", "killer"):
             self.__dict__.pop(made, None)
 
     def end_engine(self) -> None:
@@ -205,10 +205,10 @@ class Trial:
             return
         self._finished = True
         self.wrapper = ()
-        for job, entry in self.book.entries.items():
-            if entry.work.endless and not self.book.of(job, CANCEL):
-                self.doors.cancel(job)
-        self.doors.release_all()
+        for job, entry in self.request_log.submitted.items():
+            if entry.work.endless and not self.request_log.of(job, CANCEL):
+                self.client.cancel(job)
+        self.client.release_all()
         self._wait_all_over()
         code = self.at_work().wait_end(IDLE_EXIT_SECONDS + LEAVING_SECONDS)
         if code == RUNNING:
@@ -223,7 +223,7 @@ class Trial:
             if len(left) != before:
                 before, since = len(left), time.monotonic()
             self.at_work()
-            self.doors.note_answers()
+            self.client.note_answers()
             time.sleep(0.05)
         if left:
             self.broken.append(f"stuck: jobs {left} never came to their end")
@@ -239,7 +239,7 @@ class Trial:
 
     def running(self) -> int:
         """How many runs have begun and not ended by their own word."""
-        lines = [line for line in read_witness(self.work) if line.number < FOREIGN]
+        lines = [line for line in read_run_log(self.work) if line.number < FOREIGN]
         ended = {line.key for line in lines if line.word == "end"}
         return len({line.key for line in lines if line.word == "start"} - ended)
 
@@ -248,11 +248,11 @@ class Trial:
         self.broken += overfull(self.ledger, self.sizes)
 
     def evidence(self, *, losses_known: bool = True) -> Evidence:
-        """What jobs, database and kills tell."""
-        works = {job: entry.work for job, entry in self.book.entries.items()}
+        """The evidence of jobs, database and kills."""
+        works = {job: entry.work for job, entry in self.request_log.submitted.items()}
         codes = {job: work.codes for job, work in works.items()}
         memory = {job: work.memory for job, work in works.items() if work.memory}
-        lines = [line for line in read_witness(self.work) if self._first_number <= line.number < FOREIGN]
+        lines = [line for line in read_run_log(self.work) if self._first_number <= line.number < FOREIGN]
         record = read_record(self.killer.state)
         kills = self.killer.kills if losses_known else None
         return Evidence(lines, record, kills, codes.__getitem__, memory, self.sizes, frozenset(self.struck))
@@ -265,7 +265,7 @@ class Trial:
         return [
             *self.broken,
             *faults_of_runs(evidence),
-            *faults_of_queue(evidence, self.book, CPU_JOBS, timed=timed),
+            *faults_of_queue(evidence, self.request_log, CPU_JOBS, timed=timed),
             *faults_of_sharing(evidence),
             *(f"an engine said: {line}" for line in log if "Error" in line),
             *left,

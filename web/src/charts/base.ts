@@ -36,7 +36,7 @@ export const TIME_LABELS = {
   millisecond: "{HH}:{mm}:{ss}",
 };
 
-export function tooltip(palette: Palette): Option {
+function tooltip(palette: Palette): Option {
   return {
     backgroundColor: palette.surface,
     borderColor: palette.line,
@@ -49,26 +49,19 @@ export function tooltip(palette: Palette): Option {
   };
 }
 
-export function axis(palette: Palette): Option {
+/** The look of an axis; `label` are further options of its labels. */
+export function axis(palette: Palette, label: object = {}): Option {
   return {
     axisLine: { lineStyle: { color: palette.line } },
     axisTick: { lineStyle: { color: palette.line } },
-    axisLabel: { color: palette.faint, fontSize: 11, hideOverlap: true },
+    axisLabel: { color: palette.faint, fontSize: 11, hideOverlap: true, ...label },
     splitLine: { lineStyle: { color: palette.line, opacity: 0.6 } },
     nameTextStyle: { color: palette.faint, fontSize: 11 },
   };
 }
 
 export function timeAxis(palette: Palette, more: Option = {}): Option {
-  const base = axis(palette);
-  const label = base["axisLabel"] as object;
-  return {
-    type: "time",
-    ...base,
-    splitLine: { show: false },
-    ...more,
-    axisLabel: { ...label, formatter: TIME_LABELS },
-  };
+  return { type: "time", ...axis(palette, { formatter: TIME_LABELS }), splitLine: { show: false }, ...more };
 }
 
 /** A power of two with at most four steps up to a limit: memory comes in such sizes. */
@@ -78,6 +71,16 @@ export function niceStep(limit: number): number {
 
 export const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', Arial, sans-serif";
 
-export function common(palette: Palette): Option {
-  return { animation: false, textStyle: { fontFamily: FONT, color: palette.text }, tooltip: tooltip(palette) };
+/** What every chart begins with; `more` are further options of its tooltip. */
+export function common(palette: Palette, more: object = {}): Option {
+  return {
+    animation: false,
+    textStyle: { fontFamily: FONT, color: palette.text },
+    tooltip: { ...tooltip(palette), ...more },
+  };
+}
+
+/** The name of an axis, beside its middle. */
+export function named(name: string, nameGap: number): Option {
+  return { name, nameLocation: "middle", nameGap };
 }

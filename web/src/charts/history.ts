@@ -52,10 +52,7 @@ export function groupName(group: string): string {
 export function daysOption(usage: Usage, palette: Palette): Option {
   const table = daysTable(usage);
   return {
-    ...common(palette),
-    grid: { ...GRID, bottom: 28 },
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       trigger: "axis",
       axisPointer: { type: "shadow", shadowStyle: { color: palette.line, opacity: 0.35 } },
       formatter: (points: { axisValue: string; seriesName: string; value: number }[]) =>
@@ -63,24 +60,17 @@ export function daysOption(usage: Usage, palette: Palette): Option {
           points[0]?.axisValue ?? "",
           points.filter((point) => point.value > 0).map((point) => [point.seriesName, `${hours(point.value)} GPU-h`]),
         ),
-    },
+    }),
+    grid: { ...GRID, bottom: 28 },
     xAxis: {
       type: "category",
       data: table.days,
-      ...axis(palette),
-      axisLabel: {
-        ...(axis(palette)["axisLabel"] as object),
-        formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)),
-      },
+      ...axis(palette, { formatter: (day: string) => dayText(Date.parse(`${day}T12:00:00`)) }),
     },
     yAxis: {
       type: "value",
-      ...axis(palette),
+      ...axis(palette, { formatter: (value: number) => `${Number(value.toPrecision(3))} h` }),
       splitNumber: 4,
-      axisLabel: {
-        ...(axis(palette)["axisLabel"] as object),
-        formatter: (value: number) => `${Number(value.toPrecision(3))} h`,
-      },
     },
     series: table.groups.map((group, index) => ({
       type: "bar",
@@ -141,23 +131,20 @@ export function waitingOption(usage: Usage, palette: Palette): Option {
   const logarithmic = (name: string): Option => ({
     type: "log",
     logBase: MINUTE,
-    ...axis(palette),
+    ...axis(palette, { formatter: (value: number) => span(value) }),
     name,
     nameLocation: "middle",
     min: LEAST_SECONDS,
     max: most,
-    axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => span(value) },
   });
   return {
-    ...common(palette),
-    grid: GRID,
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       formatter: scatterTip((job) => [
         ["waited", duration(job.wait_seconds ?? 0)],
         ["ran", duration(job.run_seconds ?? 0)],
       ]),
-    },
+    }),
+    grid: GRID,
     xAxis: { ...logarithmic("run time"), nameGap: 26 },
     yAxis: { ...logarithmic("waiting time"), nameGap: 42 },
     series: [...byOutcome(jobs, point, palette), diagonal(LEAST_SECONDS, most, "waited as long as it ran", palette)],
@@ -175,28 +162,21 @@ export function memoryOption(usage: Usage, palette: Palette): Option {
   const most = Math.max(1, ...jobs.flatMap(point)) * 1.08;
   const linear = (name: string): Option => ({
     type: "value",
-    ...axis(palette),
+    ...axis(palette, { formatter: (value: number) => `${Number(value.toFixed(2))}G`, showMaxLabel: false }),
     name,
     nameLocation: "middle",
     min: 0,
     max: most,
     interval: niceStep(most),
-    axisLabel: {
-      ...(axis(palette)["axisLabel"] as object),
-      formatter: (value: number) => `${Number(value.toFixed(2))}G`,
-      showMaxLabel: false,
-    },
   });
   return {
-    ...common(palette),
-    grid: GRID,
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       formatter: scatterTip((job) => [
         ["peak", size(job.peak_vram_bytes)],
         ["reserved", size(job.reserved_bytes)],
       ]),
-    },
+    }),
+    grid: GRID,
     xAxis: { ...linear("reserved"), nameGap: 26 },
     yAxis: { ...linear("peak in use"), nameGap: 38 },
     series: [...byOutcome(jobs, point, palette), diagonal(0, most, "all that was reserved", palette)],

@@ -37,10 +37,7 @@ export function memoryOption(
   const gib = 2 ** 30;
   const top = Math.max(gib / 4, limit !== null && highest > limit / 2 ? limit * 1.04 : highest * 1.15);
   return {
-    ...common(palette),
-    grid: GRID,
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       trigger: "axis",
       formatter: (points: AxisTip[]) =>
         tip(
@@ -50,18 +47,14 @@ export function memoryOption(
             point.value[1] === null ? "" : size(point.value[1]),
           ]),
         ),
-    },
+    }),
+    grid: GRID,
     xAxis: timeAxis(palette),
     yAxis: {
       type: "value",
-      ...axis(palette),
+      ...axis(palette, { formatter: (value: number) => size(value), showMaxLabel: false }),
       min: 0,
       max: top,
-      axisLabel: {
-        ...(axis(palette)["axisLabel"] as object),
-        formatter: (value: number) => size(value),
-        showMaxLabel: false,
-      },
       interval: niceStep(top / gib) * gib,
     },
     series: [
@@ -103,22 +96,19 @@ export function memoryOption(
 
 export function progressOption(points: [number, number][], palette: Palette, now: number): Option {
   return {
-    ...common(palette),
-    grid: GRID,
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       trigger: "axis",
       formatter: (shown: AxisTip[]) =>
         tip(clock(shown[0]?.value[0] ?? 0, now, true), [["done", percent(shown[0]?.value[1] ?? 0)]]),
-    },
+    }),
+    grid: GRID,
     xAxis: timeAxis(palette),
     yAxis: {
       type: "value",
-      ...axis(palette),
+      ...axis(palette, { formatter: (value: number) => percent(value) }),
       min: 0,
       max: 1,
       splitNumber: 2,
-      axisLabel: { ...(axis(palette)["axisLabel"] as object), formatter: (value: number) => percent(value) },
     },
     series: [
       {
@@ -145,31 +135,26 @@ export function metricOption(
 ): Option {
   const data = steps ? points : points.map(([at, value]) => [at * 1000, value]);
   const place = (value: number): string => (steps ? `step ${number(value)}` : clock(value, now, true));
-  const label = axis(palette)["axisLabel"] as object;
   return {
-    ...common(palette),
-    grid: { ...GRID, left: 58 },
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       trigger: "axis",
       formatter: (shown: AxisTip[]) => tip(place(shown[0]?.value[0] ?? 0), [[name, number(shown[0]?.value[1] ?? 0)]]),
-    },
+    }),
+    grid: { ...GRID, left: 58 },
     xAxis: steps
       ? {
           type: "value",
-          ...axis(palette),
+          ...axis(palette, { showMaxLabel: false }),
           splitLine: { show: false },
           min: "dataMin",
           max: "dataMax",
-          axisLabel: { ...label, showMaxLabel: false },
         }
       : timeAxis(palette),
     yAxis: {
       type: "value",
-      ...axis(palette),
+      ...axis(palette, { formatter: (value: number) => number(value) }),
       scale: true,
       splitNumber: 3,
-      axisLabel: { ...label, formatter: (value: number) => number(value) },
     },
     series: [
       {

@@ -46,8 +46,8 @@ export function colourOf(place: number | undefined, palette: Palette): string {
   return (place === undefined ? undefined : palette.series[place]) ?? palette.others;
 }
 
-/** The class of a swatch in a legend, for the same colours. */
-export function swatchOf(place: number | undefined): string {
+/** The name of that colour in the style sheet. */
+export function colourName(place: number | undefined): string {
   return place === undefined ? "others" : `series-${place}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { number } from "../format";
 import type { SweepView, SweepAxis, SweepCurve, SweepPage, SweepPoint } from "../types";
-import { type Option, axis, common, tip } from "./base";
+import { type Option, axis, common, named, tip } from "./base";
 import type { Palette } from "./palette";
 import { isBest, scalar, scaleOf, stepLine, tick } from "./sweep_data";
 
@@ -12,22 +12,13 @@ const MANY = 400;
 
 type Chosen = ReadonlySet<number> | null;
 
-function label(palette: Palette): object {
-  return axis(palette)["axisLabel"] as object;
-}
-
 /** An axis over the values of trials. */
 function axisFor(one: SweepAxis, values: (number | null)[], palette: Palette): Option {
   const scale = scaleOf(one, values);
-  const shared = { ...axis(palette), ...scale, name: one.name };
-  if (scale.type === "category") return { ...shared, data: one.names, splitLine: { show: false } };
-  return {
-    ...shared,
-    scale: true,
-    splitNumber: 4,
-    axisLabel: { ...label(palette), formatter: tick },
-    minorTick: { show: false },
-  };
+  if (scale.type === "category")
+    return { ...axis(palette), ...scale, name: one.name, data: one.names, splitLine: { show: false } };
+  const look = axis(palette, { formatter: tick });
+  return { ...look, ...scale, name: one.name, scale: true, splitNumber: 4, minorTick: { show: false } };
 }
 
 function column(points: SweepPoint[], place: number): (number | null)[] {
@@ -85,20 +76,16 @@ function valueAxis(page: SweepPage, palette: Palette): Option {
 export function bestOption(page: SweepPage, chosen: Chosen, palette: Palette): Option {
   const last = Math.max(1, page.points.at(-1)?.place ?? 1);
   return {
-    ...common(palette),
+    ...common(palette, { formatter: trialTip(page.sweep) }),
     grid: GRID,
-    tooltip: { ...(common(palette)["tooltip"] as object), formatter: trialTip(page.sweep) },
     xAxis: {
       type: "value",
-      ...axis(palette),
-      name: "trials that ended",
-      nameLocation: "middle",
-      nameGap: 26,
+      ...axis(palette, { showMaxLabel: false }),
+      ...named("trials that ended", 26),
       min: 0,
       max: last + 1,
       minInterval: 1,
       splitLine: { show: false },
-      axisLabel: { ...label(palette), showMaxLabel: false },
     },
     yAxis: valueAxis(page, palette),
     series: [
@@ -124,9 +111,8 @@ export function parameterOption(page: SweepPage, name: string, chosen: Chosen, p
   const found = page.axes[place];
   const having = page.points.filter((point) => typeof point.line[place] === "number");
   return {
-    ...common(palette),
+    ...common(palette, { formatter: trialTip(page.sweep) }),
     grid: GRID,
-    tooltip: { ...(common(palette)["tooltip"] as object), formatter: trialTip(page.sweep) },
     xAxis: found
       ? { ...axisFor(found, column(having, place), palette), nameLocation: "middle", nameGap: 26 }
       : { type: "value", ...axis(palette) },
@@ -161,8 +147,7 @@ export function parallelOption(page: SweepPage, narrow: boolean, palette: Palett
   });
   const faint = page.points.length > MANY ? 0.2 : 0.4;
   return {
-    ...common(palette),
-    tooltip: { ...(common(palette)["tooltip"] as object), trigger: "item", formatter: trialTip(page.sweep) },
+    ...common(palette, { trigger: "item", formatter: trialTip(page.sweep) }),
     parallel: {
       layout: narrow ? "vertical" : "horizontal",
       left: narrow ? 24 : 52,
@@ -200,7 +185,7 @@ function parallelAxis(page: SweepPage, one: SweepAxis, place: number, narrow: bo
     inverse,
     axisLine: { lineStyle: { color: palette.faint, width: 1 } },
     axisLabel: {
-      ...label(palette),
+      ...(axis(palette)["axisLabel"] as object),
       ...(one.names.length ? {} : { formatter: tick }),
       backgroundColor: `${palette.surface}cc`,
       padding: [1, 3],
@@ -232,32 +217,25 @@ export function curvesOption(page: SweepPage, chosen: Chosen, palette: Palette):
   const ordered = [...page.curves].sort((one, other) => Number(one.trial === best) - Number(other.trial === best));
   const scale = scaleOf({ name, log: page.axes.at(-1)?.log ?? false, names: [] }, values);
   return {
-    ...common(palette),
-    grid: GRID,
-    tooltip: {
-      ...(common(palette)["tooltip"] as object),
+    ...common(palette, {
       trigger: "axis",
       formatter: (points: { seriesName: string; value: [number, number] }[]) => stepTip(points, best),
-    },
+    }),
+    grid: GRID,
     xAxis: {
       type: "value",
       ...axis(palette),
-      name: "step",
-      nameLocation: "middle",
-      nameGap: 26,
+      ...named("step", 26),
       min: "dataMin",
       max: "dataMax",
       splitLine: { show: false },
     },
     yAxis: {
-      ...axis(palette),
+      ...axis(palette, { formatter: tick }),
       ...scale,
       scale: true,
       splitNumber: 4,
-      name,
-      nameLocation: "middle",
-      nameGap: 42,
-      axisLabel: { ...label(palette), formatter: tick },
+      ...named(name, 42),
     },
     series: ordered.map((curve) => curveSeries(curve, curve.trial === best, chosen, palette)),
   };

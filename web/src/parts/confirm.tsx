@@ -8,7 +8,8 @@ import { getJob, postAction } from "../api";
 import { isOver } from "../changes";
 import { count } from "../format";
 import { refresh, useChanges } from "../state";
-import type { ActionName, ChangeResult, Matching, TasksLine } from "../types";
+import type { ActionName, ChangeResult, JobLine, Matching, TasksLine } from "../types";
+import { titleOf } from "./job_table";
 
 /** What an action needs to know of a job. */
 export interface Target {
@@ -17,6 +18,10 @@ export interface Target {
   state: string;
   tasks?: number;
   priority?: number;
+}
+
+export function targetOf(job: JobLine): Target {
+  return { label: job.label, title: titleOf(job), state: job.state, tasks: job.tasks, priority: job.priority };
 }
 
 interface Question {

@@ -290,15 +290,9 @@ function LogLine({ line, search, current }: { line: Line; search: string; curren
 
 function LogSpan({ span }: { span: Span & { match?: boolean } }): JSX.Element {
   const { style } = span;
-  const names = [
-    typeof style.colour === "number" ? `fg-${style.colour}` : "",
-    typeof style.background === "number" ? `bg-${style.background}` : "",
-    ...(["bold", "dim", "italic", "underline", "inverse"] as const).map((name) => (style[name] ? name : "")),
-    span.match ? "match" : "",
-  ].filter(Boolean);
-  const own: Record<string, string> = {};
-  if (typeof style.colour === "string") own["color"] = style.colour;
-  if (typeof style.background === "string") own["backgroundColor"] = style.background;
+  const names = (["bold", "dim", "italic", "underline", "inverse"] as const).filter((name) => style[name]);
+  const isOwn = !span.match && !style.inverse; // these have colours of their own
+  const own = isOwn ? { color: style.colour ?? "", backgroundColor: style.background ?? "" } : {};
   const content = pieces(span.text).map((piece, place) =>
     piece.href ? (
       <a key={place} href={piece.href} target="_blank" rel="noopener noreferrer">
@@ -308,8 +302,8 @@ function LogSpan({ span }: { span: Span & { match?: boolean } }): JSX.Element {
       piece.text
     ),
   );
-  return names.length || Object.keys(own).length ? (
-    <span class={names.join(" ")} style={own}>
+  return span.match || Object.keys(style).length ? (
+    <span class={[...names, span.match ? "match" : ""].join(" ")} style={own}>
       {content}
     </span>
   ) : (

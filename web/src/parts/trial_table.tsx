@@ -8,6 +8,7 @@ import { duration, hours } from "../format";
 import { useKeys } from "../keys";
 import { go, jobHash } from "../router";
 import type { SweepView, TrialView } from "../types";
+import { rowKeys } from "./controls";
 import { StateMark } from "./marks";
 
 interface Props {
@@ -22,16 +23,12 @@ export function TrialTable({ sweep, trials, parameters }: Props): JSX.Element {
   const open = (trial: TrialView | undefined): void => {
     if (trial) go(jobHash(String(trial.job)));
   };
-  const move = (step: number): void => {
-    const next = Math.min(trials.length - 1, Math.max(0, current + step));
-    setCurrent(next);
-    document.querySelector(`tr[data-trial="${trials[next]?.number}"]`)?.scrollIntoView({ block: "nearest" });
+  const moveTo = (row: number): void => {
+    setCurrent(row);
+    document.querySelector(`tr[data-trial="${trials[row]?.number}"]`)?.scrollIntoView({ block: "nearest" });
   };
   useKeys({
-    j: () => move(1),
-    k: () => move(-1),
-    ArrowDown: () => move(1),
-    ArrowUp: () => move(-1),
+    ...rowKeys(trials.length, current, moveTo),
     Enter: () => open(trials[current]),
   });
   const best = new Set(sweep.best[0]?.trials);

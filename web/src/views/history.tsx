@@ -2,14 +2,15 @@
 
 import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
-import { useRef, useState } from "preact/hooks";
 
 import { getHistory, getUsage } from "../api";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
-import { swatchOf } from "../charts/palette";
+import { colourName } from "../charts/palette";
 import { ago, count, duration, hours, moment, size, span } from "../format";
 import { useLoaded } from "../load";
+import { Entry, Figure, Heads } from "../parts/boxes";
 import { Chart } from "../parts/chart";
+import { Choices, Pages, Search } from "../parts/controls";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
@@ -19,7 +20,6 @@ import { type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../typ
 const PERIODS = ["1d", "7d", "30d", "90d"];
 const CHART_HEIGHT = 270;
 const USAGE_REST_MS = 10_000;
-const TYPING_MS = 250;
 
 export function History(): JSX.Element {
   const query = route.value.query;
@@ -41,19 +41,7 @@ export function History(): JSX.Element {
   return (
     <>
       <div class="filters">
-        <div class="chips" role="group" aria-label="period">
-          {PERIODS.map((period) => (
-            <button
-              key={period}
-              type="button"
-              class="chip"
-              aria-pressed={period === since}
-              onClick={() => change({ since: period }, true)}
-            >
-              {period}
-            </button>
-          ))}
-        </div>
+        <Choices label="period" words={PERIODS} chosen={since} choose={(period) => change({ since: period }, true)} />
         {data ? <Totals usage={data} /> : null}
       </div>
       {usage.error ? <Problem error={usage.error} /> : null}
@@ -89,8 +77,7 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
   const ran = usage.jobs.some((job) => job.run_seconds !== null);
   return (
     <div class="charts">
-      <figure class="card wide">
-        <figcaption>GPU-hours per day and group</figcaption>
+      <Figure caption="GPU-hours per day and group">
         {usage.days.length ? (
           <>
             <Chart
@@ -101,20 +88,18 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
             />
             <div class="legend">
               {daysTable(usage).groups.map((group) => (
-                <span key={group} class="entry">
-                  <i class={`swatch ${group === OTHERS ? "rest" : swatchOf(usage.colours[group])}`} />
+                <Entry key={group} colour={group === OTHERS ? "line" : colourName(usage.colours[group])}>
                   {group === OTHERS ? OTHERS : groupName(group)}
-                </span>
+                </Entry>
               ))}
             </div>
           </>
         ) : (
           <Empty title="No job used a GPU in this period." />
         )}
-      </figure>
+      </Figure>
       <Groups usage={usage} />
-      <figure class="card">
-        <figcaption>Waiting against run time</figcaption>
+      <Figure caption="Waiting against run time">
         {ran ? (
           <Chart
             label="waiting time against run time"
@@ -126,9 +111,8 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
         ) : (
           <Empty title="No job ran in this period." />
         )}
-      </figure>
-      <figure class="card">
-        <figcaption>Peak against reserved memory, per GPU</figcaption>
+      </Figure>
+      <Figure caption="Peak against reserved memory, per GPU">
         {measured ? (
           <Chart
             label="peak against reserved memory"
@@ -144,7 +128,7 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
             </p>
           </Empty>
         )}
-      </figure>
+      </Figure>
     </div>
   );
 }
@@ -192,17 +176,15 @@ function Groups({ usage }: { usage: Usage }): JSX.Element {
       <h2>Groups</h2>
       <div class="scroll">
         <table class="small">
-          <thead>
-            <tr>
-              <th>Group</th>
-              <th class="right">GPU-hours</th>
-              <th class="bar">
-                <span class="unseen">share</span>
-              </th>
-              <th>Waited</th>
-              <th>Ran</th>
-            </tr>
-          </thead>
+          <Heads
+            columns={[
+              ["", "Group"],
+              ["right", "GPU-hours"],
+              ["bar", <span class="unseen">share</span>],
+              ["", "Waited"],
+              ["", "Ran"],
+            ]}
+          />
           <tbody>
             {usage.groups.slice(0, 12).map((group) => (
               <tr key={group.group}>
@@ -236,15 +218,7 @@ function Users({ users }: { users: UserLine[] }): JSX.Element | null {
       <h2>Users now</h2>
       <div class="scroll">
         <table class="small">
-          <thead>
-            <tr>
-              <th>User</th>
-              <th>Running</th>
-              <th>GPUs</th>
-              <th>Memory</th>
-              <th>Recent GPU-h</th>
-            </tr>
-          </thead>
+          <Heads columns={["User", "Running", "GPUs", "Memory", "Recent GPU-h"].map((title) => ["", title])} />
           <tbody>
             {users.map((user) => (
               <tr key={user.user}>
@@ -272,23 +246,15 @@ interface PastProps {
 }
 
 function Past({ past, search, change }: PastProps): JSX.Element {
-  const [typed, setTyped] = useState(search);
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  const type = (text: string): void => {
-    setTyped(text);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => change({ search: text.trim() }), TYPING_MS);
-  };
   return (
     <section class="past">
       <div class="filters">
         <h2>Ended jobs {past ? <span class="faint">{past.total.toLocaleString("en")}</span> : null}</h2>
-        <input
-          type="search"
+        <Search
+          text={search}
+          label="search ended jobs"
           placeholder="Search name, command  ( / )"
-          aria-label="search ended jobs"
-          value={typed}
-          onInput={(event) => type(event.currentTarget.value)}
+          search={(text) => change({ search: text })}
         />
       </div>
       {past === null ? (
@@ -298,42 +264,26 @@ function Past({ past, search, change }: PastProps): JSX.Element {
       ) : (
         <Empty title="No job ended in this period." />
       )}
-      {past && past.pages > 1 ? (
-        <nav class="pages" aria-label="pages">
-          <button type="button" disabled={past.page <= 1} onClick={() => change({ search, page: past.page - 1 }, true)}>
-            Newer
-          </button>
-          <span>
-            page {past.page} of {past.pages}
-          </span>
-          <button
-            type="button"
-            disabled={past.page >= past.pages}
-            onClick={() => change({ search, page: past.page + 1 }, true)}
-          >
-            Older
-          </button>
-        </nav>
-      ) : null}
+      {past ? <Pages {...past} turn={(page) => change({ search, page }, true)} words={["Newer", "Older"]} /> : null}
     </section>
   );
 }
 
+const COLUMNS: [string, string][] = [
+  ["id", "ID"],
+  ["mark", "State"],
+  ["title", "Job"],
+  ["gpu", "GPU"],
+  ["memory", "Peak"],
+  ["hours", "GPU-h"],
+  ["time", "Ran"],
+  ["when", "Ended"],
+];
+
 function PastTable({ jobs }: { jobs: PastLine[] }): JSX.Element {
   return (
     <table class="jobs">
-      <thead>
-        <tr>
-          <th class="id">ID</th>
-          <th class="mark">State</th>
-          <th class="title">Job</th>
-          <th class="gpu">GPU</th>
-          <th class="memory">Peak</th>
-          <th class="hours">GPU-h</th>
-          <th class="time">Ran</th>
-          <th class="when">Ended</th>
-        </tr>
-      </thead>
+      <Heads columns={COLUMNS} />
       <tbody>
         {jobs.map((job) => (
           <tr key={job.label}>

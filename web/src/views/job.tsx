@@ -1,6 +1,6 @@
 /** One job: what it is, what it did, its curves and its log. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { getJob, getSeries } from "../api";
@@ -10,8 +10,9 @@ import { ago, clock, count, duration, moment, size } from "../format";
 import { useKeys } from "../keys";
 import type { Link } from "../links";
 import { useLoaded } from "../load";
+import { Fact, Figure, Heads } from "../parts/boxes";
 import { Chart } from "../parts/chart";
-import { ask } from "../parts/confirm";
+import { ask, targetOf } from "../parts/confirm";
 import { titleOf, whenText } from "../parts/job_table";
 import { LogView } from "../parts/log_view";
 import { Progress, StateMark, jobMemory } from "../parts/marks";
@@ -85,7 +86,7 @@ function runsOf(job: JobDetails): AttemptLine[] {
 }
 
 function askAbout(job: JobDetails, action: ActionName): void {
-  ask(action, [{ label: job.label, title: titleOf(job), state: job.state, tasks: job.tasks, priority: job.priority }]);
+  ask(action, [targetOf(job)]);
 }
 
 function actionsFor(job: JobDetails): [ActionName, string][] {
@@ -165,15 +166,6 @@ function Copy({ text, what }: { text: string; what: string }): JSX.Element {
     <button type="button" class="copy" aria-label={`copy the ${what}`} onClick={() => void copy()}>
       {done ? "Copied" : "Copy"}
     </button>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element | null {
-  return children === "" || children === null ? null : (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
-    </div>
   );
 }
 
@@ -259,15 +251,7 @@ function Attempts({
       <h2>{runs.length === 1 ? "Attempt" : "Attempts"}</h2>
       <div class="scroll">
         <table class="small">
-          <thead>
-            <tr>
-              <th>#</th>
-              <th>GPU</th>
-              <th>Time</th>
-              <th>Peak</th>
-              <th>End</th>
-            </tr>
-          </thead>
+          <Heads columns={["#", "GPU", "Time", "Peak", "End"].map((title) => ["", title])} />
           <tbody>
             {runs.map((attempt, index) => (
               <tr key={attempt.number} class={index + 1 === chosen ? "current" : ""}>
@@ -356,32 +340,33 @@ function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null
   return (
     <div class="curves">
       {hasMemory ? (
-        <figure class="card">
-          <figcaption>
-            GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span>
-          </figcaption>
+        <Figure
+          caption={
+            <>
+              GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span>
+            </>
+          }
+        >
           <Chart
             label="GPU memory over time"
             height={CURVE_HEIGHT}
             version={`${attempt} ${series?.at} ${live.length}`}
             build={(palette) => memoryOption(series, attempt, live, palette, now.value)}
           />
-        </figure>
+        </Figure>
       ) : null}
       {hasProgress ? (
-        <figure class="card">
-          <figcaption>Progress</figcaption>
+        <Figure caption="Progress">
           <Chart
             label="progress over time"
             height={CURVE_HEIGHT}
             version={series}
             build={(palette) => progressOption(series?.progress ?? [], palette, now.value)}
           />
-        </figure>
+        </Figure>
       ) : null}
       {metrics.map(([name, points], index) => (
-        <figure key={name} class="card">
-          <figcaption>{name}</figcaption>
+        <Figure key={name} caption={name}>
           <Chart
             label={name}
             height={CURVE_HEIGHT}
@@ -397,7 +382,7 @@ function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null
               )
             }
           />
-        </figure>
+        </Figure>
       ))}
     </div>
   );

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 
 import { getJobs } from "../api";
 import { isActive, isMove, isOver, isWaiting, mergeJobs } from "../changes";
@@ -10,14 +10,14 @@ import { type Filter, STATES, direction, queryOf, readFilter, sortedBy, writeFil
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
-import { ask } from "../parts/confirm";
-import { JobTable, hashOfLine, titleOf } from "../parts/job_table";
+import { ask, targetOf } from "../parts/confirm";
+import { Pages, Search, rowKeys } from "../parts/controls";
+import { JobTable, hashOfLine } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
 import type { ActionName, JobLine, Matching } from "../types";
 
-const TYPING_MS = 250;
 /** Between two reads of the table: the end of a job shows within a second. */
 const REST_MS = 500;
 
@@ -89,7 +89,9 @@ export function Jobs(): JSX.Element {
       ) : table.error ? null : (
         <NoJobs filter={filter} clear={() => change({ state: "", group: "", array: "", search: "" })} />
       )}
-      {table.data && table.data.pages > 1 ? <Pages {...table.data} turn={(page) => change({ page })} /> : null}
+      {table.data ? (
+        <Pages {...table.data} turn={(page) => change({ page })} note={` · ${count(table.data.total, "job")}`} />
+      ) : null}
       {canAct ? (
         <Bulk
           jobs={chosen.value.size ? picked() : []}
@@ -146,8 +148,8 @@ function useTableKeys(table: {
   matching: () => Matching | undefined;
 }): void {
   const { jobs, current, moveTo, toggle, picked, clear, matching } = table;
-  const move = (step: number): void => {
-    moveTo(Math.min(jobs.length - 1, Math.max(0, current.value + step)));
+  const show = (row: number): void => {
+    moveTo(row);
     document
       .querySelector(`tr[data-label="${CSS.escape(jobs[current.value]?.label ?? "")}"]`)
       ?.scrollIntoView({ block: "nearest" });
@@ -157,10 +159,7 @@ function useTableKeys(table: {
     if (session.value && !session.value.readonly) askFor(action, picked().filter(fits), matching());
   };
   useKeys({
-    j: () => move(1),
-    k: () => move(-1),
-    ArrowDown: () => move(1),
-    ArrowUp: () => move(-1),
+    ...rowKeys(jobs.length, current.value, show),
     Enter: () => {
       const job = here();
       if (job) go(hashOfLine(job));
@@ -178,28 +177,10 @@ function useTableKeys(table: {
 }
 
 function askFor(action: ActionName, jobs: JobLine[], matching?: Matching): void {
-  ask(
-    action,
-    jobs.map((job) => ({
-      label: job.label,
-      title: titleOf(job),
-      state: job.state,
-      tasks: job.tasks,
-      priority: job.priority,
-    })),
-    matching,
-  );
+  ask(action, jobs.map(targetOf), matching);
 }
 
 function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Filter>) => void }): JSX.Element {
-  const [search, setSearch] = useState(filter.search);
-  const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
-  useEffect(() => setSearch(filter.search), [filter.search]);
-  const typed = (text: string): void => {
-    setSearch(text);
-    clearTimeout(timer.current);
-    timer.current = setTimeout(() => change({ search: text.trim() }), TYPING_MS);
-  };
   return (
     <div class="filters">
       <div class="chips" role="group" aria-label="state">
@@ -236,12 +217,11 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
           array {filter.array} ×
         </button>
       ) : null}
-      <input
-        type="search"
+      <Search
+        text={filter.search}
+        label="search jobs"
         placeholder="Search name, command, id  ( / )"
-        aria-label="search jobs"
-        value={search}
-        onInput={(event) => typed(event.currentTarget.value)}
+        search={(search) => change({ search })}
       />
     </div>
   );
@@ -295,32 +275,6 @@ function ArrayHead({ array, counts }: { array: string; counts: Record<string, nu
         </span>
       ))}
     </p>
-  );
-}
-
-function Pages({
-  page,
-  pages,
-  total,
-  turn,
-}: {
-  page: number;
-  pages: number;
-  total: number;
-  turn: (page: number) => void;
-}): JSX.Element {
-  return (
-    <nav class="pages" aria-label="pages">
-      <button type="button" disabled={page <= 1} onClick={() => turn(page - 1)}>
-        Previous
-      </button>
-      <span>
-        page {page.toLocaleString("en")} of {pages.toLocaleString("en")} · {count(total, "job")}
-      </span>
-      <button type="button" disabled={page >= pages} onClick={() => turn(page + 1)}>
-        Next
-      </button>
-    </nav>
   );
 }
 

@@ -7,6 +7,7 @@ import { getSamples, getUsage } from "../api";
 import { countIn, isActive, isWaiting } from "../changes";
 import { ago, clock, hours, moment, size } from "../format";
 import { useLoaded } from "../load";
+import { Tile } from "../parts/boxes";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
@@ -106,25 +107,6 @@ function Tiles({ status: shown }: { status: Status }): JSX.Element {
         href={hashOf("history")}
       />
     </div>
-  );
-}
-
-function Tile({
-  name,
-  value,
-  href,
-  tone = "",
-}: {
-  name: string;
-  value: number | string;
-  href: string;
-  tone?: string;
-}): JSX.Element {
-  return (
-    <a class={`tile ${tone}`} href={href}>
-      <span class="value">{typeof value === "number" ? value.toLocaleString("en") : value}</span>
-      <span class="name">{name}</span>
-    </a>
   );
 }
 

@@ -1,7 +1,7 @@
 /** One sweep: what it searches, how far it is, its charts and its trials. */
 
 import type { EChartsType } from "echarts/core";
-import type { ComponentChildren, JSX } from "preact";
+import type { JSX } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import { getSweep } from "../api";
@@ -10,7 +10,9 @@ import { axisId, axisPlace, bestOption, curvesOption, parallelOption, parameterO
 import { type Brush, brushedTrials, parametersOf, paramsText, scalar } from "../charts/sweep_data";
 import { ago, clock, count, hours, moment, number } from "../format";
 import { useLoaded } from "../load";
+import { Entry, Fact, Figure, Tile } from "../parts/boxes";
 import { Chart } from "../parts/chart";
+import { Pages } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { TrialTable } from "../parts/trial_table";
@@ -122,7 +124,7 @@ function Head({ sweep }: { sweep: SweepView }): JSX.Element {
       </div>
       {lost ? (
         <p class="failure">
-          Its adviser, job {sweep.adviser}, is {sweep.adviser_state}
+          Its tuner, job {sweep.adviser}, is {sweep.adviser_state}
           {sweep.adviser_message ? `: ${sweep.adviser_message}` : ""}.
         </p>
       ) : null}
@@ -135,15 +137,6 @@ function Head({ sweep }: { sweep: SweepView }): JSX.Element {
   );
 }
 
-function Tile({ name, tone = "", children }: { name: string; tone?: string; children: ComponentChildren }): JSX.Element {
-  return (
-    <div class={`tile ${tone}`}>
-      <span class="value">{children}</span>
-      <span class="name">{name}</span>
-    </div>
-  );
-}
-
 function Tiles({ sweep }: { sweep: SweepView }): JSX.Element {
   const first = sweep.objectives[0];
   const best = first && sweep.best[0]?.values[first.name];
@@ -151,31 +144,14 @@ function Tiles({ sweep }: { sweep: SweepView }): JSX.Element {
   return (
     <div class="tiles sweep-tiles">
       {first ? (
-        <Tile name={`best ${first.name} (${first.goal})`} tone="good">
-          {best === undefined ? "–" : number(best)}
-        </Tile>
+        <Tile name={`best ${first.name} (${first.goal})`} tone="good" value={best === undefined ? "–" : number(best)} />
       ) : null}
-      <Tile name={`of ${count(sweep.total, "trial")} over`}>
-        {countIn(RESULTS, sweep.counts).toLocaleString("en")}
-      </Tile>
-      <Tile name="running" tone="active">
-        {countIn(ACTIVE, sweep.counts).toLocaleString("en")}
-      </Tile>
-      {first ? <Tile name="stopped early">{(sweep.counts["stopped"] ?? 0).toLocaleString("en")}</Tile> : null}
-      <Tile name="failed" tone={failed ? "bad" : ""}>
-        {failed.toLocaleString("en")}
-      </Tile>
-      <Tile name="GPU-hours">{hours(sweep.gpu_hours)}</Tile>
-      {first ? <Tile name="GPU-hours saved">{hours(sweep.gpu_hours_saved)}</Tile> : null}
-    </div>
-  );
-}
-
-function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element {
-  return (
-    <div>
-      <dt>{name}</dt>
-      <dd>{children}</dd>
+      <Tile name={`of ${count(sweep.total, "trial")} over`} value={countIn(RESULTS, sweep.counts)} />
+      <Tile name="running" tone="active" value={countIn(ACTIVE, sweep.counts)} />
+      {first ? <Tile name="stopped early" value={sweep.counts["stopped"] ?? 0} /> : null}
+      <Tile name="failed" tone={failed ? "bad" : ""} value={failed} />
+      <Tile name="GPU-hours" value={hours(sweep.gpu_hours)} />
+      {first ? <Tile name="GPU-hours saved" value={hours(sweep.gpu_hours_saved)} /> : null}
     </div>
   );
 }
@@ -210,7 +186,7 @@ function Facts({ sweep }: { sweep: SweepView }): JSX.Element {
           <Fact name="full trial">{hours(sweep.gpu_hours_full_trial)} GPU-hours (median)</Fact>
         )}
         {sweep.adviser === null ? null : (
-          <Fact name="adviser">
+          <Fact name="tuner">
             <a href={jobHash(String(sweep.adviser))}>job {sweep.adviser}</a>, {sweep.adviser_state}
           </Fact>
         )}
@@ -304,8 +280,7 @@ function LeftOut({ trials }: { trials: number }): JSX.Element | null {
 function BestChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX.Element {
   const version = useVersion(data, chosen);
   return (
-    <figure class="card">
-      <figcaption>Best so far</figcaption>
+    <Figure caption="Best so far">
       {data.points.length ? (
         <>
           <Chart
@@ -316,27 +291,16 @@ function BestChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX.E
             build={(palette) => bestOption(data, chosen, palette)}
           />
           <div class="legend">
-            <span class="entry">
-              <i class="swatch best-line" />
-              best so far
-            </span>
-            <span class="entry">
-              <i class="swatch round" />
-              ended by itself
-            </span>
-            {data.sweep.counts["stopped"] ? (
-              <span class="entry">
-                <i class="swatch diamond" />
-                stopped early
-              </span>
-            ) : null}
+            <Entry swatch="best-line">best so far</Entry>
+            <Entry swatch="round">ended by itself</Entry>
+            {data.sweep.counts["stopped"] ? <Entry swatch="diamond">stopped early</Entry> : null}
             <LeftOut trials={data.points_left_out} />
           </div>
         </>
       ) : (
         <NoValue />
       )}
-    </figure>
+    </Figure>
   );
 }
 
@@ -350,16 +314,20 @@ interface ParallelProps {
 function ParallelChart({ data, chosen, ready, clear }: ParallelProps): JSX.Element {
   const narrow = innerWidth < NARROW;
   return (
-    <figure class="card">
-      <figcaption class="with-tools">
-        Parameters
-        <span class="hint">drag along an axis to choose trials · click the axis to undo it</span>
-        {chosen ? (
-          <button type="button" class="chip" onClick={clear}>
-            {count(chosen.size, "trial")} chosen: show all
-          </button>
-        ) : null}
-      </figcaption>
+    <Figure
+      tools
+      caption={
+        <>
+          Parameters
+          <span class="hint">drag along an axis to choose trials · click the axis to undo it</span>
+          {chosen ? (
+            <button type="button" class="chip" onClick={clear}>
+              {count(chosen.size, "trial")} chosen: show all
+            </button>
+          ) : null}
+        </>
+      }
+    >
       {data.points.length ? (
         <>
           <Chart
@@ -370,21 +338,15 @@ function ParallelChart({ data, chosen, ready, clear }: ParallelProps): JSX.Eleme
             build={(palette) => parallelOption(data, narrow, palette)}
           />
           <div class="legend">
-            <span class="entry">
-              <i class="swatch best-tenth" />
-              the best 10%
-            </span>
-            <span class="entry">
-              <i class="swatch all-trials" />
-              all trials
-            </span>
+            <Entry swatch="best-tenth">the best 10%</Entry>
+            <Entry swatch="all-trials">all trials</Entry>
             <LeftOut trials={data.points_left_out} />
           </div>
         </>
       ) : (
         <NoValue />
       )}
-    </figure>
+    </Figure>
   );
 }
 
@@ -399,8 +361,9 @@ interface ParameterProps {
 function ParameterChart({ data, chosen, names, name, pick }: ParameterProps): JSX.Element {
   const version = useVersion(data, chosen, name);
   return (
-    <figure class="card">
-      <figcaption class="with-tools">
+    <Figure
+      tools
+      caption={
         <label>
           One parameter{" "}
           <select value={name} onChange={(event) => pick(event.currentTarget.value)} aria-label="parameter">
@@ -411,7 +374,8 @@ function ParameterChart({ data, chosen, names, name, pick }: ParameterProps): JS
             ))}
           </select>
         </label>
-      </figcaption>
+      }
+    >
       {data.points.length && name ? (
         <Chart
           label={`${data.sweep.objectives[0]?.name ?? ""} by ${name}`}
@@ -423,7 +387,7 @@ function ParameterChart({ data, chosen, names, name, pick }: ParameterProps): JS
       ) : (
         <NoValue />
       )}
-    </figure>
+    </Figure>
   );
 }
 
@@ -438,8 +402,7 @@ function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX
     });
   };
   return (
-    <figure class="card">
-      <figcaption>Learning curves</figcaption>
+    <Figure caption="Learning curves">
       {data.curves.length ? (
         <>
           <Chart
@@ -451,24 +414,16 @@ function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX
           />
           <div class="legend">
             {data.sweep.best[0] ? (
-              <span class="entry">
-                <i class="swatch best-line" />
-                trial {data.sweep.best[0].trials[0]}, the best
-              </span>
+              <Entry swatch="best-line">trial {data.sweep.best[0].trials[0]}, the best</Entry>
             ) : null}
-            {data.sweep.counts["stopped"] ? (
-              <span class="entry">
-                <i class="swatch stopped-line" />
-                stopped early
-              </span>
-            ) : null}
+            {data.sweep.counts["stopped"] ? <Entry swatch="stopped-line">stopped early</Entry> : null}
             <LeftOut trials={data.curves_left_out} />
           </div>
         </>
       ) : (
         <Empty title="No trial has reported a value yet." />
       )}
-    </figure>
+    </Figure>
   );
 }
 
@@ -509,19 +464,7 @@ function Trials({ data, chosen, clear }: { data: SweepPage; chosen: Chosen; clea
       ) : (
         <Empty title={chosen ? "No trial is inside of the chosen parts." : "No trial is in the queue yet."} />
       )}
-      {pages > 1 ? (
-        <nav class="pages" aria-label="pages">
-          <button type="button" disabled={page <= 1} onClick={() => turn(page - 1)}>
-            Better
-          </button>
-          <span>
-            page {page} of {pages}
-          </span>
-          <button type="button" disabled={page >= pages} onClick={() => turn(page + 1)}>
-            Worse
-          </button>
-        </nav>
-      ) : null}
+      <Pages page={page} pages={pages} turn={turn} words={["Better", "Worse"]} />
     </section>
   );
 }

@@ -9,6 +9,8 @@ import { paramsText } from "../charts/sweep_data";
 import { ago, count, moment, number } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
+import { Heads } from "../parts/boxes";
+import { rowKeys } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { go, hashOf, route } from "../router";
@@ -17,6 +19,15 @@ import { RESULTS, type SweepLine } from "../types";
 import { SweepContent } from "./sweep";
 
 const REST_MS = 2000;
+const COLUMNS: [string, string][] = [
+  ["id", "ID"],
+  ["mark", "State"],
+  ["title", "Sweep"],
+  ["memory", "Best"],
+  ["part", "Trials over"],
+  ["time", "Method"],
+  ["when", "Started"],
+];
 
 export function Sweeps(): JSX.Element {
   const id = route.value.argument;
@@ -30,12 +41,8 @@ function SweepList(): JSX.Element {
   });
   const sweeps = loaded.data?.sweeps ?? [];
   const [current, setCurrent] = useState(-1);
-  const move = (step: number): void => setCurrent(Math.min(sweeps.length - 1, Math.max(0, current + step)));
   useKeys({
-    j: () => move(1),
-    k: () => move(-1),
-    ArrowDown: () => move(1),
-    ArrowUp: () => move(-1),
+    ...rowKeys(sweeps.length, current, setCurrent),
     Enter: () => {
       const sweep = sweeps[current];
       if (sweep) go(hashOf("sweeps", String(sweep.id)));
@@ -46,17 +53,7 @@ function SweepList(): JSX.Element {
   if (!sweeps.length) return <NoSweeps />;
   return (
     <table class="jobs sweeps">
-      <thead>
-        <tr>
-          <th class="id">ID</th>
-          <th class="mark">State</th>
-          <th class="title">Sweep</th>
-          <th class="memory">Best</th>
-          <th class="part">Trials over</th>
-          <th class="time">Method</th>
-          <th class="when">Started</th>
-        </tr>
-      </thead>
+      <Heads columns={COLUMNS} />
       <tbody>
         {sweeps.map((sweep, index) => (
           <Line key={sweep.id} sweep={sweep} isCurrent={index === current} />

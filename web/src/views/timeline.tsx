@@ -6,14 +6,16 @@ import { useRef, useState } from "preact/hooks";
 
 import { getTimeline } from "../api";
 import { isFailure } from "../changes";
-import { colourOf, swatchOf } from "../charts/palette";
+import { colourName, colourOf } from "../charts/palette";
 import { edgesOf, firstWindow, pieces, timelineHeight } from "../charts/lanes";
 import { timelineOption } from "../charts/timeline";
 import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
+import { Entry } from "../parts/boxes";
 import { Chart } from "../parts/chart";
+import { Choices } from "../parts/controls";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
@@ -70,19 +72,7 @@ export function TimelineView(): JSX.Element {
   return (
     <>
       <div class="filters">
-        <div class="chips" role="group" aria-label="period">
-          {PERIODS.map((period) => (
-            <button
-              key={period}
-              type="button"
-              class="chip"
-              aria-pressed={period === since}
-              onClick={() => choose(period)}
-            >
-              {period}
-            </button>
-          ))}
-        </div>
+        <Choices label="period" words={PERIODS} chosen={since} choose={choose} />
         <div class="chips" role="group" aria-label="zoom">
           <button type="button" class="chip" onClick={() => zoom(0.6, 0)} aria-label="zoom in">
             +
@@ -148,36 +138,17 @@ function Legend({
   return (
     <div class="legend">
       {keys.slice(0, MOST_KEYS).map((key) => (
-        <span key={key} class="entry">
-          <i class={`swatch ${swatchOf(timeline.colours[key])}`} />
+        <Entry key={key} colour={colourName(timeline.colours[key])}>
           {key || "no group"}
-        </span>
+        </Entry>
       ))}
       {keys.length > MOST_KEYS ? <span class="entry faint">and {keys.length - MOST_KEYS} more</span> : null}
-      <span class="entry">
-        <i class="swatch filled" />
-        peak in use
-      </span>
-      <span class="entry">
-        <i class="swatch reserved" />
-        reserved
-      </span>
-      <span class="entry">
-        <i class="swatch failed" />
-        failed
-      </span>
-      <span class="entry">
-        <i class="swatch forecast" />
-        forecast
-      </span>
-      <span class="entry">
-        <i class="swatch line" />
-        memory in use, all processes
-      </span>
-      <span class="entry">
-        <i class="swatch heat" />
-        utilisation 0–100%
-      </span>
+      <Entry swatch="filled">peak in use</Entry>
+      <Entry swatch="reserved">reserved</Entry>
+      <Entry swatch="failed">failed</Entry>
+      <Entry swatch="forecast">forecast</Entry>
+      <Entry swatch="line">memory in use, all processes</Entry>
+      <Entry swatch="heat">utilisation 0–100%</Entry>
       {timeline.left_out ? <span class="entry faint">{count(timeline.left_out, "older job")} left out</span> : null}
       {timeline.without_gpu ? (
         <span class="entry faint">{count(timeline.without_gpu, "attempt")} without GPU</span>

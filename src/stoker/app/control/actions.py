@@ -40,13 +40,13 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
 def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
     """Keep waiting jobs from starting."""
     requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
-    whole = _whole_sweeps(control.store, jobs)  # before the adviser of one can add a trial
+    whole = _whole_sweeps(control.store, jobs)  # before the tuner of one can add a trial
     pairs = change(control, jobs, requests)
     paused = {_sweep_of(after) for _, after in pairs if isinstance(after.state, OnHold)}
 
     def when(job: Job) -> str:
         if job.trial is None and job.id in whole:
-            return "adviser" if whole[job.id] in paused else ""  # without a held trial, it goes on choosing
+            return "tuner" if whole[job.id] in paused else ""  # without a held trial, it goes on choosing
         return "sweep" if job.id in whole else ""
 
     return [result("pause", before, after, when(before)) for before, after in pairs]

@@ -20,7 +20,7 @@ from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
 from stoker.core.text import outcome
 from stoker.store import queries
-from stoker.store.queries import is_adviser
+from stoker.store.queries import is_tuner
 from stoker.store.writer import Store
 
 
@@ -43,11 +43,11 @@ def refuse_unfinished(jobs: Sequence[Job]) -> None:
 def without_good_trials(store: Store, jobs: Sequence[Job]) -> list[Job]:
     """Leave out trials that succeeded or were stopped early, if they were named by the id of an adaptive sweep.
 
-    That id is also the one of its adviser.
+    That id is also the one of its tuner.
     """
     sweeps = {job.trial.sweep for job in jobs if job.trial is not None} & {job.id for job in jobs}
-    advised = {sweep_id for sweep_id in sweeps if is_adviser(store, sweep_id)}
-    return [job for job in jobs if not (job.trial and job.trial.sweep in advised and _went_well(job))]
+    tuned = {sweep_id for sweep_id in sweeps if is_tuner(store, sweep_id)}
+    return [job for job in jobs if not (job.trial and job.trial.sweep in tuned and _went_well(job))]
 
 
 def _went_well(job: Job) -> bool:
@@ -96,7 +96,7 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     """Send the requests, and return the jobs afterwards."""
     requests = {one.job.id: one.request for one in retries}
     left = [
-        [*(requests[job.id] for job in round_), *_for_advisers(control.store, round_)]
+        [*(requests[job.id] for job in round_), *_for_tuners(control.store, round_)]
         for round_ in rounds([one.job for one in retries])
     ]
     while left:
@@ -108,14 +108,14 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     return jobs_in_order(control.store, [one.job.id for one in retries])
 
 
-def _for_advisers(store: Store, trials: Sequence[Job]) -> list[Again]:
+def _for_tuners(store: Store, trials: Sequence[Job]) -> list[Again]:
     """Requests that requeue the tuners of finished sweeps; a running tuner ignores its request."""
     found = []
     for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
-        watching = queries.adviser_of(store, sweep_id)
-        adviser = None if watching is None else store.job(watching)
-        if adviser is not None and not (isinstance(adviser.state, Ended) and adviser.state.result != "done"):
-            found.append(Again(adviser.id))
+        watching = queries.tuner_of(store, sweep_id)
+        tuner = None if watching is None else store.job(watching)
+        if tuner is not None and not (isinstance(tuner.state, Ended) and tuner.state.result != "done"):
+            found.append(Again(tuner.id))
     return found
 
 

@@ -94,7 +94,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     "pause": (
         Sentence("already held: {id}", before=["held"]),
         _OVER_IN_SWEEP,
-        Sentence("still at work: {id}, the adviser; it adds no trial while one is held", after=ACTIVE, when="adviser"),
+        Sentence("still at work: {id}, the tuner; it adds no trial while one is held", after=ACTIVE, when="tuner"),
         Sentence("may finish: {id} ({now})", after=ACTIVE, when="sweep"),
         Sentence("just ended: {id} ({now})", after=RESULTS, when="sweep"),
         Sentence(_OVER.text, before=RESULTS, refused=True),

@@ -16,7 +16,7 @@ from stoker.core.selectors import (
     Named,
     Numbers,
     Pick,
-    Task,
+    TaskRange,
     line_word,
     parse_selection,
     parse_tasks,
@@ -25,7 +25,7 @@ from stoker.core.selectors import (
 from stoker.core.spec import Dependency, parse_after
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
-from stoker.store.queries import arrays_of, is_adviser, jobs_of_sweep, tasks_in
+from stoker.store.queries import arrays_of, is_tuner, jobs_of_sweep, tasks_in
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -36,7 +36,7 @@ _STATUS = "list jobs with: stoker status"
 def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
-    The first id of an array means all its tasks, the id of a sweep its trials and its adviser. A name means all open
+    The first id of an array means all its tasks, the id of a sweep its trials and its tuner. A name means all open
     jobs of that name, or the newest where none is open, else the sweep of that name; `all` may mean none. Without
     words, a filter chooses among all.
     """
@@ -141,7 +141,7 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Numbers(first, last):
             ids = jobs_of_sweep(store, first) if first == last else []
             return ids or queries.ids_between(store, first, last) or _no_number(store, pick)
-        case Task(array, first, last, step):
+        case TaskRange(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
             ids = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
@@ -167,7 +167,7 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
         return []
     name, wanted = parsed
     arrays = arrays_of(store, find_last(store) if name == "last" else _find_name(store, Named(name), scope))
-    tasks = [Task(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
+    tasks = [TaskRange(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
     return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
 
 
@@ -186,7 +186,7 @@ def _no_number(store: Store, pick: Numbers) -> list[int]:
     raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
-def _no_task(store: Store, pick: Task) -> list[int]:
+def _no_task(store: Store, pick: TaskRange) -> list[int]:
     tasks = queries.range_of_tasks(store, pick.array)
     if tasks is not None:
         raise NoSuchJob(f"array {pick.array} has no task {pick_text(pick)}", f"its tasks are {tasks[0]} to {tasks[1]}")
@@ -225,7 +225,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:
     """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
-    if word.isdecimal() and is_adviser(store, int(word)):
+    if word.isdecimal() and is_tuner(store, int(word)):
         yield int(word), False
         return
     arrays = arrays_of(store, find(store, [word]))

@@ -12,7 +12,7 @@ from msgspec import Struct
 from stoker.core.device import Device, Reading
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
-from stoker.core.planner.queue import Wants, roughly
+from stoker.core.planner.queue import ReasonKey, without_memory
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.store.engine_lock import QUEUE, engine_lives, living_engines, wake
@@ -88,11 +88,11 @@ class EngineStatuses(Struct, frozen=True):
     def leases(self) -> tuple[Lease, ...]:
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
 
-    def reasons(self) -> dict[tuple[str, Wants], Reason]:
-        """Why jobs wait, by engine and by what they want; if that is not listed, by what they roughly want."""
+    def reasons(self) -> dict[tuple[str, ReasonKey], Reason]:
+        """Why jobs wait, by engine and reason key, and by the key without memory for jobs that are not listed."""
         waits = [(status.engine, wait) for status in self for wait in status.waits]
-        rough = {(engine, roughly(wait.wants)): wait.reason for engine, wait in reversed(waits)}
-        return rough | {(engine, wait.wants): wait.reason for engine, wait in waits}
+        rough = {(engine, without_memory(wait.key)): wait.reason for engine, wait in reversed(waits)}
+        return rough | {(engine, wait.key): wait.reason for engine, wait in waits}
 
 
 def read_statuses(paths: Paths, now: float) -> EngineStatuses:

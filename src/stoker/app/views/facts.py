@@ -15,11 +15,11 @@ from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.processes import JobElsewhere, jobs_elsewhere, jobs_of_processes
 from stoker.core.amounts import amount_now, amount_to_come
-from stoker.core.device import Device
+from stoker.core.device import Device, node_gpu
 from stoker.core.job import Active, Job, Running, resources_of
 from stoker.core.learning import Learnt, usual_pace
-from stoker.core.planner.order import Standing, outranked
-from stoker.core.planner.queue import Shape, Wants, resolved, roughly, shape_of
+from stoker.core.planner.order import QueuePosition, overtaken_by
+from stoker.core.planner.queue import JobKind, ReasonKey, job_kind_of, resolved, without_memory
 from stoker.core.planner.reasons import Outranked, Reason, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, Outcome, Resources
@@ -81,7 +81,7 @@ class QueueFacts:
         self._logs_read = 0
         self._outcomes: dict[Dependency, Outcome] = {}
         self._learnt: dict[str, Learnt] = {}
-        self._to_come: dict[tuple[str, Shape], Resources] = {}
+        self._to_come: dict[tuple[str, JobKind], Resources] = {}
         self._run_labels: dict[int, str] = {}
 
     @cached_property
@@ -90,7 +90,7 @@ class QueueFacts:
         return queries.loads(self.store)
 
     @cached_property
-    def _reasons(self) -> dict[tuple[str, Wants], Reason]:
+    def _reasons(self) -> dict[tuple[str, ReasonKey], Reason]:
         return self.statuses.reasons()
 
     @cached_property
@@ -147,17 +147,17 @@ class QueueFacts:
         if isinstance(job.state, Active):
             return amount_now(resources_of(job), self.devices_of(job.state.devices))
         status = self.statuses.of(engine)
-        resources = self._estimated(engine, shape_of(job))
+        resources = self._estimated(engine, job_kind_of(job))
         return amount_to_come(resources, status.devices if status else self.devices.values())
 
-    def _estimated(self, engine: str, shape: Shape) -> Resources:
+    def _estimated(self, engine: str, job_kind: JobKind) -> Resources:
         """The resources that the engine would reserve."""
-        key = engine, shape
+        key = engine, job_kind
         if key not in self._to_come:
             status = self.statuses.of(engine)
             margin = status.settings.margin if status and status.settings else Policy().margin
-            learnt = self.learnt(shape.kind) if shape.resources.shares else None
-            self._to_come[key] = shape.resources if learnt is None else resolved(shape, learnt, margin)
+            learnt = self.learnt(job_kind.kind) if job_kind.resources.shares else None
+            self._to_come[key] = job_kind.resources if learnt is None else resolved(job_kind, learnt, margin)
         return self._to_come[key]
 
     def lives(self, engine: str) -> bool:
@@ -180,9 +180,9 @@ class QueueFacts:
 
     def reason(self, job: Job, engine: str) -> Reason | None:
         """Why a job waits for devices, by the last plan of its engine; None if it is about to start."""
-        shape = shape_of(job)
-        wants = Wants(self._estimated(engine, shape), shape.priority, shape.caps)
-        return self._reasons.get((engine, wants)) or self._reasons.get((engine, roughly(wants)))
+        job_kind = job_kind_of(job)
+        key = ReasonKey(self._estimated(engine, job_kind), job_kind.priority, job_kind.caps)
+        return self._reasons.get((engine, key)) or self._reasons.get((engine, without_memory(key)))
 
     def sentence(self, reason: Reason) -> str:
         return sentence(reason, lambda at: clock_text(at, self.now), self.store.shown_id)
@@ -202,12 +202,13 @@ def read_facts(paths: Paths, *, simulated: bool, statuses: EngineStatuses | None
 
 def device_labels(device_ids: Sequence[str], devices: Mapping[str, Device]) -> list[str]:
     """As users call them; several GPUs of one node share its name: `lab:n3 0`, `1`."""
-    labels = [devices[device_id].label if device_id in devices else device_id for device_id in device_ids]
-    nodes = [label.rpartition(" ")[0] for label in labels]
-    return [
-        label.rpartition(" ")[2] if place and node and node == nodes[place - 1] else label
-        for place, (label, node) in enumerate(zip(labels, nodes, strict=True))
-    ]
+    labels, last_node = [], None
+    for device_id in device_ids:
+        gpu = node_gpu(device_id)
+        label = devices[device_id].label if device_id in devices else device_id
+        labels.append(gpu.gpu if gpu is not None and gpu[:2] == last_node else label)
+        last_node = gpu[:2] if gpu is not None else None
+    return labels
 
 
 def jobs_by_device(jobs: Iterable[Job]) -> dict[str, list[Job]]:
@@ -264,7 +265,7 @@ class QueuePositions:
         """The ids of the first jobs of an engine, one for each array."""
         return list(self._positions.get(engine, {}))
 
-    def position(self, job: Job, engine: str) -> Standing | None:
+    def position(self, job: Job, engine: str) -> QueuePosition | None:
         """The figures that decide on a job's place, if its engine published them; all tasks of an array share them."""
         positions = self._positions.get(engine, {})
         if job.id in positions or not job.array:
@@ -293,14 +294,14 @@ class QueuePositions:
         status = self._statuses[engine]
         policy = Policy(order=status.settings.order) if status.settings else Policy()
         first = next(rival for rival in status.order if bool(rival.gpus) == bool(position.gpus))
-        return None if first.job == position.job else outranked(position, first, policy, self._now)
+        return None if first.job == position.job else overtaken_by(position, first, policy, self._now)
 
 
-def _by_start(status: EngineStatus) -> list[Standing]:
+def _by_start(status: EngineStatus) -> list[QueuePosition]:
     return sorted(status.order, key=lambda position: status.starts.get(position.job, inf))
 
 
-def _numbered(positions: Iterable[Standing]) -> dict[int, int]:
+def _numbered(positions: Iterable[QueuePosition]) -> dict[int, int]:
     """Places by job id: every task counts."""
     listed = list(positions)
     places = accumulate([position.tasks for position in listed], initial=1)

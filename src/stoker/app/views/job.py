@@ -245,7 +245,7 @@ def _position(job: Job, engine: str, facts: QueueFacts) -> dict[str, Any]:
         return {}
     return {
         "place": facts.positions.place(job, engine),
-        "expected_seconds": position.seconds if position.known else None,
+        "expected_seconds": position.seconds if position.is_expected else None,
         "waited_ratio": round(times_waited(position, facts.now), 2),
     }
 
@@ -414,12 +414,12 @@ def _shared_failure(job: Job, facts: QueueFacts) -> str:
 
 def shared_failure_text(job: Job, event: Exited) -> str:
     """Why a job lost an attempt on a shared GPU, and what is different in the next one."""
-    return f"{_what_happened(event)}; {_next_try(job, event)}"
+    return f"{_failure_words(event)}; {_next_try(job, event)}"
 
 
 def retry_text(job: Job, event: Exited) -> str:
     """The same, with what is different first: narrow screens cut the end off."""
-    return f"{_next_try(job, event)}; {_what_happened(event)}"
+    return f"{_next_try(job, event)}; {_failure_words(event)}"
 
 
 def last_shared_failure(events: Iterable[Event]) -> Exited | None:
@@ -428,7 +428,7 @@ def last_shared_failure(events: Iterable[Event]) -> Exited | None:
     return found[-1] if found else None
 
 
-def _what_happened(event: Exited) -> str:
+def _failure_words(event: Exited) -> str:
     if event.cause == "fault":
         return "killed by an MPS fault of a job on the same GPU"
     return "out of GPU memory while sharing" if event.floor else "GPU memory was taken by others"

@@ -48,8 +48,8 @@ from stoker.core.job import (
     result_of,
 )
 from stoker.core.launch import INHERIT, notification_name
-from stoker.core.learning import MIB, Use, reached
-from stoker.core.planner.order import Standing, times_waited
+from stoker.core.learning import MIB, MeasuredUse, reached
+from stoker.core.planner.order import QueuePosition, times_waited
 from stoker.core.planner.reasons import UnknownDuration, rough_duration
 from stoker.core.spec import Resources, dependency_text, suits
 from stoker.core.text import PATTERNS, outcome, shown_value
@@ -97,14 +97,16 @@ def attempt_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[
     uses = store.uses(job.id)
     live = facts.statuses.live(job.id) if isinstance(job.state, Active) else None
     if live is not None:  # the store is up to a minute old
-        uses[job.attempts] = reached(uses.get(job.attempts, Use()), live.peak)
+        uses[job.attempts] = reached(uses.get(job.attempts, MeasuredUse()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
     rows = store.attempts(job.id)
     engine = store.owner(job.id)
     return [_line(row, needs.get(row.number), uses.get(row.number), facts, engine) for row in rows]
 
 
-def _line(row: AttemptRow, resources: Resources | None, use: Use | None, facts: QueueFacts, engine: str) -> AttemptLine:
+def _line(
+    row: AttemptRow, resources: Resources | None, use: MeasuredUse | None, facts: QueueFacts, engine: str
+) -> AttemptLine:
     seen = facts.last_seen(engine, row.started or 0.0)
     return AttemptLine(
         number=row.number,
@@ -365,7 +367,7 @@ def _order(job: Job, facts: QueueFacts) -> Iterator[str]:
             yield f"after the first {listed} of {status.waiting} waiting jobs"
         return
     yield place_text(place, status.waiting, standing, facts.now)
-    if not standing.known:
+    if not standing.is_expected:
         yield facts.sentence(UnknownDuration(standing.seconds, standing.gpus))
     if first := facts.positions.overtaken_by(job, engine):
         yield facts.sentence(first)
@@ -423,11 +425,11 @@ def oom_advice(job: Job, event: Exited, had: Iterable[Device], devices: Iterable
     return "needs a larger GPU, a smaller batch, or more GPUs (-G)"
 
 
-def place_text(place: int, waiting: int, standing: Standing, now: float) -> str:
+def place_text(place: int, waiting: int, standing: QueuePosition, now: float) -> str:
     """`place 4 of 31: waited 2h10 for about 40 min of work (3.2 times)`."""
     waited = rough_duration(max(0.0, now - standing.submitted))
     text = f"place {place} of {max(place, waiting)}: waited {waited}"
-    if not standing.known:
+    if not standing.is_expected:
         return text
     gpus = f"on {standing.gpus} GPUs" if standing.gpus > 1 else "of work"
     batch = f", counted {standing.batch + 1} times: {standing.batch} of its batch running" if standing.batch else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.cli.charts.svg import FAINT, INK, Drawing
-from stoker.core.chart import Axis, Chart, Parallel, Series
+from stoker.core.chart import Axis, Chart, ChartSeries, Parallel
 from stoker.core.errors import StokerError
 
 WIDTH, HEIGHT = 760.0, 440.0
@@ -67,7 +67,7 @@ def _y(axis: Axis, value: float) -> float:
     return HEIGHT - BOTTOM - axis.place(value) * (HEIGHT - TOP - BOTTOM)
 
 
-def _series(drawing: Drawing, series: Series, chart: Chart) -> None:
+def _series(drawing: Drawing, series: ChartSeries, chart: Chart) -> None:
     places = [(_x(chart.x, x), _y(chart.y, y)) for x, y in series.points]
     if series.kind == "points":
         for place in places:

@@ -143,7 +143,7 @@ class Demonstration:
 
     def refresh(self, run: Foreground) -> None:
         """Cancel the unwanted job once it runs."""
-        for job in run.engine.held:
+        for job in run.engine.active_jobs:
             runs = isinstance(job.state, Running) and time.time() - job.state.since >= CANCELLED_AFTER_SECONDS
             if job.name == CANCELLED and runs:
                 run.engine.cancel(job.id, None, "cancelled by the demonstration")

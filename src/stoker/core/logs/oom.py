@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.logs.text import LogText, last_match, pattern, position, read_log_text, sentence
+from stoker.core.logs.text import SearchText, last_match, pattern, position, read_log_text, sentence
 
 Framework = Literal[
     "torch",
@@ -40,7 +40,7 @@ _WINDOW = 6000
 
 
 class OutOfMemory(Struct, frozen=True):
-    """A failed allocation; None where the message does not say."""
+    """A failed allocation; None if the message does not say."""
 
     framework: Framework
     wanted: int | None
@@ -58,19 +58,19 @@ class OutOfMemory(Struct, frozen=True):
 
 
 def find_oom(text: str) -> OutOfMemory | None:
-    """The last out-of-memory message of a log; None where there is none, or where the program survived it."""
+    """The last out-of-memory message of a log; None if there is none, or if the program survived it."""
     log = read_log_text(text)
-    found = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
-    if not found:
+    matches = [(match, form) for form in _FORMS if (match := last_match(form.expression, log.packed, form.marks))]
+    if not matches:
         return None
-    match, form = max(found, key=lambda each: each[0].end())  # of equals the first form, which is more specific
+    match, form = max(matches, key=lambda pair: pair[0].end())  # of equals the first form, which is more specific
     return None if _survived(log, match.end()) else _oom(log, match, form)
 
 
 def is_own_fault(oom: OutOfMemory, reserved: int | None, seen_peak: int | None = None) -> bool:
     """Whether the job needed more than was reserved for it, rather than its co-tenants using too much.
 
-    `reserved` None is the whole GPU. The measured peak counts where the message has no number, or only that of one
+    `reserved` None is the whole GPU. The measured peak counts if the message has no number, or only that of one
     process of several.
     """
     held = max((size for size in (oom.own, seen_peak) if size is not None), default=None)
@@ -203,7 +203,7 @@ _UNITS = {"b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 _WIDTHS = {"half": 2, "bfloat16": 2, "float": 4, "double": 8, "int64": 8, "int32": 4, "uint8": 1, "int8": 1, "bool": 1}
 
 
-def _survived(log: LogText, end: int) -> bool:
+def _survived(log: SearchText, end: int) -> bool:
     """Whether the program reported new progress after the message that ends at this place of the packed text."""
     place = position(log.lines, end)
     fresh = _reports(log.lines[place:]) - _reports(log.lines[:place])
@@ -217,7 +217,7 @@ def _reports(lines: str) -> set[tuple[str, ...]]:
     return set(filter(None, reports))
 
 
-def _oom(log: LogText, match: re.Match[str], form: _Form) -> OutOfMemory:
+def _oom(log: SearchText, match: re.Match[str], form: _Form) -> OutOfMemory:
     text = log.packed[match.start() : match.start() + _WINDOW]
     own, co_tenants = _shares(text)
     wanted = _wanted(text)
@@ -243,7 +243,7 @@ def _wanted(text: str) -> int | None:
 
 def _shares(text: str) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     """Bytes of the process, and of others."""
-    others = [(int(found[1]), _bytes(found[2], found[3])) for found in pattern(_PROCESS).finditer(text)]
+    others = [(int(match[1]), _bytes(match[2], match[3])) for match in pattern(_PROCESS).finditer(text)]
     own = _size(_OWN, text)
     if own is not None:
         return own, tuple(others)
@@ -256,21 +256,21 @@ def _shares(text: str) -> tuple[int | None, tuple[tuple[int, int], ...]]:
 
 def _in_a_container(held: int, others: list[tuple[int, int]]) -> tuple[int, tuple[tuple[int, int], ...]]:
     """In a container torch does not know its own process: it is the one with slightly more than the allocator holds."""
-    near = [each for each in others if held <= each[1] <= held + 2 * 2**30]
-    itself = min(near, key=lambda each: each[1], default=None)
-    return itself[1] if itself else held, tuple(each for each in others if each != itself)
+    near = [process for process in others if held <= process[1] <= held + 2 * 2**30]
+    itself = min(near, key=lambda process: process[1], default=None)
+    return itself[1] if itself else held, tuple(process for process in others if process != itself)
 
 
 def _old_cupy(text: str) -> int | None:
     """Up to CuPy 6 the total includes the failed allocation."""
-    found = pattern(_OLD_CUPY).match(text)
-    return max(0, _bytes(found[3], found[4]) - _bytes(found[1], found[2])) if found else None
+    match = pattern(_OLD_CUPY).match(text)
+    return max(0, _bytes(match[3], match[4]) - _bytes(match[1], match[2])) if match else None
 
 
 def _in_use(before: str, framework: Framework) -> int | None:
     """Bytes that the allocator of TensorFlow or JAX held, printed shortly before the exception."""
-    found = last_match(_IN_USE, before) if framework in ("tensorflow", "jax") else None
-    return int(found[1]) if found else None
+    match = last_match(_IN_USE, before) if framework in ("tensorflow", "jax") else None
+    return int(match[1]) if match else None
 
 
 def _is_capped(text: str, needed: int) -> bool:
@@ -279,10 +279,10 @@ def _is_capped(text: str, needed: int) -> bool:
 
 
 def _size(expression: str, text: str) -> int | None:
-    found = pattern(expression).search(text)
-    if found is None:
+    match = pattern(expression).search(text)
+    if match is None:
         return None
-    number, unit = (group for group in found.groups() if group)
+    number, unit = (group for group in match.groups() if group)
     return _bytes(number, unit)
 
 
@@ -333,7 +333,7 @@ _MARKS = (
 
 
 def find_fault(text: str) -> str | None:
-    """The line with the last CUDA or MPS error of a log; None where there is none."""
+    """The line with the last CUDA or MPS error of a log; None if there is none."""
     log = read_log_text(text)
-    found = last_match(_FAULT, log.packed, _MARKS)
-    return sentence(log, found.start(), found.end()) if found else None
+    match = last_match(_FAULT, log.packed, _MARKS)
+    return sentence(log, match.start(), match.end()) if match else None

@@ -18,18 +18,18 @@ _WIDTH = 2000
 """Most characters of a line that are searched."""
 
 
-class Pace(Struct, frozen=True):
-    """The numbers of a progress line; None where it has none."""
+class ProgressCount(Struct, frozen=True):
+    """The numbers of a progress line; None if it has none."""
 
     done: int | None = None
     total: int | None = None
     per_second: float | None = None
     unit: str = ""
-    """What is counted per second, such as it, step or samples; empty where unknown."""
+    """The unit that is counted per second, such as it, step or samples; empty if unknown."""
 
 
-def read_pace(text: str) -> Pace | None:
-    """The last line with a rate; where none has one, the last with a count."""
+def read_pace(text: str) -> ProgressCount | None:
+    """The last line with a rate; if none has one, the last with a count."""
     counted = None
     for line in _lines_from_the_end(text):
         pace = _pace(line)
@@ -83,20 +83,24 @@ def _lines_from_the_end(text: str) -> Iterator[str]:
             yield line[:_WIDTH]
 
 
-def _pace(line: str) -> Pace | None:
+def _pace(line: str) -> ProgressCount | None:
     if pattern(_BYTES).search(line):  # a download
         return None
     done, total = _counts(line)
     rate, unit = _rate(line)
     if rate is None and done is not None and total is not None:
         rate, unit = _rate_by_eta(line, total - done), "step"
-    return Pace(done, total, rate, unit if rate is not None else "") if done is not None or rate is not None else None
+    return (
+        ProgressCount(done, total, rate, unit if rate is not None else "")
+        if done is not None or rate is not None
+        else None
+    )
 
 
 def _counts(line: str) -> tuple[int | None, int | None]:
     for form in _COUNTS:
-        for found in pattern(form).finditer(line):
-            done, *rest = (_number(group) for group in found.groups() if group)
+        for match in pattern(form).finditer(line):
+            done, *rest = (_number(group) for group in match.groups() if group)
             total = rest[0] if rest else None
             if total is None or done <= total:
                 return done, total
@@ -110,8 +114,8 @@ def _number(text: str) -> int:
 
 def _rate(line: str) -> tuple[float | None, str]:
     for form in _RATES:
-        if found := pattern(form).search(line):
-            named = found.groupdict()
+        if match := pattern(form).search(line):
+            named = match.groupdict()
             return _per_second(float(named["value"].replace(",", "")), named), named["unit"].lower()
     return None, ""
 
@@ -124,10 +128,10 @@ def _per_second(value: float, named: Mapping[str, str | None]) -> float | None:
 
 def _rate_by_eta(line: str, left: int) -> float | None:
     """The rate from the ETA: Keras prints the time per step only at the end of an epoch."""
-    found = pattern(_ETA).search(line)
-    if not found:
+    match = pattern(_ETA).search(line)
+    if not match:
         return None
-    parts = [int(part) for part in found.groups() if part]
+    parts = [int(part) for part in match.groups() if part]
     seconds = sum(part * 60**place for place, part in enumerate(reversed(parts)))
     return left / seconds if seconds else None
 
@@ -140,7 +144,7 @@ class Progress(NamedTuple):
 
     fraction: float
     left: float | None = None
-    """Seconds left, where the log or the reports tell; else they follow from the time so far."""
+    """Seconds left, if the log or the reports tell; else they follow from the time so far."""
 
 
 class _Shown(NamedTuple):
@@ -202,7 +206,7 @@ _WHOLE_ETA = (
 
 
 def read_progress(text: str, ran: float) -> Progress | None:
-    """The progress of a job that has run for so many seconds; None where its log does not show that of the whole job.
+    """The progress of a job that has run for so many seconds; None if its log does not show that of the whole job.
 
     Epochs count more than the loops inside them, which begin again with each. A loop that has begun again, or began
     late, does not tell how much of the job is done.
@@ -243,7 +247,7 @@ def _last_epoch(text: str) -> _Epoch | None:
     bars = list(pattern(_EPOCH_BAR).finditer(text)) if "poch" in text or "POCH" in text else []
     named = list(pattern(_EPOCH).finditer(text)) if "poch" in text or "POCH" in text else []
     columns = list(pattern(_EPOCH_COLUMN).finditer(text)) if "G " in text else []
-    last = max([*bars[-1:], *named[-1:], *columns[-1:]], key=lambda found: found.end(), default=None)
+    last = max([*bars[-1:], *named[-1:], *columns[-1:]], key=lambda match: match.end(), default=None)
     if last is None:
         return None
     done, total = int(last[1]), int(last[2])
@@ -255,7 +259,7 @@ def _last_epoch(text: str) -> _Epoch | None:
         return _Epoch(done, total, last.end(), is_current=False)
     if "━" in rest and last in named:  # Lightning counts from 0 to total
         return _Epoch(done, total + 1, last.end(), is_current=False)
-    from_zero = any(int(found[1]) == 0 and found[2] == last[2] for found in named)
+    from_zero = any(int(match[1]) == 0 and match[2] == last[2] for match in named)
     return _Epoch(done + from_zero, total, last.end(), is_current=True)
 
 
@@ -271,20 +275,20 @@ def _by_loop(shown: list[_Shown], ran: float) -> Progress | None:
     """The last loop that has not begun again, and has run for most of the time."""
     last: dict[tuple[str, int], _Shown] = {}
     repeated = set()
-    for one in shown:
-        if one.family in last and one.done < last[one.family].done:
-            repeated.add(one.family)
-        last[one.family] = one
+    for bar in shown:
+        if bar.family in last and bar.done < last[bar.family].done:
+            repeated.add(bar.family)
+        last[bar.family] = bar
     whole = [
-        one
-        for one in last.values()
-        if one.family not in repeated
-        and not one.is_inner
-        and one.done < one.total
-        and (one.elapsed is None or one.elapsed >= LATE * ran)
+        bar
+        for bar in last.values()
+        if bar.family not in repeated
+        and not bar.is_inner
+        and bar.done < bar.total
+        and (bar.elapsed is None or bar.elapsed >= LATE * ran)
     ]
-    found = max(whole, key=lambda one: one.place, default=None)
-    return None if found is None else Progress(min(found.fraction, NEARLY), found.left)
+    last_bar = max(whole, key=lambda bar: bar.place, default=None)
+    return None if last_bar is None else Progress(min(last_bar.fraction, NEARLY), last_bar.left)
 
 
 def _shown_counts(text: str) -> Iterator[_Shown]:
@@ -334,10 +338,10 @@ def _inner_or_steps(line: str) -> tuple[int, int, str] | None:
     if "rogress" in line and (percent := pattern(_PERCENT).search(line)):
         return round(10 * float(percent[1])), 1000, "percent"
     for form, family in forms:
-        for found in pattern(form).finditer(line):
-            before = line[max(0, found.start() - 12) : found.start() + 1].rstrip(" \t:[(").lower()
+        for match in pattern(form).finditer(line):
+            before = line[max(0, match.start() - 12) : match.start() + 1].rstrip(" \t:[(").lower()
             if not before.endswith(("epoch", "epochs", "fold")):
-                return _number(found[1]), _number(found[2]), family
+                return _number(match[1]), _number(match[2]), family
     return None
 
 

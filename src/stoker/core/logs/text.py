@@ -33,7 +33,7 @@ _QUOTED = (
 )
 
 
-class LogText(Struct, frozen=True):
+class SearchText(Struct, frozen=True):
     """A text to search for messages."""
 
     lines: str
@@ -42,12 +42,12 @@ class LogText(Struct, frozen=True):
     """The same without white space, so that a wrapped message matches, too."""
 
 
-def read_log_text(text: str) -> LogText:
+def read_log_text(text: str) -> SearchText:
     """Clean the text of a log. Colours and prefixes go first, since they may occur inside a wrapped message."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     plain = pattern(_RANK).sub("", without_colours(text))
     lines = pattern(_QUOTED).sub("", plain)
-    return LogText(lines, pattern(r"\s+").sub("", lines))
+    return SearchText(lines, pattern(r"\s+").sub("", lines))
 
 
 def without_colours(text: str) -> str:
@@ -62,15 +62,15 @@ def pattern(expression: str) -> re.Pattern[str]:
 
 def last_match(expression: str, text: str, marks: Iterable[str] = ()) -> re.Match[str] | None:
     """The last match of an expression. `marks` are words of which each match has one; they are quick to find."""
-    found = [position for mark in marks if (position := text.find(mark)) >= 0]
-    if marks and not found:
+    positions = [position for mark in marks if (position := text.find(mark)) >= 0]
+    if marks and not positions:
         return None
-    start = max(0, min(found, default=0) - _FAR)
+    start = max(0, min(positions, default=0) - _FAR)
     last = deque(pattern(expression).finditer(text, start), maxlen=1)
     return last[0] if last else None
 
 
-def sentence(log: LogText, start: int, end: int) -> str:
+def sentence(log: SearchText, start: int, end: int) -> str:
     """The line, or the wrapped lines, around a range of the packed text, shortened for a screen."""
     first = position(log.lines, start)
     last = position(log.lines, end - 1 - start, first)

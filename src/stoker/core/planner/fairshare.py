@@ -30,7 +30,7 @@ REOFFER_SECONDS = 60.0
 
 
 class Demand(Struct, frozen=True):
-    """What a waiting engine publishes to all others."""
+    """The demand that a waiting engine publishes to all others."""
 
     uid: int
     owner: str
@@ -63,7 +63,7 @@ class Yielded(Struct, frozen=True):
 
 
 def decayed(usage: float, seconds: float, half_life: float = HALF_LIFE) -> float:
-    """What a usage counts after some seconds."""
+    """Weigh a usage by its age in seconds."""
     return usage * exp2(-max(0.0, seconds) / half_life)
 
 
@@ -88,7 +88,7 @@ def fair_order(demands: Mapping[str, Demand]) -> list[str]:
 def demands_ahead(others: Mapping[str, Demand], name: str, mine: Demand) -> list[tuple[str, Demand]]:
     """The demands of other engines that go before mine, in their order."""
     order = fair_order({**others, name: mine})
-    return [(each, others[each]) for each in order[: order.index(name)]]
+    return [(other, others[other]) for other in order[: order.index(name)]]
 
 
 def yield_devices(ahead: Sequence[tuple[str, Demand]], free: Sequence[str], offers: Offers, now: float) -> Yielded:
@@ -141,7 +141,7 @@ _ENDED_BY_OTHERS = Crowded | Leased | Yields | Draining
 
 
 class FairShare(Struct, frozen=True):
-    """What a plan needs to know of the other engines on the machine."""
+    """The facts about other engines on the machine that a plan needs."""
 
     left: Mapping[str, Yields] = {}
     """Ledger names of devices that are left to demands ahead, and why."""
@@ -157,7 +157,7 @@ NO_OTHER_ENGINES = FairShare()
 
 
 class OwnDemand(Struct, frozen=True):
-    """What our blocked jobs would take if other engines left it to them."""
+    """The devices that our blocked jobs would take if other engines left them."""
 
     since: float
     gpus: int
@@ -182,15 +182,15 @@ def held_elsewhere(leases: Iterable[Lease], owner: str) -> frozenset[str]:
 def own_demand(
     unserved: Iterable[Unserved], occupancy: Occupancy, policy: Policy, fair_share: FairShare
 ) -> OwnDemand | None:
-    """What to publish to other engines; None where they cannot help."""
-    helped = [one for one in unserved if one.resources.gpus and isinstance(one.reason, _ENDED_BY_OTHERS)]
-    claims = _within_reach([one.resources for one in helped], occupancy)
-    wanted = sum(one.count * one.resources.gpus for one in helped)
+    """The demand to publish to other engines; None if they cannot help."""
+    helped = [group for group in unserved if group.resources.gpus and isinstance(group.reason, _ENDED_BY_OTHERS)]
+    claims = _within_reach([group.resources for group in helped], occupancy)
+    wanted = sum(group.count * group.resources.gpus for group in helped)
     gpus = min(wanted, len(claims), _allowance(len(claims), occupancy, policy, fair_share))
     if gpus <= 0:
         return None
-    least = min(one.resources.gpus for one in helped)
-    return OwnDemand(min(waiting_since(one.head) for one in helped), gpus, least, claims)
+    least = min(group.resources.gpus for group in helped)
+    return OwnDemand(min(waiting_since(group.head) for group in helped), gpus, least, claims)
 
 
 def exceeds_limits(

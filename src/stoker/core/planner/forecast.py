@@ -26,7 +26,7 @@ Expects = Callable[[Job], float | None]
 
 
 class Forecast(Struct, frozen=True):
-    """Expected times by job, where known."""
+    """Expected times by job, if known."""
 
     starts: dict[int, float] = {}
     ends: dict[int, float] = {}
@@ -87,7 +87,7 @@ class _Ahead:
         return len(self.waiting) > 0 and len(self.starts) < self._horizon
 
     def seconds(self, job: Job) -> float | None:
-        """How long a job runs, where known or assumed."""
+        """How long a job runs, if known or assumed."""
         expected = self._expects(job)
         return self._typical if expected is None else expected
 
@@ -158,7 +158,7 @@ def _lanes(now: Now, expects: Expects) -> Lanes:
         now.lanes.refresh(order, now.waiting.take_touched())
         return now.lanes
     lanes = Lanes(now.waiting, now.estimate)
-    lanes.refresh(order, [group.shape for group in now.waiting.groups()])
+    lanes.refresh(order, [group.job_kind for group in now.waiting.groups()])
     return lanes
 
 
@@ -173,7 +173,7 @@ def _vacated(now: Now) -> Snapshot:
 
 
 def _empty(ahead: _Ahead) -> float | None:
-    """The last end where all are known; else the remaining work at the speed of the simulated part."""
+    """The last end if all are known; else the remaining work at the speed of the simulated part."""
     now, running = ahead.now, len(ahead.now.slots)
     if len(ahead.starts) == len(now.waiting) and all(attempt.end is not None for attempt in ahead.played[running:]):
         return max((attempt.end for attempt in ahead.played if attempt.end is not None), default=None)
@@ -194,5 +194,5 @@ def _gpus_at_once(ahead: _Ahead) -> float:
     """Average number of GPUs in use up to the last simulated start; a shared GPU counts once per job."""
     span = ahead.moment - ahead.now.moment
     if span <= 0:
-        return float(sum(max(1, one.gpus) for one in ahead.played))
-    return sum(one.work(ahead.moment) for one in ahead.played) / span
+        return float(sum(max(1, run.gpus) for run in ahead.played))
+    return sum(run.work(ahead.moment) for run in ahead.played) / span

@@ -16,42 +16,42 @@ from typing import Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from stoker.core.job import Job
-from stoker.core.planner.order import Order, Standing
-from stoker.core.planner.queue import Cap, Group, Shape, WaitingJobs, Wants, roughly
+from stoker.core.planner.order import Order, QueuePosition
+from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingGroup, WaitingJobs, without_memory
 from stoker.core.spec import Resources
 
 Thing = TypeVar("Thing")
 
-Estimate = Callable[[Shape], Resources]
-"""The resources to reserve for jobs of a shape."""
-JobsOf = Callable[[Group], Iterator[Job]]
+Estimate = Callable[[JobKind], Resources]
+"""The resources to reserve for jobs of one kind."""
+JobsOf = Callable[[WaitingGroup], Iterator[Job]]
 
 
 class LaneKey(NamedTuple):
-    """What the jobs of a lane have in common."""
+    """The properties that all jobs of a lane share."""
 
     priority: int
     caps: tuple[Cap, ...]
     work: float
     """By which the order ranks them."""
     resources: Resources
-    """What is reserved for each."""
+    """Reserved for each job."""
 
 
-def wants_of(key: LaneKey) -> Wants:
-    return Wants(key.resources, key.priority, key.caps)
+def reason_key(key: LaneKey) -> ReasonKey:
+    return ReasonKey(key.resources, key.priority, key.caps)
 
 
 class RowKey(NamedTuple):
-    """What the jobs of a row have in common."""
+    """The properties that all jobs of a row share."""
 
-    wants: Wants
+    reason: ReasonKey
     """Without memory and load."""
     work: float
 
 
 def row_key_of(key: LaneKey) -> RowKey:
-    return RowKey(roughly(wants_of(key)), key.work)
+    return RowKey(without_memory(reason_key(key)), key.work)
 
 
 class ByAge(Generic[Thing]):
@@ -94,7 +94,7 @@ class Lane:
     def __init__(self, key: LaneKey, row: Row) -> None:
         self.key = key
         self.row = row
-        self.groups: ByAge[Group] = ByAge()
+        self.groups: ByAge[WaitingGroup] = ByAge()
         self.size = 0
 
 
@@ -109,7 +109,7 @@ class Row:
 
     @property
     def priority(self) -> int:
-        return self.key.wants.priority
+        return self.key.reason.priority
 
     @property
     def size(self) -> int:
@@ -122,19 +122,19 @@ class Row:
 
     def oldest(self, most: int, jobs_of: JobsOf = iter) -> Iterator[Job]:
         """So many of the oldest jobs, among those of each group that `jobs_of` gives."""
-        walks = [Cursor(lane.key, lane.groups, jobs_of).walk() for lane in islice(self.lanes, most)]
+        walks = [LaneCursor(lane.key, lane.groups, jobs_of).walk() for lane in islice(self.lanes, most)]
         return islice(merge(*walks, key=lambda job: job.id), most)
 
     @property
     def resources(self) -> Resources:
-        """What is reserved for the oldest job."""
+        """Reserved for the oldest job."""
         return self.lanes.first.key.resources
 
 
-class Cursor:
+class LaneCursor:
     """Walks through the jobs of a lane by age, without changing the lane; false at its end."""
 
-    def __init__(self, key: LaneKey, groups: Iterable[Group], jobs_of: JobsOf = iter) -> None:
+    def __init__(self, key: LaneKey, groups: Iterable[WaitingGroup], jobs_of: JobsOf = iter) -> None:
         self.key = key
         self._jobs_of = jobs_of
         self._groups = iter(groups)
@@ -173,19 +173,19 @@ class Cursor:
             heappop(self._open)
         self._fill()
 
-    def split(self, work: float) -> Cursor:
+    def split(self, work: float) -> LaneCursor:
         """Take the group of the current job, which is now other work, out of this walk into one of its own."""
-        alone = Cursor(self.key._replace(work=work), (), self._jobs_of)
+        alone = LaneCursor(self.key._replace(work=work), (), self._jobs_of)
         alone._open.append(heappop(self._open))
         self._fill()
         return alone
 
-    def split_until(self, wanted: Callable[[Job], bool], most: int) -> Cursor:
+    def split_until(self, wanted: Callable[[Job], bool], most: int) -> LaneCursor:
         """Take the groups before the next wanted job out of this walk into one of their own.
 
         All groups, if none of the next `most` is wanted: then this walk is at its end.
         """
-        skipped = Cursor(self.key, ())
+        skipped = LaneCursor(self.key, ())
         for _ in range(most):
             if not self or wanted(self.job):
                 return skipped
@@ -224,7 +224,7 @@ class _Least:
         self._predicted: dict[str, int] = {}
         self._loads: dict[str, int] = {}
         self._resources: Resources | None = None
-        """What `resources` returned; None after a change."""
+        """The last answer of `resources`; None after a change."""
 
     def add(self, resources: Resources) -> None:
         loads = dict(resources.loads)
@@ -261,8 +261,8 @@ class Lanes:
         self._waiting = waiting
         self._estimate = estimate
         self._work: Callable[[Job], float] = lambda job: 0.0
-        self._filed: dict[Shape, _Filed] = {}
-        self._kinds: dict[str, set[Shape]] = {}
+        self._filed: dict[JobKind, _Filed] = {}
+        self._kinds: dict[str, set[JobKind]] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         self._rows: dict[RowKey, Row] = {}
         self._least: dict[Resources, _Least] = {}
@@ -275,15 +275,15 @@ class Lanes:
 
     def least(self, row: Row) -> Resources:
         """Resources that no job of a row needs less than."""
-        rough = row.key.wants.resources
+        rough = row.key.reason.resources
         return self._least[rough].resources(rough)
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
-    def standings(self, order: Order, most: int) -> list[Standing]:
+    def standings(self, order: Order, most: int) -> list[QueuePosition]:
         """The first jobs in the order of the plan, one for each array. Lanes must have been refreshed."""
-        walks = [row.oldest(most, Group.heads) for row in self._rows.values()]
+        walks = [row.oldest(most, WaitingGroup.heads) for row in self._rows.values()]
         jobs = merge(*walks, key=lambda job: (-job.spec.priority, order.key(job), job.id))
         return [order.standing(job, self._waiting.tasks(job)) for job in islice(jobs, most)]
 
@@ -291,26 +291,26 @@ class Lanes:
         """Refile the jobs of a kind of which more is known now, at the next refresh."""
         self._learnt.add(kind)
 
-    def refresh(self, order: Order, touched: Iterable[Shape]) -> None:
+    def refresh(self, order: Order, touched: Iterable[JobKind]) -> None:
         """Refile the groups that were touched, and those of kinds of which more or fewer jobs run."""
         self._work = order.work
         before, self._running = self._running, order.running()
         kinds = {kind for kind in before.keys() | self._running.keys() if before.get(kind) != self._running.get(kind)}
-        shapes = set(touched)
+        job_kinds = set(touched)
         for kind in kinds | self._learnt:
-            shapes |= self._kinds.get(kind, set())
+            job_kinds |= self._kinds.get(kind, set())
         self._learnt.clear()
-        groups = [group for shape in shapes if (group := self._waiting.group(shape)) is not None]
-        gone = shapes & self._filed.keys()
+        groups = [group for job_kind in job_kinds if (group := self._waiting.group(job_kind)) is not None]
+        gone = job_kinds & self._filed.keys()
         # All of them first: a job may have moved from one to the other. At their ends the sorted lists change fast.
-        for shape in sorted(gone, key=lambda shape: self._filed[shape].head, reverse=True):
-            self._remove(shape)
+        for job_kind in sorted(gone, key=lambda job_kind: self._filed[job_kind].head, reverse=True):
+            self._remove(job_kind)
         for group in sorted(groups, key=lambda group: group.oldest):
             self._file(group)
 
-    def _file(self, group: Group) -> None:
-        shape, head = group.shape, group.oldest
-        key = LaneKey(shape.priority, shape.caps, self._work(next(iter(group))), self._estimate(shape))
+    def _file(self, group: WaitingGroup) -> None:
+        job_kind, head = group.job_kind, group.oldest
+        key = LaneKey(job_kind.priority, job_kind.caps, self._work(next(iter(group))), self._estimate(job_kind))
         lane = self._lanes.get(key) or self._open(key)
         if not lane.groups or head < lane.groups.oldest:
             if lane.groups:
@@ -318,22 +318,22 @@ class Lanes:
             lane.row.lanes.add(head, lane)
         lane.groups.add(head, group)
         lane.size += len(group)
-        self._filed[shape] = _Filed(lane, head, len(group))
-        if shape.kind:
-            self._kinds.setdefault(shape.kind, set()).add(shape)
+        self._filed[job_kind] = _Filed(lane, head, len(group))
+        if job_kind.kind:
+            self._kinds.setdefault(job_kind.kind, set()).add(job_kind)
 
     def _open(self, key: LaneKey) -> Lane:
-        """A new lane, and a row for it where there is none."""
+        """A new lane, and a row for it if there is none."""
         row_key = row_key_of(key)
         row = self._rows.get(row_key)
         if row is None:
             row = self._rows[row_key] = Row(row_key)
-        self._least.setdefault(row_key.wants.resources, _Least()).add(key.resources)
+        self._least.setdefault(row_key.reason.resources, _Least()).add(key.resources)
         lane = self._lanes[key] = Lane(key, row)
         return lane
 
-    def _remove(self, shape: Shape) -> None:
-        lane, head, size = self._filed.pop(shape)
+    def _remove(self, job_kind: JobKind) -> None:
+        lane, head, size = self._filed.pop(job_kind)
         was_oldest = head == lane.groups.oldest
         lane.groups.remove(head)
         lane.size -= size
@@ -343,17 +343,17 @@ class Lanes:
                 lane.row.lanes.add(lane.groups.oldest, lane)
             else:
                 self._close(lane)
-        if shape.kind:
-            shapes = self._kinds[shape.kind]
-            shapes.discard(shape)
-            if not shapes:
-                del self._kinds[shape.kind]
+        if job_kind.kind:
+            job_kinds = self._kinds[job_kind.kind]
+            job_kinds.discard(job_kind)
+            if not job_kinds:
+                del self._kinds[job_kind.kind]
 
     def _close(self, lane: Lane) -> None:
-        """Remove a lane without groups, and its row where that has no other."""
+        """Remove a lane without groups, and its row if that has no other."""
         row = lane.row
         del self._lanes[lane.key]
-        self._forget(row.key.wants.resources)
+        self._forget(row.key.reason.resources)
         if not row.lanes:
             del self._rows[row.key]
 
@@ -366,5 +366,5 @@ class Lanes:
         elif least.seen > 2 * least.there:
             self._least[rough] = least = _Least()
             for lane in self._lanes.values():
-                if lane.row.key.wants.resources == rough:
+                if lane.row.key.reason.resources == rough:
                     least.add(lane.key.resources)

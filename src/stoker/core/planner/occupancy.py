@@ -1,4 +1,4 @@
-"""What is held and what is free on every device while a plan is made."""
+"""The claims on every device while a plan is made, and the room that they leave."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Slot(Struct, frozen=True):
     resources: Resources
     devices: tuple[str, ...]
     until: float | None = None
-    """When it ends at the latest, where a limit or history tells."""
+    """When it ends at the latest, if a limit or history tells."""
     room: int = 0
     """How many attempts with the same resources and caps may be prefetched behind the running one."""
     caps: tuple[Cap, ...] = ()
@@ -63,7 +63,7 @@ def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
 
 
 class Holding(NamedTuple):
-    """A claim of one of our own attempts; `until` is infinity where its end is unknown."""
+    """A claim of one of our own attempts; `until` is infinity if its end is unknown."""
 
     device: str
     job: int
@@ -73,17 +73,17 @@ class Holding(NamedTuple):
     """Whether a limit or history tells the end; else it is a guess."""
 
 
-class Room(NamedTuple):
-    """What one more co-tenant may have of a device."""
+class Headroom(NamedTuple):
+    """The part of a device that one more co-tenant may have."""
 
     memory: int
     load: int | None
-    """Percent left until the device is too busy; None while it is empty, where any load is allowed."""
+    """Percent left until the device is too busy; None while it is empty, since any load is allowed then."""
     expected: int = 0
     """Percent of its load that is to be expected, with a guess for co-tenants whose load is not learnt yet."""
 
 
-class View(Struct):
+class DeviceView(Struct):
     """One device as this plan sees it, apart from its claims."""
 
     device: Device
@@ -95,10 +95,10 @@ class View(Struct):
     stale: bool = False
     """Whether small foreign processes hold them that have long been still, beside which jobs that share may start."""
     who: str = UNKNOWN_USER
-    """Owner of those bytes, where known."""
+    """Owner of those bytes, if known."""
     open_whole: dict[float, bool] = field(default_factory=dict)
     """Cache: moment -> whether an exclusive job could have it then. Cleared when a claim is added."""
-    room: dict[tuple[float, str], Room] = field(default_factory=dict)
+    room: dict[tuple[float, str], Headroom] = field(default_factory=dict)
     """Cache: moment and MPS server -> room for one more co-tenant. Cleared likewise."""
 
 
@@ -125,7 +125,7 @@ class Occupancy:
         self._lessors: dict[str, list[Lease]] = {}
         self.views = _views(snapshot, policy, freed)
         self._by_id = {view.device.id: view for view in self.views}
-        self._by_name: dict[str, list[View]] = {}
+        self._by_name: dict[str, list[DeviceView]] = {}
         for view in self.views:
             for name in _names(view.device):
                 self._by_name.setdefault(name, []).append(view)
@@ -133,7 +133,7 @@ class Occupancy:
             self._add_lease(lease)
         for slot in slots:
             until, sure = _end(slot, policy, now)
-            self.hold(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
+            self.assign(slot.job, slot.resources, slot.devices, until, sure=sure, peak=slot.peak)
         for view in self.views:
             if view.device.measured and view.closed is None:
                 self._compare_reading(view, snapshot, policy, freed)
@@ -153,7 +153,7 @@ class Occupancy:
         free = {name for view in self.views if view.closed is None for name in view.device.claims}
         return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
 
-    def hold(
+    def assign(
         self,
         job_id: int,
         resources: Resources,
@@ -173,8 +173,8 @@ class Occupancy:
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
 
-    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
-        """How tightly a job fits on a device at a moment, less being tighter; None where it does not fit."""
+    def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
+        """How tightly a job fits on a device at a moment, less being tighter; None if it does not fit."""
         if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
             return None
         amount = amount_on(resources, view.device) if resources.shares else None
@@ -195,8 +195,8 @@ class Occupancy:
         load = self.busy if room.load is None else room.load
         return mine + theirs <= memory and load_on(resources, device) + load_on(other, device) <= load
 
-    def ready(self, view: View, resources: Resources) -> float | None:
-        """When a device will be open for resources: infinity where unknown, None where others block it."""
+    def ready(self, view: DeviceView, resources: Resources) -> float | None:
+        """When a device will be open for resources: infinity if unknown, None if others block it."""
         if self.fit(view, resources) is not None:
             return NOW
         if self.fit(view, resources, FOREVER) is None:
@@ -205,26 +205,26 @@ class Occupancy:
         moments = sorted(ends | {self.now})
         return next((moment for moment in moments if self.fit(view, resources, moment) is not None), inf)
 
-    def room(self, view: View, resources: Resources, at: float = NOW) -> Room:
-        """What one more co-tenant may have; no memory on a device that is held exclusively."""
+    def room(self, view: DeviceView, resources: Resources, at: float = NOW) -> Headroom:
+        """The room for one more co-tenant; no memory on a device that is held exclusively."""
         key = at, server_of(resources)
         room = view.room.get(key)
         if room is None:
             room = view.room[key] = self._count_room(view, at, key[1])
         return room
 
-    def crowding(self, view: View, resources: Resources) -> tuple[int, int]:
+    def crowding(self, view: DeviceView, resources: Resources) -> tuple[int, int]:
         """How busy a device is for a sharing job: empty ones first, then by the expected load of the co-tenants."""
         room = self.room(view, resources) if resources.shares else None
         if room is None or room.load is None:
             return int(view.stale), 0
         return 1, room.expected
 
-    def holdings(self, view: View) -> Iterator[Holding]:
+    def holdings(self, view: DeviceView) -> Iterator[Holding]:
         """Our own claims on a device or on one that overlaps it."""
         return (holding for name in _names(view.device) for holding in self._ours.get(name, ()))
 
-    def leases(self, view: View) -> list[Lease]:
+    def leases(self, view: DeviceView) -> list[Lease]:
         """The leases of other engines on the device."""
         return [lease for name in view.device.claims for lease in self._lessors.get(name, ())]
 
@@ -232,16 +232,16 @@ class Occupancy:
         ours = self._ours.get(name, ())
         return [holding.claim for holding in ours if _stays(holding, at)] + self._others.get(name, [])
 
-    def _held_on(self, view: View, at: float) -> list[Claim]:
+    def _held_on(self, view: DeviceView, at: float) -> list[Claim]:
         return [claim for name in _names(view.device) for claim in self._held(name, at)]
 
-    def _is_open_whole(self, view: View, at: float) -> bool:
+    def _is_open_whole(self, view: DeviceView, at: float) -> bool:
         is_open = view.open_whole.get(at)
         if is_open is None:
             is_open = view.open_whole[at] = self._would_be_open_whole(view, at)
         return is_open
 
-    def _would_be_open_whole(self, view: View, at: float) -> bool:
+    def _would_be_open_whole(self, view: DeviceView, at: float) -> bool:
         device = view.device
         if view.stale:
             return False
@@ -255,13 +255,13 @@ class Occupancy:
                 return False
         return True
 
-    def _count_room(self, view: View, at: float, server: str) -> Room:
+    def _count_room(self, view: DeviceView, at: float, server: str) -> Headroom:
         held = self._held_on(view, at)
         load = self.busy - sum(claim.load for claim in held) if held else None
         expected = sum(claim.load or UNKNOWN_LOAD for claim in held)
-        return Room(self._count_free(view, held, at, server), load, expected)
+        return Headroom(self._count_free(view, held, at, server), load, expected)
 
-    def _count_free(self, view: View, held: list[Claim], at: float, server: str) -> int:
+    def _count_free(self, view: DeviceView, held: list[Claim], at: float, server: str) -> int:
         memory = view.device.memory
         if memory is None or any(claim.memory is None for claim in held):
             return 0
@@ -281,7 +281,7 @@ class Occupancy:
 
     def _leave(self, name: str, reason: Yields) -> None:
         for view in self._by_name.get(name, ()):
-            if view.closed is None and not any(self._ours.get(each) for each in _names(view.device)):
+            if view.closed is None and not any(self._ours.get(claim_name) for claim_name in _names(view.device)):
                 view.closed = reason
 
     def _add_lease(self, lease: Lease) -> None:
@@ -289,7 +289,9 @@ class Occupancy:
             self._others.setdefault(claim.name, []).append(claim)
             self._lessors.setdefault(claim.name, []).append(lease)
 
-    def _compare_reading(self, view: View, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> None:
+    def _compare_reading(
+        self, view: DeviceView, snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]
+    ) -> None:
         """Compare the reading of a device with the claims on it."""
         device = view.device
         reading = snapshot.readings.get(device.id)
@@ -343,7 +345,7 @@ def _claim(name: str, device: Device, resources: Resources) -> Claim:
 
 
 def _exceeded(claim: Claim, peak: int) -> Claim:
-    """The claim, raised to the measured peak where that is more: the job may reach it again."""
+    """The claim, raised to the measured peak if that is more: the job may reach it again."""
     return claim if claim.memory is None or peak <= claim.memory else replace(claim, memory=peak)
 
 
@@ -351,13 +353,13 @@ def _stays(holding: Holding, at: float) -> bool:
     return at == NOW or holding.until > at
 
 
-def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[View]:
+def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> list[DeviceView]:
     """The devices in the order in which equal ones are used."""
     devices = list(snapshot.devices)
     if policy.newest_first:
         devices.reverse()
         devices.sort(key=lambda device: -freed.get(device.id, -inf))
-    return [View(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
+    return [DeviceView(device, order, _drained(device, snapshot, policy)) for order, device in enumerate(devices)]
 
 
 def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | None:
@@ -370,7 +372,7 @@ def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | No
 def _foreign_process(
     device: Device, reading: Reading, policy: Policy, since_ours: float | None
 ) -> Draining | Unusable | Occupied | None:
-    """What is on a device without claims; `since_ours` are the seconds since our last attempt there ended."""
+    """Why a device without claims is not free; `since_ours` are the seconds since our last attempt there ended."""
     computing = [process for process in reading.processes if not process.graphics]
     if not computing and (reading.used or 0) <= policy.tolerance:
         return None

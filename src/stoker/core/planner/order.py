@@ -23,7 +23,7 @@ LEAST_RATIO = 0.1
 """Smaller ratios are not shown: the jobs are so new that only their work decides."""
 
 
-class Standing(Struct, frozen=True, array_like=True):
+class QueuePosition(Struct, frozen=True, array_like=True):
     """The figures that decide on the place of a waiting job, or of the first task of an array."""
 
     job: int
@@ -33,8 +33,8 @@ class Standing(Struct, frozen=True, array_like=True):
     submitted: float
     seconds: float
     """How long it is expected to run."""
-    known: bool
-    """Whether a limit or history tells that; else a default counts."""
+    is_expected: bool
+    """Whether `seconds` comes from a limit or from history, and is not a default."""
     gpus: int
     batch: int = 0
     """How many jobs of its batch are running."""
@@ -51,7 +51,7 @@ class Order:
     def __init__(
         self, policy: Policy, now: float, expects: Callable[[Job], float | None], running: Mapping[str, int]
     ) -> None:
-        """`expects` gives the seconds that a job takes, where known; `running` how many jobs of each kind run."""
+        """`expects` gives the seconds that a job takes, if known; `running` how many jobs of each kind run."""
         self._policy = policy
         self._now = now
         self.expects = expects
@@ -75,22 +75,22 @@ class Order:
         """
         if self._policy.order == "age":
             return 0.0
-        known = self.expects(job)
-        seconds = (self._policy.unknown if known is None else known) * max(1, job.spec.resources.gpus)
+        expected = self.expects(job)
+        seconds = (self._policy.unknown if expected is None else expected) * max(1, job.spec.resources.gpus)
         if self._policy.order == "shortest":
             return seconds
         return rounded_work(seconds * (1 + self._running[job.kind] if job.kind else 1))
 
-    def standing(self, job: Job, tasks: int = 1) -> Standing:
+    def standing(self, job: Job, tasks: int = 1) -> QueuePosition:
         """The figures of a job, or of an array by its first task."""
-        known = self.expects(job)
-        return Standing(
+        expected = self.expects(job)
+        return QueuePosition(
             job.id,
             tasks,
             job.spec.priority,
             job.submitted,
-            round(self._policy.unknown if known is None else known, 1),
-            known is not None,
+            round(self._policy.unknown if expected is None else expected, 1),
+            expected is not None,
             job.spec.resources.gpus,
             self._running[job.kind] if job.kind else 0,
         )
@@ -108,12 +108,12 @@ def rounded_work(seconds: float) -> float:
     return 2.0 ** ceil(log2(min(max(seconds, LEAST_WORK), MOST_WORK)))
 
 
-def times_waited(one: Standing, now: float) -> float:
+def times_waited(position: QueuePosition, now: float) -> float:
     """The waiting time of a job as a multiple of its work."""
-    return max(0.0, now - one.submitted) / max(one.work, LEAST_WORK)
+    return max(0.0, now - position.submitted) / max(position.work, LEAST_WORK)
 
 
-def outranked(ours: Standing, first: Standing, policy: Policy, now: float) -> Outranked:
+def overtaken_by(ours: QueuePosition, first: QueuePosition, policy: Policy, now: float) -> Outranked:
     """Why another waiting job goes before ours."""
     if first.priority != ours.priority:
         return Outranked(first.job, "priority", first.priority, ours.priority)

@@ -19,7 +19,7 @@ from stoker.core.spec import Resources, suits
 from stoker.core.units import count_text, size_text
 
 
-class Offer(NamedTuple):
+class DeviceOffer(NamedTuple):
     """A device that a job could have. Smaller rank, then smaller order, is better; orders are unique."""
 
     rank: tuple[float, ...]
@@ -33,7 +33,7 @@ def preference(device: Device, resources: Resources) -> int:
     return wanted.index(device.id) if device.id in wanted else len(wanted)
 
 
-def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tuple[Device, ...] | None:
+def choose(offers: list[DeviceOffer], count: int, required: Sequence[str] = ()) -> tuple[Device, ...] | None:
     """The best `count` devices without a common claim: the required ones, and near each other among equals."""
     if len(offers) < count or (required and not {offer.device.id for offer in offers}.issuperset(required)):
         return None
@@ -49,7 +49,7 @@ def choose(offers: list[Offer], count: int, required: Sequence[str] = ()) -> tup
 
 def most_at_once(devices: Iterable[Device]) -> int:
     """How many of the devices one job could hold at once."""
-    offers = [Offer((), order, device) for order, device in enumerate(devices)]
+    offers = [DeviceOffer((), order, device) for order, device in enumerate(devices)]
     return len(_most(offers, len(offers)))
 
 
@@ -60,8 +60,8 @@ def never_fits(resources: Resources, devices: Sequence[Device]) -> str | None:
     there = {device.id for device in suited}.issuperset(resources.required)
     if there and (resources.gpus <= min(1, len(suited)) or most_at_once(suited) >= resources.gpus):
         return None
-    known = {device.id for device in devices}
-    if unknown := [name for name in resources.allowed + resources.required if name not in known]:
+    ids = {device.id for device in devices}
+    if unknown := [name for name in resources.allowed + resources.required if name not in ids]:
         return f"no device {', '.join(unknown)}; known devices: {_labels(devices)}"
     if allowed and not any(resources.model in device.model.lower() for device in allowed):
         models = sorted({device.model for device in allowed if device.model})
@@ -83,10 +83,10 @@ def _labels(devices: Sequence[Device]) -> str:
     return ", ".join(dict.fromkeys(device.label for device in devices)) or "none"
 
 
-def _most(offers: Sequence[Offer], count: int) -> list[Offer]:
+def _most(offers: Sequence[DeviceOffer], count: int) -> list[DeviceOffer]:
     """Devices with fewest claims first, since a slot of several GPUs competes with single ones."""
     fewest_claims_first = sorted(offers, key=lambda offer: (len(offer.device.claims), offer))
-    chosen: list[Offer] = []
+    chosen: list[DeviceOffer] = []
     claimed: set[str] = set()
     for offer in fewest_claims_first:
         if len(chosen) < count and claimed.isdisjoint(offer.device.claims):
@@ -95,7 +95,7 @@ def _most(offers: Sequence[Offer], count: int) -> list[Offer]:
     return chosen
 
 
-def _grow(seed: Offer, offers: Sequence[Offer], count: int) -> list[Offer]:
+def _grow(seed: DeviceOffer, offers: Sequence[DeviceOffer], count: int) -> list[DeviceOffer]:
     """Add the best remaining offer to the seed until there are enough, or none is left that fits."""
     chosen = [seed]
     left = list(offers)
@@ -112,11 +112,11 @@ def _apart(device: Device, other: Device) -> bool:
     return not any(claim in other.claims for claim in device.claims)
 
 
-def _badness(chosen: list[Offer]) -> tuple[list[tuple[float, ...]], int]:
+def _badness(chosen: list[DeviceOffer]) -> tuple[list[tuple[float, ...]], int]:
     return sorted(offer.rank for offer in chosen), sum(_distance(offer, chosen) for offer in chosen)
 
 
-def _distance(offer: Offer, others: Sequence[Offer]) -> int:
+def _distance(offer: DeviceOffer, others: Sequence[DeviceOffer]) -> int:
     near = offer.device.near
     return sum(near.index(other.device.id) if other.device.id in near else len(near) for other in others)
 
@@ -178,16 +178,16 @@ class Reservation(Struct, frozen=True):
     claims: frozenset[str]
     """All ledger names of the devices: a device that shares a name with them is reserved, too."""
     moment: float | None
-    """When the last of the devices will be open, where known or guessed."""
+    """When the last of the devices will be open, if known or guessed."""
     sure: bool = True
     """Whether limits and history tell the moment; else it is a guess."""
     resources: Resources = Resources()
-    """What the job will use of them."""
+    """The resources that the job will use on them."""
 
 
 def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation | None:
     """The devices that will be open first for a job; None where our own ends do not free enough."""
-    offers: list[Offer] = []
+    offers: list[DeviceOffer] = []
     moments: dict[str, float] = {}
     unsure: set[str] = set()
     for view in occupancy.views:
@@ -196,7 +196,7 @@ def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation
             if not all(holding.sure for holding in occupancy.holdings(view)):
                 unsure.add(view.device.id)
             first = NOW if view.device.id in resources.required else ready
-            offers.append(Offer((first, preference(view.device, resources)), view.order, view.device))
+            offers.append(DeviceOffer((first, preference(view.device, resources)), view.order, view.device))
     devices = choose(offers, resources.gpus, resources.required)
     if devices is None:
         return None
@@ -245,5 +245,5 @@ def may_pass(seconds: float | None, reservation: Reservation, policy: Policy, no
 
 
 def waiting_since(job: Job) -> float:
-    """Since when a job waits; its submission where the state does not tell."""
+    """Since when a job waits; its submission if the state does not tell."""
     return job.state.since if isinstance(job.state, Waiting) else job.submitted

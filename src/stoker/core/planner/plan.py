@@ -17,12 +17,12 @@ from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
-from stoker.core.planner.lanes import Cursor, Estimate, LaneKey, Lanes, Row, wants_of
+from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, Lanes, Row, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement import Offer, Prefetch, Reservation, choose, leaves_room, may_pass
-from stoker.core.planner.prospects import Prospects
-from stoker.core.planner.queue import Cap, Shape, WaitingJobs, Wants, resolved, roughly, shape_of
+from stoker.core.planner.placement import DeviceOffer, Prefetch, Reservation, choose, leaves_room, may_pass
+from stoker.core.planner.placement_cache import PlacementCache
+from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingJobs, job_kind_of, resolved, without_memory
 from stoker.core.planner.reasons import (
     AtLimit,
     CapFull,
@@ -30,9 +30,9 @@ from stoker.core.planner.reasons import (
     MaxUse,
     MinFree,
     NeverFits,
+    OutOfResources,
     QueuePaused,
     Reason,
-    Short,
     Unclaimable,
 )
 from stoker.core.settings import Policy
@@ -47,13 +47,13 @@ BACKFILL_DEPTH = 100
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
 
-_Barrier = AtLimit | CapFull | QueuePaused | Short | Unclaimable | KeptFree
+_Barrier = AtLimit | CapFull | QueuePaused | OutOfResources | Unclaimable | KeptFree
 """Reasons that hold for a row whatever memory its jobs need."""
 
 
-def nothing_learnt(shape: Shape) -> Resources:
+def nothing_learnt(job_kind: JobKind) -> Resources:
     """The estimate without history: what the jobs ask for, and at least what earlier failures showed."""
-    return resolved(shape, NOTHING_LEARNT, 0)
+    return resolved(job_kind, NOTHING_LEARNT, 0)
 
 
 class Start(Struct, frozen=True):
@@ -63,70 +63,70 @@ class Start(Struct, frozen=True):
     devices: tuple[str, ...]
     behind: str = ""
     resources: Resources = Resources()
-    """What is reserved on them: what the job asks for, completed by what was learnt."""
+    """Reserved on them: the resources of the spec, completed by what was learnt."""
 
 
-class Waits:
+class WaitReasons:
     """Why jobs wait: reasons of the jobs that were examined, and on demand those of jobs refused with their row."""
 
-    def __init__(self, prospects: Prospects) -> None:
-        self._prospects = prospects
-        self._examined: dict[Wants, Reason] = {}
-        self._refused: dict[Wants, _Barrier | None] = {}
+    def __init__(self, placement_cache: PlacementCache) -> None:
+        self._placement_cache = placement_cache
+        self._examined: dict[ReasonKey, Reason] = {}
+        self._refused: dict[ReasonKey, _Barrier | None] = {}
         self._rows: list[Row] = []
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Waits) and (self._examined, self._refused) == (other._examined, other._refused)
+        return isinstance(other, WaitReasons) and (self._examined, self._refused) == (other._examined, other._refused)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
         return bool(self._examined or self._refused)
 
-    def add(self, wants: Wants, reason: Reason) -> None:
-        self._examined.setdefault(wants, reason)
+    def add(self, key: ReasonKey, reason: Reason) -> None:
+        self._examined.setdefault(key, reason)
 
     def add_row(self, row: Row, barrier: _Barrier | None) -> None:
         """Add a row that was refused because of a barrier, or because it finds no open device."""
-        self._refused.setdefault(row.key.wants, barrier)
+        self._refused.setdefault(row.key.reason, barrier)
         self._rows.append(row)
 
-    def of(self, wants: Wants) -> Reason | None:
-        """Why such jobs wait; None where none waits."""
-        reason = self._examined.get(wants)
+    def of(self, key: ReasonKey) -> Reason | None:
+        """Why such jobs wait; None if none waits."""
+        reason = self._examined.get(key)
         if reason is not None:
             return reason
-        rough = roughly(wants)
+        rough = without_memory(key)
         if rough not in self._refused:
             return None
-        never = self._prospects.never(wants.resources)
-        return never or self._refused[rough] or self._prospects.why_blocked(wants.resources)
+        never = self._placement_cache.never(key.resources)
+        return never or self._refused[rough] or self._placement_cache.why_blocked(key.resources)
 
-    def items(self) -> Iterator[tuple[Wants, Reason]]:
+    def items(self) -> Iterator[tuple[ReasonKey, Reason]]:
         """Reasons to show: all of the jobs that were examined, and some of each row. Call it before the next plan."""
         yield from self._examined.items()
         listed = (lane for row in self._rows for lane in islice(row.lanes, LISTED_LANES))
-        for wants in dict.fromkeys(wants_of(lane.key) for lane in listed):
-            if wants not in self._examined and (reason := self.of(wants)):
-                yield wants, reason
+        for key in dict.fromkeys(reason_key(lane.key) for lane in listed):
+            if key not in self._examined and (reason := self.of(key)):
+                yield key, reason
 
 
 class Plan(Struct, frozen=True):
-    """What to start now, and why the other jobs wait."""
+    """The jobs to start now, and the reasons of those that wait."""
 
     starts: tuple[Start, ...]
-    waits: Waits
+    waits: WaitReasons
     estimate: Estimate
     reserved: Reservation | None = None
     own_demand: OwnDemand | None = None
-    """What to publish to other engines."""
+    """The demand to publish to other engines."""
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits; None when it starts or is not in the plan."""
         if any(start.job.id == job.id for start in self.starts):
             return None
-        shape = shape_of(job)
-        return self.waits.of(Wants(self.estimate(shape), shape.priority, shape.caps))
+        job_kind = job_kind_of(job)
+        return self.waits.of(ReasonKey(self.estimate(job_kind), job_kind.priority, job_kind.caps))
 
 
 def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends on
@@ -145,19 +145,21 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     """Decide for every waiting job, by priority and then in the order of the policy.
 
     `leases` are those of other engines. `freed` is when our last attempt on each device ended. `expects` gives the
-    seconds that a job takes, where a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
+    seconds that a job takes, if a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
     waiting jobs, kept from plan to plan; without them all jobs are filed anew. Only the oldest job of each lane is
     examined, and one more per start: the job that cannot start gives the reason of its whole lane.
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
     order = Order(policy, now, expects, Counter(slot.kind for slot in slots))
-    touched = {group.shape for group in waiting.groups()} if lanes is None else waiting.take_touched()
+    touched = {group.job_kind for group in waiting.groups()} if lanes is None else waiting.take_touched()
     lanes = Lanes(waiting, estimate) if lanes is None else lanes
     lanes.refresh(order, touched)
-    prospects = Prospects(occupancy, snapshot, policy)
-    planner = _Planner(occupancy, prospects, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share)
+    placement_cache = PlacementCache(occupancy, snapshot, policy)
+    planner = _Planner(
+        occupancy, placement_cache, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share
+    )
     planner.serve([planner.head(row) for row in lanes.rows], planner.start_now, BACKFILL_DEPTH)
-    if planner.blocked and policy.short is None and any(slot.room > 0 for slot in slots):
+    if planner.blocked and policy.out_of_resources is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
     starts, waits = tuple(planner.starts), planner.waits()
     return Plan(starts, waits, estimate, planner.standing_reservation(), planner.own_demand())
@@ -170,13 +172,13 @@ class _Head(NamedTuple):
     key: float
     job_id: int
     job: Job
-    source: Row | Cursor
+    source: Row | LaneCursor
 
 
 class _Blocked(NamedTuple):
     """A row, or the rest of a lane, that cannot start: its first job, and why. None is that no device is open."""
 
-    source: Row | Cursor
+    source: Row | LaneCursor
     job: Job
     resources: Resources
     reason: Reason | None
@@ -188,7 +190,7 @@ class _Planner:
     def __init__(
         self,
         occupancy: Occupancy,
-        prospects: Prospects,
+        placement_cache: PlacementCache,
         slots: Sequence[Slot],
         *,
         lanes: Lanes,
@@ -199,7 +201,7 @@ class _Planner:
         self.starts: list[Start] = []
         self.blocked: list[_Blocked] = []
         self._occupancy = occupancy
-        self._prospects = prospects
+        self._placement_cache = placement_cache
         self._lanes = lanes
         self._order = order
         self._policy = policy
@@ -210,9 +212,9 @@ class _Planner:
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
         self._reservation: Reservation | None = None
         self._stopped_by: KeptFree | None = None
-        """The first blocked job, where the policy lets no job pass it."""
+        """The first blocked job, if the policy lets no job pass it."""
 
-    def head(self, source: Row | Cursor) -> _Head:
+    def head(self, source: Row | LaneCursor) -> _Head:
         # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
         job = source.job
         return _Head(-source.priority, self._order.key(job, source.key.work), job.id, job, source)
@@ -227,12 +229,12 @@ class _Planner:
             if isinstance(source, Row):
                 heappop(heads)
                 is_moved = bool(self.starts) and self._order.work(job) != source.key.work
-                barrier = self._barrier(source.key.wants.caps) or self._closed()
+                barrier = self._barrier(source.key.reason.caps) or self._closed()
                 if not is_moved and self._refuses(source, job, barrier):
                     self.blocked.append(_Blocked(source, job, source.resources, barrier))
                 else:
                     for lane in source.lanes:
-                        heappush(heads, self.head(Cursor(lane.key, lane.groups)))
+                        heappush(heads, self.head(LaneCursor(lane.key, lane.groups)))
                 continue
             work = self._order.work(job)
             if work != source.key.work:  # a job of the same kind has started in this plan
@@ -253,7 +255,7 @@ class _Planner:
             else:
                 heappop(heads)
 
-    def _refuse(self, lane: Cursor, reason: Reason, heads: list[_Head], depth: int) -> None:
+    def _refuse(self, lane: LaneCursor, reason: Reason, heads: list[_Head], depth: int) -> None:
         """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
 
         The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
@@ -273,19 +275,19 @@ class _Planner:
         """Start the job on open devices, or say why not."""
         resources = key.resources
         if barrier := self._barrier(key.caps):
-            return self._prospects.never(resources) or barrier
+            return self._placement_cache.never(resources) or barrier
         if resources.gpus == 0:
             self._count(key.caps)
             return Start(job, (), resources=resources)
         if unclaimable := self._fair_share.unclaimable:
-            return self._prospects.never(resources) or unclaimable
+            return self._placement_cache.never(resources) or unclaimable
         if closed := self._closed():
-            return self._prospects.never(resources) or closed
-        offers = self._prospects.offers(resources)
+            return self._placement_cache.never(resources) or closed
+        offers = self._placement_cache.offers(resources)
         unreserved = self._unreserved(offers, job, resources)
         devices = choose(unreserved, resources.gpus, resources.required)
         if devices is None:
-            return self._prospects.never(resources) or self._block(job, resources, offers)
+            return self._placement_cache.never(resources) or self._block(job, resources, offers)
         if self._is_limited and (excess := self._too_many(resources, devices)):
             devices = choose(self._in_use(unreserved), resources.gpus, resources.required)
             if devices is None:
@@ -293,25 +295,27 @@ class _Planner:
         device_ids = tuple([device.id for device in devices])
         self._count(key.caps)
         seconds = self._order.expects(job)
-        self._prospects.hold(job.id, resources, device_ids, inf if seconds is None else self._occupancy.now + seconds)
+        self._placement_cache.assign(
+            job.id, resources, device_ids, inf if seconds is None else self._occupancy.now + seconds
+        )
         return Start(job, device_ids, resources=resources)
 
     def prefetch(self, room: Prefetch) -> None:
         """Let blocked jobs follow running attempts on the same worker."""
-        reasons: dict[Wants, Reason] = {}
+        reasons: dict[ReasonKey, Reason] = {}
         cursors = []
         for blocked in self.blocked:
             source = blocked.source
-            if isinstance(source, Cursor):
-                reasons.setdefault(wants_of(source.key), self._reason(source.key.resources, blocked.reason))
+            if isinstance(source, LaneCursor):
+                reasons.setdefault(reason_key(source.key), self._reason(source.key.resources, blocked.reason))
                 cursors.append(source)
                 continue
             for lane in source.lanes:
-                reasons.setdefault(wants_of(lane.key), self._reason(lane.key.resources, blocked.reason))
-                cursors.append(Cursor(lane.key, lane.groups))
+                reasons.setdefault(reason_key(lane.key), self._reason(lane.key.resources, blocked.reason))
+                cursors.append(LaneCursor(lane.key, lane.groups))
 
         def start_behind(job: Job, key: LaneKey) -> Start | Reason:
-            resources, reason = key.resources, reasons[wants_of(key)]
+            resources, reason = key.resources, reasons[reason_key(key)]
             if slot := room.take(resources, key.caps):
                 return Start(job, slot.devices, slot.worker, resources)
             if isinstance(reason, AtLimit | CapFull | QueuePaused):  # the end of any attempt might let it start
@@ -322,20 +326,20 @@ class _Planner:
 
         self.serve([self.head(cursor) for cursor in cursors], start_behind)
 
-    def waits(self) -> Waits:
+    def waits(self) -> WaitReasons:
         """Why the jobs wait that do not start."""
-        waits = Waits(self._prospects)
+        waits = WaitReasons(self._placement_cache)
         for source, _, _, reason in self.blocked:
-            if isinstance(source, Cursor):
+            if isinstance(source, LaneCursor):
                 assert reason is not None
-                waits.add(wants_of(source.key), reason)
+                waits.add(reason_key(source.key), reason)
             else:
                 assert reason is None or isinstance(reason, _Barrier)
                 waits.add_row(source, reason)
         return waits
 
     def own_demand(self) -> OwnDemand | None:
-        """What to publish to other engines, if there are any."""
+        """The demand to publish to other engines, if there are any."""
         if not self._fair_share.shared or not self.blocked:
             return None
         unserved = [
@@ -344,9 +348,9 @@ class _Planner:
         ]
         return own_demand(unserved, self._occupancy, self._policy, self._fair_share)
 
-    def _reason(self, resources: Resources, known: Reason | None) -> Reason:
-        """Why a blocked job waits, where only that of its row is known."""
-        return self._prospects.never(resources) or known or self._prospects.why_blocked(resources)
+    def _reason(self, resources: Resources, row_reason: Reason | None) -> Reason:
+        """Why a blocked job waits, if only that of its row is known."""
+        return self._placement_cache.never(resources) or row_reason or self._placement_cache.why_blocked(resources)
 
     def standing_reservation(self) -> Reservation | None:
         """The reservation, unless its job was prefetched after all."""
@@ -358,31 +362,31 @@ class _Planner:
     def _refuses(self, row: Row, job: Job, barrier: _Barrier | None) -> bool:
         """Whether no job of a row can start, of which this is the oldest; if not, its lanes are examined one by one."""
         resources = row.resources
-        if not resources.gpus or self._prospects.never(resources):
+        if not resources.gpus or self._placement_cache.never(resources):
             return False
         if barrier is not None:
             return True
         least = self._lanes.least(row)
-        if choose(self._prospects.offers(least), least.gpus, least.required) is not None:
+        if choose(self._placement_cache.offers(least), least.gpus, least.required) is not None:
             return False
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
-            self._reservation = self._prospects.reserve(job, resources)
-            return self._reservation is not None or self._prospects.reserve(job, least) is None
+            self._reservation = self._placement_cache.reserve(job, resources)
+            return self._reservation is not None or self._placement_cache.reserve(job, least) is None
         return True
 
     def _closed(self) -> Unclaimable | KeptFree | None:
         """Why no job may have a device."""
         return self._fair_share.unclaimable or self._stopped_by
 
-    def _barrier(self, caps: tuple[Cap, ...]) -> AtLimit | CapFull | QueuePaused | Short | None:
+    def _barrier(self, caps: tuple[Cap, ...]) -> AtLimit | CapFull | QueuePaused | OutOfResources | None:
         """Limits that block a job whatever devices are free."""
         policy = self._policy
         if policy.paused:
             return QueuePaused(policy.paused)
-        if policy.short is not None and (self.starts or not policy.probe):
-            return policy.short
+        if policy.out_of_resources is not None and (self.starts or not policy.probe):
+            return policy.out_of_resources
         if policy.max_running is not None and self._running + len(self.starts) >= policy.max_running:
             return AtLimit(policy.max_running)
         for cap in caps:
@@ -394,7 +398,7 @@ class _Planner:
     def _count(self, caps: tuple[Cap, ...]) -> None:
         self._counts.update(cap.name for cap in caps)
 
-    def _unreserved(self, offers: list[Offer], job: Job, resources: Resources) -> list[Offer]:
+    def _unreserved(self, offers: list[DeviceOffer], job: Job, resources: Resources) -> list[DeviceOffer]:
         """The offers that a job may take without delaying the job that has the reservation."""
         reservation = self._reservation
         if reservation is None or self._may_pass(job, reservation):
@@ -413,25 +417,25 @@ class _Planner:
         if self._excess is None and (
             excess := exceeds_limits(devices, self._occupancy, self._policy, self._fair_share)
         ):
-            if never := self._prospects.never(resources):
+            if never := self._placement_cache.never(resources):
                 return never
             self._excess = excess
         return self._excess
 
-    def _in_use(self, offers: list[Offer]) -> list[Offer]:
+    def _in_use(self, offers: list[DeviceOffer]) -> list[DeviceOffer]:
         """The offers of devices that our attempts hold already: more jobs on them exceed no limit."""
         names = self._occupancy.names_in_use
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
-    def _block(self, job: Job, resources: Resources, offers: list[Offer]) -> Reason:
+    def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
-            self._reservation = self._prospects.reserve(job, resources)
+            self._reservation = self._placement_cache.reserve(job, resources)
         elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
-            known = self._reservation.moment if self._reservation.sure else None
-            return KeptFree(self._reservation.job, self._reservation.gpus, known)
-        return self._prospects.why_blocked(resources)
+            moment = self._reservation.moment if self._reservation.sure else None
+            return KeptFree(self._reservation.job, self._reservation.gpus, moment)
+        return self._placement_cache.why_blocked(resources)
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

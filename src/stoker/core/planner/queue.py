@@ -1,4 +1,4 @@
-"""Waiting jobs grouped by shape, and what makes a queued job not eligible."""
+"""Waiting jobs grouped by kind, and what makes a queued job not eligible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stoker.core.job import Job, OnHold, Waiting, needs_exclusive
 from stoker.core.learning import Learnt, estimated
 from stoker.core.outcomes import JobWord
-from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, Short
+from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, OutOfResources
 from stoker.core.spec import Blocked, Dependency, NeverSatisfied, Outcome, Resources, judge
 
 SLACK = 64
@@ -25,17 +25,17 @@ class Cap(NamedTuple):
     name: str
     """As shown to users: `group vision`, `array 12`, `executor 4711-3f`, `CPU jobs`."""
     limit: int | None = None
-    """None where the policy sets it."""
+    """None if the policy sets it."""
 
 
-class Shape(NamedTuple):
-    """What the plan knows of a waiting job besides its age. Jobs of one shape are interchangeable."""
+class JobKind(NamedTuple):
+    """All properties of a waiting job that the plan uses, except for its age. Jobs of one kind are interchangeable."""
 
     resources: Resources
     priority: int
     caps: tuple[Cap, ...] = ()
     kind: str = ""
-    """The kind of work, where history matters."""
+    """The kind of work, if history matters."""
     floor: int = 0
     """Bytes that it needs at least, as an earlier attempt showed."""
     exclusive: bool = False
@@ -46,20 +46,20 @@ class Shape(NamedTuple):
     slurm: tuple[tuple[str, str], ...] = ()
 
 
-class Wants(NamedTuple):
-    """What the reason of a waiting job depends on."""
+class ReasonKey(NamedTuple):
+    """The properties that decide why a job waits."""
 
     resources: Resources
-    """What would be reserved for it."""
+    """To be reserved for it."""
     priority: int
     caps: tuple[Cap, ...] = ()
 
 
-def roughly(wants: Wants) -> Wants:
+def without_memory(key: ReasonKey) -> ReasonKey:
     """The same without memory and load. The plan refuses jobs that are alike in this together, if none of them fits."""
-    resources = wants.resources
+    resources = key.resources
     memory = None if resources.memory is None else 0
-    return wants._replace(resources=replace(resources, memory=memory, predicted=(), loads=(), floor=0))
+    return key._replace(resources=replace(resources, memory=memory, predicted=(), loads=(), floor=0))
 
 
 CPU_JOBS = Cap("CPU jobs")
@@ -67,14 +67,14 @@ ON_FINISH_JOBS = Cap("hooks", 4)
 """On-finish jobs are short and have a cap of their own, so that they do not queue behind long jobs."""
 
 
-def shape_of(job: Job) -> Shape:
-    """The shape of a job, which is the key of its group."""
+def job_kind_of(job: Job) -> JobKind:
+    """The kind of a job, which is the key of its group."""
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
         given = spec.limit, spec.nodes, spec.slurm
-        return Shape(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
-    return Shape(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes, slurm=spec.slurm)
+        return JobKind(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
+    return JobKind(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes, slurm=spec.slurm)
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
@@ -88,16 +88,16 @@ def caps_of(job: Job) -> tuple[Cap, ...]:
     return tuple(caps)
 
 
-class Group:
-    """The waiting jobs of one shape; iterating gives them oldest first.
+class WaitingGroup:
+    """The waiting jobs of one kind; iterating gives them oldest first.
 
-    Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this shape for it.
+    Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this kind for it.
     """
 
-    __slots__ = ("_arrays", "_head", "_ids", "_jobs", "_size", "shape")
+    __slots__ = ("_arrays", "_head", "_ids", "_jobs", "_size", "job_kind")
 
-    def __init__(self, shape: Shape, jobs: dict[int, Job]) -> None:
-        self.shape = shape
+    def __init__(self, job_kind: JobKind, jobs: dict[int, Job]) -> None:
+        self.job_kind = job_kind
         self._jobs = jobs
         self._ids: list[int] = []
         self._head = 0
@@ -178,18 +178,18 @@ class Group:
 
     def _job(self, job_id: int) -> Job | None:
         job = self._jobs.get(job_id)
-        return job if job is not None and shape_of(job) == self.shape else None
+        return job if job is not None and job_kind_of(job) == self.job_kind else None
 
 
 class WaitingJobs:
-    """All waiting jobs, grouped by shape and sorted by id."""
+    """All waiting jobs, grouped by kind and sorted by id."""
 
     __slots__ = ("_groups", "_jobs", "_touched")
 
     def __init__(self) -> None:
         self._jobs: dict[int, Job] = {}
-        self._groups: dict[Shape, Group] = {}
-        self._touched: set[Shape] = set()
+        self._groups: dict[JobKind, WaitingGroup] = {}
+        self._touched: set[JobKind] = set()
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -200,54 +200,54 @@ class WaitingJobs:
     def add(self, job: Job) -> None:
         """Add a job, or replace the one with the same id."""
         self.remove(job.id)
-        shape = shape_of(job)
-        group = self._groups.get(shape)
+        job_kind = job_kind_of(job)
+        group = self._groups.get(job_kind)
         if group is None:
-            group = self._groups[shape] = Group(shape, self._jobs)
+            group = self._groups[job_kind] = WaitingGroup(job_kind, self._jobs)
         self._jobs[job.id] = job
         group.enter(job)
-        self._touched.add(shape)
+        self._touched.add(job_kind)
 
     def remove(self, job_id: int) -> Job | None:
         """Remove a job, if it is here."""
         job = self._jobs.pop(job_id, None)
         if job is None:
             return None
-        shape = shape_of(job)
-        group = self._groups[shape]
+        job_kind = job_kind_of(job)
+        group = self._groups[job_kind]
         group.leave(job)
-        self._touched.add(shape)
+        self._touched.add(job_kind)
         if not group:
-            del self._groups[shape]
+            del self._groups[job_kind]
         return job
 
     def get(self, job_id: int) -> Job | None:
         return self._jobs.get(job_id)
 
-    def groups(self) -> Collection[Group]:
+    def groups(self) -> Collection[WaitingGroup]:
         return self._groups.values()
 
-    def group(self, shape: Shape) -> Group | None:
-        return self._groups.get(shape)
+    def group(self, job_kind: JobKind) -> WaitingGroup | None:
+        return self._groups.get(job_kind)
 
     def touch_all(self) -> None:
         self._touched = set(self._groups)
 
-    def take_touched(self) -> set[Shape]:
-        """The shapes whose jobs have changed since the last call."""
+    def take_touched(self) -> set[JobKind]:
+        """The kinds whose jobs have changed since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
     def place(self, job: Job) -> int:
-        """How many jobs of the same shape come before this one."""
-        return self._groups[shape_of(job)].place(job.id)
+        """How many jobs of the same kind come before this one."""
+        return self._groups[job_kind_of(job)].place(job.id)
 
     def tasks(self, job: Job) -> int:
-        """How many tasks of the same array and shape there are; 1 for a job outside of arrays."""
-        return self._groups[shape_of(job)].tasks(job.array) if job.array else 1
+        """How many tasks of the same array and kind there are; 1 for a job outside of arrays."""
+        return self._groups[job_kind_of(job)].tasks(job.array) if job.array else 1
 
 
-NotEligible = HeldBack | NotBefore | Behind | Short
+NotEligible = HeldBack | NotBefore | Behind | OutOfResources
 
 
 def is_gated(job: Job) -> bool:
@@ -264,7 +264,7 @@ def is_gated(job: Job) -> bool:
 def why_not_eligible(
     job: Job, now: float, outcome: Callable[[Dependency], Outcome]
 ) -> NotEligible | NeverSatisfied | None:
-    """Why a queued job is not planned yet; NeverSatisfied where it can never start."""
+    """Why a queued job is not planned yet; NeverSatisfied if it can never start."""
     verdict = judge(job.spec.after, outcome)
     if isinstance(verdict, NeverSatisfied):
         return verdict
@@ -275,7 +275,7 @@ def why_not_eligible(
     begin = job.spec.begin
     if begin is not None and begin > now:
         return NotBefore(begin)
-    return Short(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
+    return OutOfResources(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
 
 
 def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobWord:
@@ -290,15 +290,15 @@ def queued_word(job: Job, why: NotEligible | NeverSatisfied) -> JobWord:
         return "held"
     if isinstance(why, NotBefore):
         return "scheduled"
-    if isinstance(why, Short):
+    if isinstance(why, OutOfResources):
         return "queued"
     return "blocked" if isinstance(why, Behind | NeverSatisfied) else "held"
 
 
-def resolved(shape: Shape, learnt: Learnt, margin: int) -> Resources:
-    """The resources to reserve for jobs of a shape; a whole GPU for those that may not share any more."""
-    if not shape.resources.shares:
-        return shape.resources
-    if shape.exclusive:
-        return replace(shape.resources, memory=None, auto=False)
-    return estimated(shape.resources, learnt, margin, shape.floor)
+def resolved(job_kind: JobKind, learnt: Learnt, margin: int) -> Resources:
+    """The resources to reserve for jobs of a kind; a whole GPU for those that may not share any more."""
+    if not job_kind.resources.shares:
+        return job_kind.resources
+    if job_kind.exclusive:
+        return replace(job_kind.resources, memory=None, auto=False)
+    return estimated(job_kind.resources, learnt, margin, job_kind.floor)

@@ -17,7 +17,7 @@ class Crowded(Struct, frozen=True, tag="crowded"):
     needed: int
     free: int
     first_to_end: int | None = None
-    """The running job that ends first, where known."""
+    """The running job that ends first, if known."""
     unmeasured: bool = False
     """Whether it needs exclusive devices only for its first run, which measures its memory."""
 
@@ -47,7 +47,7 @@ class KeptFree(Struct, frozen=True, tag="kept_free", omit_defaults=True):
     job: int
     gpus: int
     start: float | None = None
-    """When that job can start, where limits and history tell."""
+    """When that job can start, if limits and history tell."""
 
 
 class Outranked(Struct, frozen=True, tag="outranked"):
@@ -56,11 +56,12 @@ class Outranked(Struct, frozen=True, tag="outranked"):
     job: int
     by: Literal["priority", "overdue", "waited", "smaller", "alike", "older", "shorter"]
     theirs: float = 0.0
-    """Its priority, its waiting time as a multiple of its work, or the seconds after which a job goes first..."""
+    """The value by which the other job goes first: its priority, its waiting time as a multiple of its work, or
+    seconds."""
     ours: float = 0.0
-    """... and the same of our job."""
+    """The same value of our job."""
     batch: int = 0
-    """How many jobs of our batch are running, where that decides."""
+    """How many jobs of our batch are running, if that decides."""
 
 
 class UnknownDuration(Struct, frozen=True, tag="unknown_duration"):
@@ -79,11 +80,11 @@ class Leased(Struct, frozen=True, tag="leased"):
     gpus: int = 1
     """How many suitable devices other engines hold."""
     short: MemoryShort | TooBusy | None = None
-    """What a sharing job is short of beside that lease."""
+    """The memory or load that a sharing job lacks beside that lease."""
     owners: tuple[tuple[str, int], ...] = ()
-    """All users who hold some, with their number, where there are several."""
+    """All users who hold some, with their number, if there are several."""
     until: float | None = None
-    """When the first of the devices is free at the latest, where limits tell."""
+    """When the first of the devices is free at the latest, if limits tell."""
 
 
 class Occupied(Struct, frozen=True, tag="occupied"):
@@ -179,7 +180,7 @@ class Behind(Struct, frozen=True, tag="behind"):
     dependencies: tuple[Dependency, ...]
 
 
-class Short(Struct, frozen=True, tag="short"):
+class OutOfResources(Struct, frozen=True, tag="short"):
     """The machine is short of something without which no process can be started, or a disk does not work."""
 
     problem: str
@@ -189,7 +190,7 @@ class InCluster(Struct, frozen=True, tag="in_cluster"):
     """The job waits for the scheduler of a cluster."""
 
     since: float | None
-    """When it was handed over; None where it was not yet."""
+    """When it was handed over; None if it was not yet."""
     words: str
     expected: float | None = None
     """When the scheduler expects to start it."""
@@ -223,7 +224,7 @@ Reason = (
     | HeldBack
     | NotBefore
     | Behind
-    | Short
+    | OutOfResources
     | InCluster
     | NeverFits
 )
@@ -336,7 +337,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def _of_the_queue(
-    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | Short,
+    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | OutOfResources,
     moment: Callable[[float], str],
     name: Name,
 ) -> str:
@@ -355,10 +356,10 @@ def _of_the_queue(
             return note or "held"
         case NotBefore(at):
             return f"begins {moment(at)}"
-        case Short(problem):
+        case OutOfResources(problem):
             return f"{problem}; retrying soon"
         case Behind(dependencies):
-            return "waiting for " + ", ".join(awaited_text(one, name) for one in dependencies)
+            return "waiting for " + ", ".join(awaited_text(dependency, name) for dependency in dependencies)
 
 
 def _cap_text(name: str, limit: int) -> str:

@@ -58,7 +58,7 @@ class PendingClient:
         """Why the last attempt failed."""
 
     def poll(self, now: float) -> Client | None:
-        """The client, as soon as the daemon is ready; MpsTrouble where it will not be."""
+        """The client, as soon as the daemon is ready; MpsTrouble if it will not be."""
         if self._supervisor is None:
             self._start(now)
             return None

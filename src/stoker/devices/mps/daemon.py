@@ -99,7 +99,7 @@ def _prepare_directory(path: str) -> None:
 
 
 def _problem(status: os.stat_result) -> str:
-    """Why a directory is not safe, ready to end a sentence; empty where it is."""
+    """Why a directory is not safe, ready to end a sentence; empty if it is."""
     if not stat.S_ISDIR(status.st_mode):
         return "is a file or a symbolic link, not a directory"
     if status.st_uid != os.geteuid():
@@ -135,7 +135,7 @@ def wait_last_client(paths: DaemonPaths) -> int:
 
 
 def lock_supervisor(paths: DaemonPaths) -> int | None:
-    """A descriptor for the one process that will stop the daemon; None where there is such a process already."""
+    """A descriptor for the one process that will stop the daemon; None if there is such a process already."""
     return _lock(paths.supervisor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -162,7 +162,7 @@ def _lock(path: str, kind: int) -> int | None:
 def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
     """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
 
-    The amount is in bytes, None where nothing is reserved. It holds for each process, which can get no more.
+    The amount is in bytes, None if nothing is reserved. It holds for each process, which can get no more.
     """
     limits = {"CUDA_MPS_LOG_DIRECTORY": paths.log}
     if percentage < 100:

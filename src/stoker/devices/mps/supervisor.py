@@ -36,7 +36,7 @@ def main(words: list[str]) -> None:
     task, program, root, *rest = words
     if task == "terminate":
         # Before a worker kills these processes: a kill in the midst of GPU work may wedge the MPS server.
-        control = Control(program, DaemonPaths(root), {"PATH": os.defpath})
+        control = MpsDaemon(program, DaemonPaths(root), {"PATH": os.defpath})
         control.terminate({int(pid) for pid in rest}, TERMINATE_SECONDS)
     else:
         supervise(program, DaemonPaths(root), *rest)
@@ -49,7 +49,7 @@ def supervise(program: str, paths: DaemonPaths, visible: str, client_lock: str, 
     there for that. As long as this process has the client's lock, nothing stops the daemon it starts; when it is
     killed, the child does.
     """
-    control = Control(program, paths, os.environ)
+    control = MpsDaemon(program, paths, os.environ)
     supervisor_lock = lock_supervisor(paths)
     if supervisor_lock is not None:
         _fork_supervisor(control, paths, visible, supervisor_lock, int(client_lock))
@@ -65,7 +65,7 @@ def supervise(program: str, paths: DaemonPaths, visible: str, client_lock: str, 
 
 
 def _fork_supervisor(
-    control: Control, paths: DaemonPaths, visible: str, supervisor_lock: int, client_lock: int
+    control: MpsDaemon, paths: DaemonPaths, visible: str, supervisor_lock: int, client_lock: int
 ) -> None:
     """Let a child wait for the last client; it keeps the supervisor's lock and is no client itself."""
     if os.fork() > 0:
@@ -87,7 +87,7 @@ def _fork_supervisor(
         os._exit(0)
 
 
-class Patience(NamedTuple):
+class Deadlines(NamedTuple):
     """Deadlines in seconds."""
 
     start: float = 5.0
@@ -99,14 +99,14 @@ class Patience(NamedTuple):
     """For its process to end after that."""
 
 
-class Control:
+class MpsDaemon:
     """The control daemon of one GPU."""
 
     def __init__(
-        self, program: str, paths: DaemonPaths, environment: Mapping[str, str], patience: Patience | None = None
+        self, program: str, paths: DaemonPaths, environment: Mapping[str, str], patience: Deadlines | None = None
     ) -> None:
         self._program = program
-        self._patience = patience or Patience()
+        self._patience = patience or Deadlines()
         self._paths = paths
         kept = {name: value for name, value in environment.items() if not name.startswith("CUDA_MPS_")}
         self._environment = {**kept, "CUDA_MPS_PIPE_DIRECTORY": paths.pipe, "CUDA_MPS_LOG_DIRECTORY": paths.log}
@@ -154,7 +154,7 @@ class Control:
         return [pid for _, pid in working]
 
     def holder(self) -> int | None:
-        """The daemon's process, by the lock that it holds; None where there is none."""
+        """The daemon's process, by the lock that it holds; None if there is none."""
         try:
             descriptor = os.open(self._paths.daemon_lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -192,7 +192,7 @@ class Control:
         return self._run([], f"{command}\n", patience or self._patience.ask)
 
     def _run(self, words: list[str], said: str, patience: float, extra: Mapping[str, str] = {}) -> str | None:
-        """The output of the program; None where it does not end in time."""
+        """The output of the program; None if it does not end in time."""
         try:
             return _output([self._program, *words], patience, said, {**self._environment, **extra})[0]
         except subprocess.TimeoutExpired:
@@ -232,7 +232,7 @@ def _forget_mode(paths: DaemonPaths) -> None:
 
 
 def _ask_smi(visible: str, *words: str) -> tuple[str, bool]:
-    """What nvidia-smi says, in one line, and whether it succeeded."""
+    """The output of nvidia-smi in one line, and whether it succeeded."""
     try:
         text, code = _output([_SMI, "-i", visible, *words], _SMI_SECONDS)
     except subprocess.TimeoutExpired:

@@ -18,7 +18,7 @@ from stoker.features.compat.tool import STANDARD_OUTPUT, Parser, report_errors, 
 PROGRAM = "simple_hypersearch"
 
 PIPE_CLOSED = 141
-"""What a shell reports of a program that SIGPIPE ended."""
+"""The exit code that a shell reports for a program that SIGPIPE ended."""
 
 _NEGATIVE_NUMBER = re.compile(r"-(\.?\d|(inf|infinity|nan)$)", re.IGNORECASE)
 
@@ -156,7 +156,7 @@ def _check_values(pattern: str, grid: Grid[str]) -> None:
             converted = f"{field}!{conversion}" if conversion else field
             for value in grid.parameters[name]:
                 _try(f"{{{converted}}}", {name: value})
-            for values in product(*(grid.parameters[each] for each in inner)):
+            for values in product(*(grid.parameters[name] for name in inner)):
                 sample = {name: grid.parameters[name][0], **dict(zip(inner, values, strict=True))}
                 _try(f"{{{converted}:{layout}}}", sample)
 

@@ -71,12 +71,12 @@ def _report(paths: Paths, ids: tuple[str, ...], batch: str | None, since: str | 
     simulated = paths.is_simulated
     if ids or batch is not None:
         with contextlib.closing(open_store(paths)) as store:
-            found = find(store, ids or [batch or ""], "ended")
+            jobs = find(store, ids or [batch or ""], "ended")
         if batch is not None:
-            jobs, label = batch_of(paths, found[0])
+            jobs, label = batch_of(paths, jobs[0])
             return report_of_jobs(paths, jobs, label or f"batch of job {batch}", simulated=simulated)
-        title = f"job {ids[0]}" if len(found) == 1 else f"{count_text(len(found), 'job')}: {' '.join(ids)}"
-        return report_of_jobs(paths, found, title, simulated=simulated)
+        title = f"job {ids[0]}" if len(jobs) == 1 else f"{count_text(len(jobs), 'job')}: {' '.join(ids)}"
+        return report_of_jobs(paths, jobs, title, simulated=simulated)
     now = time.time()
     start = parse_since(since or "1d", now, LocalZone())
     return report_of_period(paths, Period(start, chosen), f"Jobs since {since or '1 day ago'}", simulated=simulated)

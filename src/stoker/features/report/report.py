@@ -57,7 +57,7 @@ class Report(Struct, frozen=True):
     """Older jobs of the period that it does not consider."""
     gpu_hours: float
     busy_gpu_hours: float
-    """Where jobs shared a GPU, counted once."""
+    """Time of GPUs with a job: jobs that share a GPU count once."""
     saved_gpu_hours: float
     """GPU time that sharing saved at most, against one job for each GPU."""
     jobs: list[PastLine]
@@ -83,8 +83,8 @@ def report_of_period(paths: Paths, period: Period, title: str, *, simulated: boo
     with read_facts(paths, simulated=simulated) as facts:
         past = queries.past(facts.store, period, MOST_JOBS)
         left_out = sum(queries.past_counts(facts.store, period).values()) - len(past)
-        running = [one.job for one in facts.active if one.job.spec.role != "hook"]
-        return _report(facts, [*(one.job for one in reversed(past)), *running], title, period, left_out=left_out)
+        running = [owned.job for owned in facts.active if owned.job.spec.role != "hook"]
+        return _report(facts, [*(line.job for line in reversed(past)), *running], title, period, left_out=left_out)
 
 
 def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
@@ -93,7 +93,7 @@ def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
         job = facts.store.job(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")
-        jobs = [one.id for one in queries.jobs_of_batch(facts.store, job.batch)]
+        jobs = [sibling.id for sibling in queries.jobs_of_batch(facts.store, job.batch)]
         return jobs, facts.store.batch_label(job.batch)
 
 
@@ -136,5 +136,5 @@ def _line(past: Past, facts: QueueFacts) -> PastLine:
 def _since(facts: QueueFacts, jobs: Sequence[Job], period: Period | None) -> float:
     if period is not None and period.since:
         return period.since
-    starts = [one.started for one in attempts_of_jobs(facts.store, [job.id for job in jobs])]
+    starts = [attempt.started for attempt in attempts_of_jobs(facts.store, [job.id for job in jobs])]
     return min([*starts, *(job.submitted for job in jobs)], default=facts.now - DAY)

@@ -17,10 +17,10 @@ from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.units import count_text, parse_duration
-from stoker.features.simulate.replay import POLICIES, ReplayOptions, Setup, outcome_of, prepare, report_of
+from stoker.features.simulate.replay import POLICIES, ReplayOptions, ReplaySetup, outcome_of, prepare, report_of
 from stoker.features.simulate.screen import drawing, plain_lines, text_lines
 from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
-from stoker.features.simulate.workload import Row
+from stoker.features.simulate.workload import TraceJob
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, paths_here
 from stoker.store.queries import Period
@@ -99,7 +99,7 @@ def command(
     return 0
 
 
-def _history(screen: Screen) -> list[Row]:
+def _history(screen: Screen) -> list[TraceJob]:
     """The jobs of the queue that are over."""
     with past_jobs(paths_here(screen.sim), Period(), EVERYTHING) as jobs:
         rows = rows_of(csv_lines(jobs), "your history")
@@ -138,7 +138,7 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _show(names: list[str], options: ReplayOptions, setup: Setup, screen: Screen, svg: Path | None) -> None:
+def _show(names: list[str], options: ReplayOptions, setup: ReplaySetup, screen: Screen, svg: Path | None) -> None:
     outcomes = {}
     for name in names:
         if screen.form == "screen":

@@ -13,13 +13,13 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.plan import Start, plan
-from stoker.core.planner.queue import Shape, WaitingJobs, resolved, shape_of
+from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.features.simulate.policies import Rules, Speeds
-from stoker.features.simulate.workload import YOUNG_SHARE, Life, Outcome, Stay, Work, ripens_after
+from stoker.features.simulate.workload import YOUNG_SHARE, Life, ReplayOutcome, Stay, Work, ripens_after
 
 
-class Run:
+class SimulatedRun:
     """An attempt that runs. Its progress is updated only when its speed changes."""
 
     __slots__ = (
@@ -89,7 +89,7 @@ def virtual_devices(sizes: Sequence[int]) -> list[Device]:
     ]
 
 
-def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> Outcome:
+def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> ReplayOutcome:
     return _Machine(works, devices, rules, speeds).play()
 
 
@@ -105,8 +105,8 @@ class _Machine:
         self._now = 0.0
         self._waiting = WaitingJobs()
         self._lanes = Lanes(self._waiting, self._estimate)
-        self._runs: dict[int, Run] = {}
-        self._on: dict[str, list[Run]] = {device.id: [] for device in devices}
+        self._runs: dict[int, SimulatedRun] = {}
+        self._on: dict[str, list[SimulatedRun]] = {device.id: [] for device in devices}
         self._learnt: dict[str, Learnt] = {}
         self._spec: dict[int, JobSpec] = {}
         self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
@@ -115,7 +115,7 @@ class _Machine:
         self._busy = self._shared = 0.0
         self._plans = 0
 
-    def play(self) -> Outcome:
+    def play(self) -> ReplayOutcome:
         while self._arrivals or self._runs:
             arrival = self._arrivals[-1].arrival if self._arrivals else inf
             self._now = max(self._now, min([arrival, *(run.due for run in self._runs.values())]))
@@ -123,7 +123,7 @@ class _Machine:
             if self._update_runs() or may_start:
                 self._plan()
         lives = [self._lives[job_id] for job_id in sorted(self._lives)]
-        return Outcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
+        return ReplayOutcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
 
     # -- arrivals
 
@@ -132,7 +132,7 @@ class _Machine:
         may_start = False
         while self._arrivals and self._arrivals[-1].arrival <= self._now:
             job = self._job(self._arrivals.pop())
-            may_start = may_start or self._waiting.group(shape_of(job)) is None  # else an equal one waits already
+            may_start = may_start or self._waiting.group(job_kind_of(job)) is None  # else an equal one waits already
             self._waiting.add(job)
         return may_start
 
@@ -161,7 +161,7 @@ class _Machine:
             freed = True
         return freed
 
-    def _is_short(self, run: Run) -> bool:
+    def _is_short(self, run: SimulatedRun) -> bool:
         """Whether one of its devices lacks the memory that it now takes."""
         return any(
             sum(other.held for other in self._on[device_id] if other is not run) + run.wanted
@@ -169,7 +169,7 @@ class _Machine:
             for device_id in run.devices
         )
 
-    def _run_out(self, run: Run) -> None:
+    def _run_out(self, run: SimulatedRun) -> None:
         """End it for lack of memory, and requeue it as the engine does."""
         oom = OutOfMemory("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
         amounts = [amount_on(run.resources, self._devices[device_id]) for device_id in run.devices]
@@ -182,7 +182,7 @@ class _Machine:
         if not isinstance(job.state, Ended):
             self._waiting.add(job)
 
-    def _finish(self, run: Run) -> None:
+    def _finish(self, run: SimulatedRun) -> None:
         self._vacate(run)
         self._lives[run.work.id].end = self._now
         kind = run.work.kind
@@ -191,7 +191,7 @@ class _Machine:
         self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
         self._lanes.learnt(kind)
 
-    def _vacate(self, run: Run) -> None:
+    def _vacate(self, run: SimulatedRun) -> None:
         del self._runs[run.work.id]
         for device_id in run.devices:
             self._account(device_id)
@@ -209,8 +209,8 @@ class _Machine:
         ]
         readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
         seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
-        known = self._expects, self._estimate, self._lanes
-        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *known)
+        history = self._expects, self._estimate, self._lanes
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *history)
         for start in decided.starts:
             self._start(start)
 
@@ -218,15 +218,15 @@ class _Machine:
         work = self._works[job.id]
         return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
 
-    def _estimate(self, shape: Shape) -> Resources:
-        return resolved(shape, self._learnt.get(shape.kind, _NOTHING), self._rules.policy.margin)
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return resolved(job_kind, self._learnt.get(job_kind.kind, _NOTHING), self._rules.policy.margin)
 
     def _start(self, start: Start) -> None:
         job = start.job
         self._waiting.remove(job.id)
         assigned = advance(job, Assigned("", start.devices, "", self._now, resources=start.resources))
         started = advance(assigned, Started(assigned.attempts, self._now))
-        run = self._runs[job.id] = Run(self._works[job.id], started, start, self._now, self._expects(job))
+        run = self._runs[job.id] = SimulatedRun(self._works[job.id], started, start, self._now, self._expects(job))
         life = self._lives[job.id]
         life.start = self._now if life.start is None else life.start
         for device_id in run.devices:

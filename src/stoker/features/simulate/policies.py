@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from stoker.core.interference import slowdown
 from stoker.core.settings import Policy
-from stoker.features.simulate.workload import Life, Outcome, Work
+from stoker.features.simulate.workload import Life, ReplayOutcome, Work
 
 Pairs = Mapping[tuple[str, str], float]
 Speeds = Callable[[Work, Sequence[Work]], float]
@@ -75,7 +75,7 @@ SENTENCES: Mapping[str, str] = {
 _CLOSE = 1e-6
 
 
-def shortest_remaining_first(works: Sequence[Work], gpus: int, per_gpu: int = 1) -> Outcome:
+def shortest_remaining_first(works: Sequence[Work], gpus: int, per_gpu: int = 1) -> ReplayOutcome:
     """Least remaining work first, stopped and moved at no cost, with all durations known beforehand.
 
     It is a reference and no bound: three light jobs on a GPU can do more, and for wide jobs it is not optimal.
@@ -94,7 +94,7 @@ class _Ideal:
         self._left: dict[int, float] = {}
         self._now = self._busy = self._shared = 0.0
 
-    def play(self) -> Outcome:
+    def play(self) -> ReplayOutcome:
         while self._arrivals or self._left:
             chosen = self._choose()
             arrival = self._arrivals[-1].arrival if self._arrivals else inf
@@ -103,7 +103,7 @@ class _Ideal:
             while self._arrivals and self._arrivals[-1].arrival <= self._now:
                 work = self._arrivals.pop()
                 self._left[work.id] = work.seconds
-        return Outcome(
+        return ReplayOutcome(
             [self._lives[job_id] for job_id in sorted(self._lives)], (), self._gpus, self._busy, self._shared
         )
 

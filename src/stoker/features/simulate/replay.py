@@ -17,8 +17,8 @@ from stoker.features.simulate.trace import read_models
 from stoker.features.simulate.workload import (
     BUILT_IN,
     Models,
-    Outcome,
-    Row,
+    ReplayOutcome,
+    TraceJob,
     Work,
     capped,
     draw,
@@ -40,8 +40,8 @@ SHORT = 600.0
 """Seconds; a job that runs for less counts as this when its slowdown is computed."""
 
 
-class Figures(Struct, frozen=True):
-    """What a replay is judged by; times in seconds, shares between 0 and 1."""
+class ReplayFigures(Struct, frozen=True):
+    """The figures by which a replay is judged; times in seconds, shares between 0 and 1."""
 
     jobs: int
     completion_mean: float
@@ -66,7 +66,7 @@ class Figures(Struct, frozen=True):
     """Jobs that never came to their end."""
 
 
-def figures(outcome: Outcome) -> Figures:
+def figures(outcome: ReplayOutcome) -> ReplayFigures:
     ended = [life for life in outcome.lives if life.end is not None]
     completions = completion_times(outcome)
     waits = [life.start - life.arrival for life in ended if life.start is not None]
@@ -77,7 +77,7 @@ def figures(outcome: Outcome) -> Figures:
     ]
     slowdowns = sorted((life.end - life.arrival) / max(SHORT, life.seconds) for life in ended if life.end is not None)
     makespan = max((life.end for life in ended if life.end is not None), default=0.0)
-    return Figures(
+    return ReplayFigures(
         jobs=len(outcome.lives),
         completion_mean=_mean(completions),
         completion_p95=percentile(completions, 0.95),
@@ -96,7 +96,7 @@ def figures(outcome: Outcome) -> Figures:
     )
 
 
-def completion_times(outcome: Outcome) -> list[float]:
+def completion_times(outcome: ReplayOutcome) -> list[float]:
     """Seconds from arrival to end of each job, the shortest first."""
     return sorted(life.end - life.arrival for life in outcome.lives if life.end is not None)
 
@@ -111,7 +111,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class ReplayOptions(Struct, frozen=True):
-    """What to replay, and how."""
+    """The jobs to replay, and how."""
 
     source: str
     """Where the jobs come from, for the report."""
@@ -128,13 +128,13 @@ class ReplayOptions(Struct, frozen=True):
     oracle: bool = False
 
 
-class Setup(Struct, frozen=True):
+class ReplaySetup(Struct, frozen=True):
     """A machine, and the jobs that arrive at it."""
 
     gpus: str
-    """The machine as a user would write it..."""
+    """The machine as a user would write it."""
     sizes: Sequence[int]
-    """... and the bytes of each GPU."""
+    """The bytes of each GPU."""
     works: Sequence[Work]
     models: Models
     offered: float
@@ -142,32 +142,32 @@ class Setup(Struct, frozen=True):
     """Which jobs were left out and what is assumed, in words."""
 
 
-class Told(Struct, frozen=True):
+class PolicyResult(Struct, frozen=True):
     """One replay in figures."""
 
     policy: str
-    figures: Figures
+    figures: ReplayFigures
     plans: int
 
 
 class Simulation(Struct, frozen=True):
-    """What programs are told; times in seconds, shares between 0 and 1."""
+    """The report for programs; times in seconds, shares between 0 and 1."""
 
     schema: str
     trace: str
     gpus: str
     jobs: int
     offered_load: float | None
-    """None where all jobs arrive at once."""
+    """None if all jobs arrive at once."""
     seed: int
     oracle: bool
     notes: Sequence[str]
-    policies: Sequence[Told]
+    policies: Sequence[PolicyResult]
     summary: str = ""
-    """The gain over strict FIFO in one sentence; empty where that or Stoker's order was not replayed."""
+    """The gain over strict FIFO in one sentence; empty if that or Stoker's order was not replayed."""
 
 
-class Report(Struct, frozen=True):
+class SimulationReport(Struct, frozen=True):
     """The figures of all replays, and what the plots show."""
 
     figures: Simulation
@@ -175,7 +175,7 @@ class Report(Struct, frozen=True):
     """Seconds from arrival to end of each job by each policy, the shortest first."""
 
 
-def prepare(rows: Sequence[Row], options: ReplayOptions) -> Setup:
+def prepare(rows: Sequence[TraceJob], options: ReplayOptions) -> ReplaySetup:
     """Choose the jobs and draw what the trace does not say; refuse options that cannot be met."""
     if options.rho is not None and not options.rho > 0:  # nor nan, which no range keeps out
         raise UsageError(f"--rho {options.rho} is not a load", "write it as --rho 0.9")
@@ -188,19 +188,19 @@ def prepare(rows: Sequence[Row], options: ReplayOptions) -> Setup:
         chosen = paced(chosen, len(sizes), options.rho)
     models = read_models(options.models) if options.models else BUILT_IN
     works = draw(chosen, models, min(sizes), Random(options.seed))  # noqa: S311 - not a secret
-    return Setup(gpus, sizes, works, models, offered_load(chosen, len(sizes)), [*notes, *_doubts(chosen)])
+    return ReplaySetup(gpus, sizes, works, models, offered_load(chosen, len(sizes)), [*notes, *_doubts(chosen)])
 
 
-def machine_of(rows: Sequence[Row]) -> str:
-    """As many GPUs as the jobs had, where the trace tells; their memory is assumed."""
+def machine_of(rows: Sequence[TraceJob]) -> str:
+    """As many GPUs as the jobs had, if the trace tells; their memory is assumed."""
     names = {name for row in rows for name in row.devices}
     if not names:
         return DEFAULT_GPUS
     return f"{min(MOST_GPUS, max(len(names), *(row.gpus for row in rows)))}x40G"
 
 
-def _doubts(rows: Sequence[Row]) -> list[str]:
-    """What makes the figures of a history less certain."""
+def _doubts(rows: Sequence[TraceJob]) -> list[str]:
+    """The notes that make the figures of a history less certain."""
     doubts = []
     if len(rows) < FEW_JOBS:
         doubts.append(f"only {count_text(len(rows), 'job')}: the results are not significant")
@@ -210,7 +210,7 @@ def _doubts(rows: Sequence[Row]) -> list[str]:
     return doubts
 
 
-def _slice(rows: Sequence[Row], options: ReplayOptions) -> list[Row]:
+def _slice(rows: Sequence[TraceJob], options: ReplayOptions) -> list[TraceJob]:
     chosen = extract(rows, options.first, options.count)
     if not chosen:
         message = f"no job of {options.source} is selected: it has {count_text(len(rows), 'job')}"
@@ -218,9 +218,9 @@ def _slice(rows: Sequence[Row], options: ReplayOptions) -> list[Row]:
     return capped(chosen, options.longest) if options.longest else chosen
 
 
-def _runnable(rows: Sequence[Row], gpus: str, sizes: Sequence[int]) -> tuple[list[Row], list[str]]:
+def _runnable(rows: Sequence[TraceJob], gpus: str, sizes: Sequence[int]) -> tuple[list[TraceJob], list[str]]:
     """The jobs that the machine can run, and a sentence on the others."""
-    obstacles: dict[str, Callable[[Row], bool]] = {
+    obstacles: dict[str, Callable[[TraceJob], bool]] = {
         "no GPU needed": lambda row: row.gpus == 0,
         "no time taken": lambda row: row.seconds == 0,
         f"more than {count_text(len(sizes), 'GPU')} needed": lambda row: row.gpus > len(sizes),
@@ -238,7 +238,7 @@ def _runnable(rows: Sequence[Row], gpus: str, sizes: Sequence[int]) -> tuple[lis
     return extract(left), notes
 
 
-def outcome_of(policy: str, setup: Setup, *, oracle: bool) -> Outcome:
+def outcome_of(policy: str, setup: ReplaySetup, *, oracle: bool) -> ReplayOutcome:
     """Replay the jobs by one policy."""
     if policy in REFERENCES:
         return shortest_remaining_first(setup.works, len(setup.sizes), REFERENCES[policy])
@@ -246,9 +246,9 @@ def outcome_of(policy: str, setup: Setup, *, oracle: bool) -> Outcome:
     return replay(setup.works, virtual_devices(setup.sizes), rules, by_pairs(setup.models.pairs))
 
 
-def report_of(options: ReplayOptions, setup: Setup, outcomes: Mapping[str, Outcome]) -> Report:
+def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str, ReplayOutcome]) -> SimulationReport:
     """The report on the outcomes, by their policies."""
-    results = [Told(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
+    results = [PolicyResult(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
     simulation = Simulation(
         schema=SCHEMA,
         trace=options.source,
@@ -261,15 +261,15 @@ def report_of(options: ReplayOptions, setup: Setup, outcomes: Mapping[str, Outco
         policies=results,
         summary=summary_of(f"{count_text(len(setup.works), 'job')} of {options.source} on {setup.gpus}", results),
     )
-    return Report(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
+    return SimulationReport(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
 
 
-def summary_of(jobs: str, results: Sequence[Told]) -> str:
-    """What Stoker's order would have gained over strict FIFO, in one sentence."""
-    means = {one.policy: one.figures.completion_mean for one in results}
+def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
+    """The gain of Stoker's order over strict FIFO, in one sentence."""
+    means = {result.policy: result.figures.completion_mean for result in results}
     if "fifo" not in means or "stoker" not in means:
         return ""
-    if all(one.figures.wait_mean < NO_WAIT for one in results if one.policy in ("fifo", "stoker")):
+    if all(result.figures.wait_mean < NO_WAIT for result in results if result.policy in ("fifo", "stoker")):
         return f"With {jobs}, hardly any job would have waited: the order makes no difference."
     gain = _compared(means["fifo"], means["stoker"])
     sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"

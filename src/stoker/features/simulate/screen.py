@@ -13,7 +13,7 @@ from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, table_li
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.simulate.policies import REFERENCES, SENTENCES
-from stoker.features.simulate.replay import Report, Told
+from stoker.features.simulate.replay import PolicyResult, SimulationReport
 
 BASELINE = "fifo"
 PLAIN_COLUMNS = (
@@ -35,47 +35,49 @@ _POINTS = 200
 """Points of a line: more cannot be seen."""
 
 
-def plain_lines(report: Report) -> list[str]:
+def plain_lines(report: SimulationReport) -> list[str]:
     """TAB separated, seconds and shares as numbers."""
     policies = report.figures.policies
-    values = [[getattr(one.figures, name) for name in PLAIN_COLUMNS[1:]] for one in policies]
+    values = [[getattr(result.figures, name) for name in PLAIN_COLUMNS[1:]] for result in policies]
     texts = [[str(value) if isinstance(value, int) else f"{value:.4f}" for value in row] for row in values]
-    rows = [[one.policy, *row] for one, row in zip(policies, texts, strict=True)]
+    rows = [[result.policy, *row] for result, row in zip(policies, texts, strict=True)]
     return ["\t".join(row) for row in (PLAIN_COLUMNS, *rows)]
 
 
-def text_lines(report: Report, width: int) -> list[Line]:
+def text_lines(report: SimulationReport, width: int) -> list[Line]:
     """A heading, a table, and a plot."""
-    found = report.figures
-    load = "all at once" if found.offered_load is None else f"offered load {found.offered_load:.2f}"
-    heading = f"{count_text(found.jobs, 'job')} of {Path(found.trace).name} on {found.gpus} · {load}"
-    lines = [(Span(heading, "heading"),), *_table(found.policies, width), EMPTY, *_plot(report, width)]
-    summary = [EMPTY, *((Span(line),) for line in wrap(printable(found.summary), width - 1))] if found.summary else []
+    figures = report.figures
+    load = "all at once" if figures.offered_load is None else f"offered load {figures.offered_load:.2f}"
+    heading = f"{count_text(figures.jobs, 'job')} of {Path(figures.trace).name} on {figures.gpus} · {load}"
+    lines = [(Span(heading, "heading"),), *_table(figures.policies, width), EMPTY, *_plot(report, width)]
+    summary = (
+        [EMPTY, *((Span(line),) for line in wrap(printable(figures.summary), width - 1))] if figures.summary else []
+    )
     return [clipped(line, width) for line in [*lines, *summary]]
 
 
-def _table(policies: Sequence[Told], width: int) -> list[Line]:
-    figures = [one.figures for one in policies]
-    baseline = next((one.figures.completion_mean for one in policies if one.policy == BASELINE), 0.0)
-    means = [one.completion_mean for one in figures]
+def _table(policies: Sequence[PolicyResult], width: int) -> list[Line]:
+    figures = [result.figures for result in policies]
+    baseline = next((result.figures.completion_mean for result in policies if result.policy == BASELINE), 0.0)
+    means = [figure.completion_mean for figure in figures]
     ratios = [f"{baseline / mean:.1f}" if baseline and mean else "-" for mean in means]
     columns = [
-        Column("POLICY", [Span(one.policy, "id") for one in policies], 9),
-        Column("MEAN", [Span(_duration(one.completion_mean)) for one in figures], 9, right=True, always=True),
+        Column("POLICY", [Span(result.policy, "id") for result in policies], 9),
+        Column("MEAN", [Span(_duration(figure.completion_mean)) for figure in figures], 9, right=True, always=True),
         Column("× FIFO", list(map(Span, ratios)), 8, right=True),
-        Column("95 %", [Span(_duration(one.completion_p95)) for one in figures], 7, right=True),
-        Column("WAIT", [Span(_duration(one.wait_mean)) for one in figures], 6, right=True),
-        Column("MAKESPAN", [Span(_duration(one.makespan)) for one in figures], 5, right=True),
-        Column("UTIL", [Span(f"{100 * one.utilisation:.0f}%") for one in figures], 4, right=True),
-        Column("PACKED", [Span(f"{100 * one.packed:.0f}%") for one in figures], 3, right=True),
-        Column("OOM", [Span(f"{one.out_of_memory}") for one in figures], 2, right=True),
-        Column("LOST", [Span(f"{one.lost}", "bad" if one.lost else "") for one in figures], 1, right=True),
+        Column("95 %", [Span(_duration(figure.completion_p95)) for figure in figures], 7, right=True),
+        Column("WAIT", [Span(_duration(figure.wait_mean)) for figure in figures], 6, right=True),
+        Column("MAKESPAN", [Span(_duration(figure.makespan)) for figure in figures], 5, right=True),
+        Column("UTIL", [Span(f"{100 * figure.utilisation:.0f}%") for figure in figures], 4, right=True),
+        Column("PACKED", [Span(f"{100 * figure.packed:.0f}%") for figure in figures], 3, right=True),
+        Column("OOM", [Span(f"{figure.out_of_memory}") for figure in figures], 2, right=True),
+        Column("LOST", [Span(f"{figure.lost}", "bad" if figure.lost else "") for figure in figures], 1, right=True),
     ]
-    sentences = [(Span(SENTENCES[one.policy], "faint"),) for one in policies]
+    sentences = [(Span(SENTENCES[result.policy], "faint"),) for result in policies]
     return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
 
 
-def _plot(report: Report, width: int) -> list[Line]:
+def _plot(report: SimulationReport, width: int) -> list[Line]:
     """A row of blocks for each policy: the higher, the more jobs are over after that time from their arrival."""
     longest = _longest(report)
     label = max(map(len, report.completions)) + 2
@@ -89,7 +91,7 @@ def _plot(report: Report, width: int) -> list[Line]:
     return [title, *rows, (Span(" " * (label + 1)), Span(_axis(longest, columns), "faint"))]
 
 
-def _longest(report: Report) -> float:
+def _longest(report: SimulationReport) -> float:
     return max([2.0, *(completions[-1] for completions in report.completions.values() if completions)])
 
 
@@ -118,7 +120,7 @@ def _label(mark: float) -> str:
     return _duration(mark).replace(".0", "")
 
 
-def drawing(report: Report) -> str:
+def drawing(report: SimulationReport) -> str:
     """The plot as SVG, with a line for each policy."""
     longest = _longest(report)
     title = f"{count_text(report.figures.jobs, 'job')} on {report.figures.gpus}"
@@ -128,8 +130,8 @@ def drawing(report: Report) -> str:
         f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>',
         *_grid(longest),
     ]
-    for number, one in enumerate(report.figures.policies):
-        parts += _curve(one, report.completions[one.policy], number, longest)
+    for number, result in enumerate(report.figures.policies):
+        parts += _curve(result, report.completions[result.policy], number, longest)
     axis = "time from arrival to end (logarithmic); share of jobs upwards"
     return "\n".join([*parts, f'<text x="{_LEFT}" y="{_HEIGHT - 10}">{axis}</text>', "</svg>"]) + "\n"
 
@@ -155,14 +157,14 @@ def _grid(longest: float) -> list[str]:
     return lines
 
 
-def _curve(one: Told, completions: Sequence[float], number: int, longest: float) -> list[str]:
+def _curve(result: PolicyResult, completions: Sequence[float], number: int, longest: float) -> list[str]:
     across, y = _WIDTH - _RIGHT + 12, _TOP + 12 + 18 * number
-    dashes = ' stroke-dasharray="5 4"' if one.policy in REFERENCES else ""
+    dashes = ' stroke-dasharray="5 4"' if result.policy in REFERENCES else ""
     stroke = f'fill="none" stroke="{_COLOURS[number % len(_COLOURS)]}" stroke-width="2"{dashes}'
     count = len(completions)
     picked = sorted({round(step * (count - 1) / _POINTS) for step in range(_POINTS + 1)}) if count else []
     points = " ".join(f"{_across(completions[place], longest):.1f},{_up((place + 1) / count):.1f}" for place in picked)
-    words = f"{escape(one.policy)} {_duration(one.figures.completion_mean)}"
+    words = f"{escape(result.policy)} {_duration(result.figures.completion_mean)}"
     return [
         f'<polyline {stroke} points="{points}"/>',
         f'<line {stroke} x1="{across}" y1="{y - 4}" x2="{across + 18}" y2="{y - 4}"/>',

@@ -19,7 +19,7 @@ from stoker.core.learning import signature_of
 from stoker.core.spec import PLAIN_SHELL, Command
 from stoker.core.units import parse_size
 from stoker.features.simulate.policies import scaled_name
-from stoker.features.simulate.workload import FAMILIES, MEASURED_PEAKS, Models, Row, family_model
+from stoker.features.simulate.workload import FAMILIES, MEASURED_PEAKS, Models, TraceJob, family_model
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "arrival": ("timestamp", "submit", "arrival", "submit_time"),
@@ -52,7 +52,7 @@ _MODEL = re.compile(r"(\S+)(?: \(batch size (\d+)\))?")
 Value = TypeVar("Value")
 
 
-def read_trace(path: Path) -> list[Row]:
+def read_trace(path: Path) -> list[TraceJob]:
     """All jobs of a file, in its order."""
     try:
         file = path.open(newline="", encoding="utf-8-sig", errors="replace")
@@ -62,7 +62,7 @@ def read_trace(path: Path) -> list[Row]:
         return rows_of(file, str(path))
 
 
-def rows_of(lines: Iterable[str], source: str) -> list[Row]:
+def rows_of(lines: Iterable[str], source: str) -> list[TraceJob]:
     """All jobs of the lines of a CSV file; `source` names it in an error."""
     table = csv.reader(lines)
     header = next(_lines(table, source), None)
@@ -86,19 +86,19 @@ def _lines(table: Any, source: str) -> Iterator[list[str]]:
 
 
 def _columns(titles: Sequence[str], names: Mapping[str, tuple[str, ...]], source: str) -> dict[str, int]:
-    found = {
+    columns = {
         name: next(titles.index(word) for word in words if word in titles)
         for name, words in names.items()
         if any(word in titles for word in words)
     }
     for name in NEEDED:
-        if name not in found:
+        if name not in columns:
             hint = f"one of {', '.join(names[name])}; found: {', '.join(filter(None, titles)) or 'none'}"
             raise UsageError(f"{source} has no column for the {name}", hint)
-    return found
+    return columns
 
 
-def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> Row:
+def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_history: bool) -> TraceJob:
     def cell(name: str, read: Callable[[str], Value], missing: Value, expected: str) -> Value:
         text = cells[columns[name]].strip() if name in columns and columns[name] < len(cells) else ""
         if not text and (name not in NEEDED or (name == "duration" and is_history)):  # a job that never ran
@@ -109,7 +109,7 @@ def _row(cells: Sequence[str], columns: Mapping[str, int], place: str, *, is_his
             message = f"{place}: {name} is {text!r}, not {expected}"
             raise UsageError(message, "fix or remove the line") from None
 
-    return Row(
+    return TraceJob(
         arrival=cell("arrival", _moment, 0.0, "a moment in seconds or as YYYY-MM-DD HH:MM:SS"),
         seconds=cell("duration", _number, 0.0, "a number of seconds"),
         gpus=cell("gpus", _gpus, 1, "a number of GPUs"),
@@ -130,8 +130,8 @@ def _moment(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     if not isfinite(seconds):
         raise ValueError(text)
     return seconds
@@ -186,7 +186,7 @@ def _models(names: Sequence[tuple[str, int]]) -> Iterator[Any]:
 def _pairs(
     solo: Mapping[str, Mapping[str, Any]], names: Mapping[str, tuple[str, int]]
 ) -> Iterator[tuple[tuple[str, str], float]]:
-    """The speed of the first of each pair; nothing where it could not be run on the card that was measured."""
+    """The speed of the first of each pair; nothing if it could not be run on the card that was measured."""
     for key, co_tenants in solo.items():
         exclusive = co_tenants["null"]
         for other, together in co_tenants.items():

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 
-class Row(Struct, frozen=True):
-    """One job of a trace; None and empty where the trace does not say."""
+class TraceJob(Struct, frozen=True):
+    """One job of a trace; None and empty if the trace does not say."""
 
     arrival: float
     """Seconds since any moment."""
@@ -70,16 +70,16 @@ class Stay(Struct, frozen=True):
     end: float
 
 
-class Outcome(Struct, frozen=True):
+class ReplayOutcome(Struct, frozen=True):
     """The outcome of all jobs, and the use of the GPUs."""
 
     lives: Sequence[Life]
     stays: Sequence[Stay]
     gpus: int
     busy: float
-    """GPU-seconds with a job on the GPU..."""
+    """GPU-seconds in which the GPU has a job."""
     shared: float
-    """... and with more than one."""
+    """GPU-seconds in which the GPU has more than one job."""
     plans: int = 0
     """How often the planner ran."""
 
@@ -95,25 +95,25 @@ def ripens_after(work: Work) -> float:
     return min(RIPE_SECONDS, RIPE_SHARE * work.seconds)
 
 
-def extract(rows: Sequence[Row], first: int = 0, count: int | None = None) -> list[Row]:
+def extract(rows: Sequence[TraceJob], first: int = 0, count: int | None = None) -> list[TraceJob]:
     """So many jobs by their arrival, from the one with this number on, with the first arrival as the beginning."""
     ordered = sorted(rows, key=lambda row: row.arrival)
     chosen = ordered[first:] if count is None else ordered[first : first + count]
     return [replace(row, arrival=row.arrival - chosen[0].arrival) for row in chosen]
 
 
-def capped(rows: Sequence[Row], seconds: float) -> list[Row]:
+def capped(rows: Sequence[TraceJob], seconds: float) -> list[TraceJob]:
     return [replace(row, seconds=min(row.seconds, seconds)) for row in rows]
 
 
-def offered_load(rows: Sequence[Row], gpus: int) -> float:
-    """The work that arrives, as a share of what so many GPUs can do in that time; infinity where all arrive at once."""
+def offered_load(rows: Sequence[TraceJob], gpus: int) -> float:
+    """The work that arrives, as a share of what so many GPUs can do in that time; infinity if all arrive at once."""
     span = max((row.arrival for row in rows), default=0.0)
     work = sum(row.seconds * row.gpus for row in rows)
     return work / (span * gpus) if span else float("inf")
 
 
-def paced(rows: Sequence[Row], gpus: int, share: float) -> list[Row]:
+def paced(rows: Sequence[TraceJob], gpus: int, share: float) -> list[TraceJob]:
     """The jobs, arriving faster or slower, so that the offered load is this share of so many GPUs."""
     load = offered_load(rows, gpus)
     if load in (0.0, float("inf")):
@@ -139,7 +139,7 @@ class Models(Struct, frozen=True):
 
     table: tuple[Model, ...]
     pairs: Mapping[tuple[str, str], float] = {}
-    """How fast the first runs beside the second on one GPU, as a share of its own speed, where that was measured."""
+    """How fast the first runs beside the second on one GPU, as a share of its own speed, if that was measured."""
 
 
 def model(name: str, gigabytes: float, load: int) -> Model:
@@ -173,9 +173,9 @@ class Family(Struct, frozen=True):
     """Models of one name that differ by their batch size."""
 
     fixed: float
-    """Gigabytes whatever the batch..."""
-    each: float
-    """... and for every example in it."""
+    """Gigabytes that do not depend on the batch."""
+    per_example: float
+    """Gigabytes for each example of the batch."""
     loads: tuple[int, int]
     """Percent with the smallest batch and with the largest."""
 
@@ -193,12 +193,12 @@ FAMILIES = {
 
 
 def family_model(name: str, batches: tuple[int, ...], batch: int) -> Model:
-    """A model of a known family, with one of the batch sizes that it was measured with; 0 where it has none."""
+    """A model of a known family, with one of the batch sizes that it was measured with; 0 if it has none."""
     family = FAMILIES[name]
     rank = batches.index(batch) / max(1, len(batches) - 1)
     low, high = family.loads
     label = f"{name} (batch size {batch})" if batch else name
-    return model(label, family.fixed + family.each * batch, round(low + (high - low) * rank))
+    return model(label, family.fixed + family.per_example * batch, round(low + (high - low) * rank))
 
 
 REPEATS = 0.8
@@ -213,7 +213,7 @@ SWELL_SPREAD = 0.137
 
 
 def draw(
-    rows: Sequence[Row],
+    rows: Sequence[TraceJob],
     models: Models,
     largest: int,
     random: Random,
@@ -241,10 +241,10 @@ class _Drawing:
         self._programs: dict[tuple[str, int], list[tuple[float, str]]] = {}
         self._natures: dict[str, Model] = {}
 
-    def works(self, rows: Sequence[Row]) -> list[Work]:
+    def works(self, rows: Sequence[TraceJob]) -> list[Work]:
         return [self._work(number, row) for number, row in enumerate(rows, 1)]
 
-    def _work(self, number: int, row: Row) -> Work:
+    def _work(self, number: int, row: TraceJob) -> Work:
         kind = row.kind or self._draw_kind(row)
         nature = self._natures.get(kind)
         if nature is None:
@@ -264,14 +264,14 @@ class _Drawing:
             swell=max(0.5, 1 + gauss(SWELL_MEAN, SWELL_SPREAD)),
         )
 
-    def _draw_kind(self, row: Row) -> str:
+    def _draw_kind(self, row: TraceJob) -> str:
         """A program that the user has run before and that takes about as long, or a new one."""
         random = self._random
-        known = self._programs.setdefault((row.user, row.gpus), [])
+        programs = self._programs.setdefault((row.user, row.gpus), [])
         length = log(max(1.0, row.seconds))
-        if known and random.random() < self._repeats:
+        if programs and random.random() < self._repeats:
             about = length + random.gauss(0.0, self._spread)
-            return min(known, key=lambda program: abs(program[0] - about))[1]
-        kind = f"{row.user}/{row.gpus}/{len(known) + 1}"
-        known.append((length, kind))
+            return min(programs, key=lambda program: abs(program[0] - about))[1]
+        kind = f"{row.user}/{row.gpus}/{len(programs) + 1}"
+        programs.append((length, kind))
         return kind

@@ -1,4 +1,4 @@
-"""Attempts that a cluster holds: read their journals, judge them together with Slurm's answers, apply what happened."""
+"""Attempts on a cluster: read their journals, judge them together with Slurm's answers, apply the events."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from stoker.sites.interface import EngineJobs
 from stoker.store.logs import read_tail
 
 RETURNS_ALLOWED = 3
-"""How often in a row a job may come back from Slurm without a start; then it is held."""
+"""Returns without a start in a row after which a job, or all jobs for pilots, are held."""
 SHORT_SECONDS = 60.0
-"""Seconds before a job is handed over again that a node was too short of something to start."""
+"""Seconds before a job is handed over again that a node could not start for lack of resources."""
 REFUSED_SECONDS = 10.0
 """The same for one that its node refused to launch."""
 SILENT_SECONDS = 20.0
@@ -62,7 +62,7 @@ def read_ref(ref: str) -> tuple[str, int]:
 
 
 class BundledAttempt:
-    """An attempt that was handed over, and what is known of it."""
+    """An attempt that is a task of Slurm's, with its journal and Slurm's answers."""
 
     def __init__(self, job: Job, index: int) -> None:
         self.job_id = job.id
@@ -78,7 +78,7 @@ class BundledAttempt:
         self.is_gone = False
         """Whether its node has shown that no process of it is left."""
         self.pinged_at: float | None = None
-        """When its node was asked whether it goes on; None where it answered, or there was no need."""
+        """When its node was asked whether it goes on; None if it answered, or was not asked."""
 
     @property
     def key(self) -> str:
@@ -89,7 +89,7 @@ class BundledAttempt:
         return JournalFact(self.began is not None, self.end is not None, self.is_gone)
 
     def read(self, folder: BundleFolder) -> bool:
-        """Read what the journal says since the last look; whether it says anything new."""
+        """Read new lines of the journal; whether there are any."""
         if self.end is not None:
             return True
         data = folder.journal(self.index, self.offset)
@@ -107,7 +107,7 @@ class BundledAttempt:
             return
         try:
             record = journal.record_of(line)
-        except journal.Unreadable:
+        except journal.JournalUnreadable:
             return
         if record.attempt != self.key:
             return
@@ -146,7 +146,7 @@ class Bundle:
         return self.attempts
 
     def read(self, *, whole: bool) -> bool:
-        """Read what journals say since the last look; whether that is anything new.
+        """Read new lines of the journals; whether there are any.
 
         An attempt makes its claim before it writes, so only those that may have begun are read, unless it is the
         `whole` bundle: a client of NFS may see a new claim a minute late, but each opened file as it is.
@@ -170,7 +170,7 @@ class Bundle:
 
 
 class Reconciler:
-    """Applies events to the jobs of attempts, by what journals and Slurm say."""
+    """Applies events to the jobs of attempts, by their journals and Slurm's answers."""
 
     def __init__(self, jobs: EngineJobs, cluster: str, is_clear: Callable[[Bundle, BundledAttempt], bool]) -> None:
         """`is_clear` tells whether nothing is left of an attempt that is over for Slurm."""
@@ -186,7 +186,7 @@ class Reconciler:
         return self._jobs.attempt(attempt.key)
 
     def observe(self, bundle: Bundle, facts: Mapping[tuple[str, int], SlurmFact], seconds: float) -> None:
-        """Note one more answer of Slurm, which came so many seconds after the last."""
+        """Take one more answer of Slurm, which came `seconds` after the last."""
         for attempt in bundle.attempts.values():
             fact = facts.get((bundle.tag, attempt.index))
             attempt.answers = count_answer(attempt.answers, fact, seconds)
@@ -194,7 +194,7 @@ class Reconciler:
                 bundle.begun.add(attempt.index)
 
     def reconcile(self, bundle: Bundle, attempt: BundledAttempt) -> bool:
-        """Apply what became of an attempt; whether it is over."""
+        """Apply the start and the end of an attempt; whether it is over."""
         job = self.job(attempt)
         if job is None:
             return True
@@ -237,9 +237,9 @@ class Reconciler:
 
     def resume(self, now: float) -> None:
         """Let jobs be handed over again that a node could not start."""
-        due = [one for one in self._resumes if one[0] <= now]
-        self._resumes = [one for one in self._resumes if one[0] > now]
-        for _, job_id in due:
+        due = [job_id for at, job_id in self._resumes if at <= now]
+        self._resumes = [(at, job_id) for at, job_id in self._resumes if at > now]
+        for job_id in due:
             self._jobs.resume(job_id)
 
     def _is_dead(self, bundle: Bundle, attempt: BundledAttempt) -> bool:

@@ -1,4 +1,4 @@
-"""`stoker cluster check`: whether jobs can run on a cluster, and what to do where they cannot."""
+"""`stoker cluster check`: whether jobs can run on a cluster, and what to do if they cannot."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_cluster(name: str, settings: ClusterSettings, seconds: float) -> Itera
         yield from _about("slurm", [problem(f"the controller does not answer: {groups}", start)])
         return
     yield from _about("slurm", check_limits(ask(settings, "scontrol", "show", "config").out))
-    found = [
+    verdicts = [
         *_about("partition", check_partition(settings.partition, groups)),
         *_about("shared", check_shared(settings)),
     ]
-    yield from found
-    if any(verdict.level == "problem" for verdict in found):
+    yield from verdicts
+    if any(verdict.level == "problem" for verdict in verdicts):
         return  # a job could not run, or not answer
     python = settings.python or sys.executable
     yield from _about("node", check_node(probe_node(settings, python, seconds), settings, python))
@@ -73,14 +73,15 @@ def check_limits(text: str) -> Iterator[Verdict]:
 
 def check_partition(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
     """The partition of the jobs, and its nodes."""
-    known = list(dict.fromkeys(group.partition for group in groups))
+    partitions = list(dict.fromkeys(group.partition for group in groups))
     default = next((group.partition for group in groups if group.is_default), "")
     wanted = name or default
     mine = [group for group in groups if group.partition == wanted]
     if not wanted:
-        yield problem("there is no default partition", f"set partition to one of {', '.join(known)}")
+        yield problem("there is no default partition", f"set partition to one of {', '.join(partitions)}")
     elif not mine:
-        yield problem(f"there is no partition {wanted!r}", did_you_mean(wanted, known, f"known: {', '.join(known)}"))
+        hint = did_you_mean(wanted, partitions, f"known: {', '.join(partitions)}")
+        yield problem(f"there is no partition {wanted!r}", hint)
     elif not any(group.is_up for group in mine):
         yield problem(f"partition {wanted} is down", "ask the administrators, or choose another")
     else:
@@ -113,7 +114,7 @@ def check_shared(settings: ClusterSettings) -> Iterator[Verdict]:
 
 
 def check_node(probe: Probe, settings: ClusterSettings, python: str) -> Iterator[Verdict]:
-    """What a job on a node found."""
+    """Judge the answer of a job on a node."""
     if probe.refusal:
         yield problem(f"sbatch refuses a job: {probe.refusal}", "see partition, account, qos and options")
         return

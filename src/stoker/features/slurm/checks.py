@@ -1,6 +1,6 @@
 """Checks of nodes: an attempt is queued again only when its node has shown that no process of it is left.
 
-The process that guards an attempt or a pilot says so itself (guard.py). Where that was killed, a pilot on the same node
+The process that guards an attempt or a pilot says so itself (guard.py). If that was killed, a pilot on the same node
 looks for what is left and kills it, or else a job of Slurm's that does nothing else.
 """
 

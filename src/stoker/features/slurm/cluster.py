@@ -1,4 +1,4 @@
-"""Jobs on a cluster: judge what journals and Slurm say of an attempt, bundle jobs, and say in words why they wait.
+"""Jobs on a cluster: judge attempts by journals and Slurm's answers, bundle jobs, and say in words why they wait.
 
 Journals, which nodes write, are the truth. Slurm is asked only why something waits and what died.
 """
@@ -21,11 +21,11 @@ from stoker.core.settings import ClusterSettings
 from stoker.core.spec import JobSpec
 
 ANSWERS_NEEDED = 2
-"""Answers of Slurm in a row that must agree before an end is believed that no journal tells..."""
+"""Answers of Slurm in a row that must agree before an end is believed that is in no journal."""
 SETTLE_SECONDS = 5.0
-"""... and the seconds that they must span: a shared directory may show what a node wrote with a delay."""
+"""Seconds that these answers must span: a shared directory may show a node's lines with a delay."""
 START_SECONDS = 60.0
-"""A task that Slurm calls running for so long without a start in the journal was never launched, and is taken back."""
+"""Seconds after which a task is taken back that Slurm calls running, and whose journal has no start."""
 GHOST_ANSWERS = 3
 """Answers in a row that show a task as alive whose attempt is over; then it is cancelled in Slurm."""
 
@@ -44,7 +44,7 @@ WAITING_STATES = frozenset(("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED",
 
 
 class SlurmFact(NamedTuple):
-    """What Slurm says of one task."""
+    """One task in an answer of Slurm."""
 
     state: str
     reason: str = ""
@@ -53,7 +53,7 @@ class SlurmFact(NamedTuple):
     start: float | None = None
     """When it started, or is expected to start."""
     node: str = ""
-    """Where it runs or ran; empty where it was never given a node."""
+    """Its node; empty if it was never given one."""
 
     @property
     def is_over(self) -> bool:
@@ -66,18 +66,18 @@ class SlurmFact(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What Slurm's latest answers say of a task."""
+    """Slurm's latest answers about a task."""
 
     fact: SlurmFact | None = None
-    """None where Slurm does not know the task."""
+    """None if Slurm does not know the task."""
     times: int = 0
-    """Answers in a row that agree whether it is alive, over or unknown; 0 where Slurm has not answered."""
+    """Answers in a row that agree whether it is alive, over or unknown; 0 if Slurm has not answered."""
     seconds: float = 0.0
     """Time between the first and the last of these."""
 
 
 class JournalFact(NamedTuple):
-    """What the journal of an attempt says."""
+    """The journal of an attempt, as far as it was read."""
 
     started: bool = False
     ended: bool = False
@@ -100,7 +100,7 @@ _ENDS: Mapping[str, Verdict] = {
 
 
 def judge(journal: JournalFact, answers: Answers) -> Verdict:
-    """What became of an attempt. The journal must have been read after the last of the answers was given."""
+    """Judge an attempt. The journal must have been read after the last of the answers was given."""
     if journal.ended:
         return "ended"
     state = answers.fact.state if answers.fact is not None else ""
@@ -180,7 +180,7 @@ def loss_text(answers: Answers) -> str:
 
 
 def slurm_text(fact: SlurmFact) -> str:
-    """What Slurm says, in its own words."""
+    """State and reason in Slurm's own words."""
     return fact.state if fact.reason in ("", "None") else f"{fact.state}, {fact.reason}"
 
 
@@ -188,7 +188,7 @@ def slurm_text(fact: SlurmFact) -> str:
 
 
 class SbatchShape(NamedTuple):
-    """What jobs of one sbatch have in common."""
+    """The options that all jobs of one sbatch share."""
 
     gpus: int
     nodes: int
@@ -253,7 +253,7 @@ class Caps:
     """Whether a job may be handed over beside the active ones: -j, and the limits of groups and arrays."""
 
     def __init__(self, limits: Mapping[str, int], most: int | None, active: Callable[[], Iterable[Job]]) -> None:
-        """`active` is called at most once, and only where there is a limit."""
+        """`active` is called at most once, and only if there is a limit."""
         self._limits = {name: limit for name, limit in limits.items() if name != CPU_JOBS.name}  # of this machine
         self._most = most
         self._find_active = active
@@ -336,14 +336,14 @@ class SubmitLimit:
         self._pause = LIMIT_PAUSE
 
     def refused(self, tasks: int, others: int, name: str, now: float) -> None:
-        """Slurm refused so many tasks beside others of ours: half of them may fit."""
+        """Slurm refused `tasks` tasks beside `others` of ours: half of them may fit."""
         self.words = f"your submit limit in Slurm is reached{f' ({name})' if name else ''}; it goes on as jobs end"
         self._most, self._step = others + tasks // 2, 1
         if now >= self.retry_at:  # else the last refusal has begun a pause, in which the right number is looked for
             self.retry_at, self._pause = now + self._pause, min(2 * self._pause, LONGEST_LIMIT_PAUSE)
 
     def accepted(self, total: int, now: float) -> None:
-        """Slurm has so many of our tasks now; where that is more than before, try still more at once."""
+        """Slurm has `total` of our tasks now; if that is more than before, try still more at once."""
         if self._most is not None and total > self._most:
             self._most, self._step, self.retry_at, self._pause = total, 2 * self._step, now, LIMIT_PAUSE
 
@@ -356,10 +356,10 @@ class SubmitLimit:
 
 def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
     """Bundle jobs by shape, in their order; `most` is the largest bundle."""
-    found: dict[SbatchShape, list[Job]] = {}
+    by_shape: dict[SbatchShape, list[Job]] = {}
     for job in jobs:
-        found.setdefault(sbatch_shape(job), []).append(job)
-    for shape, alike in found.items():
+        by_shape.setdefault(sbatch_shape(job), []).append(job)
+    for shape, alike in by_shape.items():
         for first in range(0, len(alike), most):
             yield JobBundle(shape, alike[first : first + most])
 

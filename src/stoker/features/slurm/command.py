@@ -27,7 +27,7 @@ COMMANDS = {
     "remove": "Take a cluster out of your configuration.",
 }
 NOT_ALL = 1
-"""Exit code where no server can be used, or some could not be asked."""
+"""Exit code if no server can be used, or some could not be asked."""
 
 
 @click.group(name="cluster", cls=LazyGroup, sentences=COMMANDS)
@@ -115,9 +115,9 @@ def _partition_trouble(settings: ClusterSettings) -> str:
     groups = partitions(settings)
     if isinstance(groups, str):
         return f"Slurm does not answer: {groups}"
-    known = list(dict.fromkeys(group.partition for group in groups))
-    if settings.partition and settings.partition not in known:
-        hint = did_you_mean(settings.partition, known, f"known are {', '.join(known)}")
+    names = list(dict.fromkeys(group.partition for group in groups))
+    if settings.partition and settings.partition not in names:
+        hint = did_you_mean(settings.partition, names, f"known are {', '.join(names)}")
         raise UsageError(f"Slurm has no partition {settings.partition!r}", hint)
     return ""
 
@@ -247,14 +247,14 @@ def status(name: str | None, as_json: bool) -> int:
 
     config, paths = load_config(os.environ, None), paths_for(simulated=False)
     chosen = {name: config.cluster(name)} if name else config.clusters
-    found = [cluster_status(each, settings, paths) for each, settings in chosen.items()]
+    clusters = [cluster_status(cluster, settings, paths) for cluster, settings in chosen.items()]
     if wants_json(as_json):
-        write_json(Clusters("stoker.cluster-status/1", found))
-    elif found:
-        print_clusters(found)
+        write_json(Clusters("stoker.cluster-status/1", clusters))
+    elif clusters:
+        print_clusters(clusters)
     else:
         tell("there is no cluster; add one: stoker cluster add NAME --slurm")
-    return 0 if all(one.answers for one in found) else 3
+    return 0 if all(cluster.answers for cluster in clusters) else 3
 
 
 @command.command(name="check")

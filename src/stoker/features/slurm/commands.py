@@ -47,7 +47,7 @@ class Done(NamedTuple):
 
     kind: Kind
     subject: str
-    """What it was about: the tag of a submit."""
+    """The tag of a submit."""
     ok: bool
     out: str
     error: str
@@ -66,7 +66,7 @@ class Done(NamedTuple):
 
     @property
     def limit(self) -> str:
-        """Slurm's name of the limit that is reached; empty where it gives none."""
+        """Slurm's name of the limit that is reached; empty if it gives none."""
         return next((name for name in _LIMIT.findall(self.error) if name), "")
 
 
@@ -127,7 +127,7 @@ class SlurmCommands:
         self._start("drained", "", ["sinfo", "-h", "-N", "-t", "drained,draining", "-o", "%N"])
 
     def finished(self) -> Done | None:
-        """The command that has ended since the last call; None while it runs, or where none does."""
+        """The command that has ended since the last call; None while it runs, or if none does."""
         failed, self._failed = self._failed, None
         if failed is not None or self._running is None:
             return failed
@@ -206,21 +206,21 @@ def read_facts(text: str) -> dict[tuple[str, int], SlurmFact]:
         for index in indices(tasks) if tasks else (None,):
             shown = base if index is None else f"{base}_{index}"
             fact = SlurmFact(state.partition(" ")[0], reason, shown, _moment(start), node)
-            known = facts.get((tag, index or 0))
-            if known is None or known.is_over:  # a requeued or doubled task: the one that lives counts
+            other = facts.get((tag, index or 0))
+            if other is None or other.is_over:  # a requeued or doubled task: the one that lives counts
                 facts[tag, index or 0] = fact
     return facts
 
 
 def indices(text: str) -> list[int]:
     """The indices of `3`, `[3-7,9]` or `[0-99:4%8]`."""
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.strip("[]").partition("%")[0].split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if match:
             first, last, step = match.groups()
-            found += range(int(first), int(last or first) + 1, int(step or 1))
-    return found
+            numbers += range(int(first), int(last or first) + 1, int(step or 1))
+    return numbers
 
 
 def _moment(text: str) -> float | None:
@@ -228,7 +228,7 @@ def _moment(text: str) -> float | None:
 
 
 class NodeSize(NamedTuple):
-    """What one node has."""
+    """GPUs, memory and cores of one node."""
 
     gpus: int
     memory: int
@@ -237,10 +237,10 @@ class NodeSize(NamedTuple):
 
 
 def read_nodes(text: str) -> NodeSize:
-    """The largest of the nodes that `nodes` printed; without GPUs where none has any."""
+    """The largest of the nodes that `nodes` printed; without GPUs if none has any."""
     rows = [line.strip().rsplit("|", 2) for line in text.splitlines()]
     sizes = [
-        NodeSize(parse_gres(gres), *(int(re.sub(r"\D.*", "", each) or 0) for each in rest))
+        NodeSize(parse_gres(gres), *(int(re.sub(r"\D.*", "", size) or 0) for size in rest))
         for gres, *rest in rows
         if len(rest) == 2
     ]

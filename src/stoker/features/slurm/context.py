@@ -1,4 +1,4 @@
-"""What direct mode and pilots share: the engine's jobs, the settings, and a directory that nodes see too."""
+"""The engine's jobs, the settings and the directory that nodes see: the context of direct mode and pilots."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stoker.store.paths import Paths
 
 
 class QueueDirectory:
-    """The directory of this queue on the shared file system, and what is wrong with it."""
+    """The directory of this queue on the shared file system, and its troubles."""
 
     def __init__(self, files: Paths) -> None:
         self.files = files
         self.trouble = ""
-        """Why it cannot be written, for the user; empty where it can."""
+        """Why it cannot be written, for the user; empty if it can."""
         self.away = ""
         """Why it cannot be seen."""
         self._made = False
@@ -39,7 +39,7 @@ class QueueDirectory:
         return (self.files.state / MARKER).exists()
 
     def is_reachable(self) -> bool:
-        """Whether it can be seen, after it was made; where not, that is a trouble."""
+        """Whether it can be seen, after it was made; if not, `away` says so."""
         words = f"the shared directory {self.files.state} cannot be reached; jobs on the cluster go on"
         self.away = "" if self.is_there else words
         return not self.away
@@ -49,7 +49,7 @@ class QueueDirectory:
 
 
 class ClusterContext(NamedTuple):
-    """What both modes work with."""
+    """The parts that direct mode and pilots share."""
 
     name: str
     settings: ClusterSettings

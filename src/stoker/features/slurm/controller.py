@@ -25,17 +25,17 @@ from stoker.features.slurm.slurm import parse_config
 BUSY_INTERVAL = 0.03
 """Seconds between two checks whether a command has ended."""
 SUBMIT_INTERVAL = 1.0
-"""Least seconds between two submits..."""
+"""Seconds between two submits, in the long run."""
 SUBMITS_AT_ONCE = 5
-"""... after the first few, which may follow each other at once."""
+"""Submits that may follow each other at once after a pause."""
 FRESH_SECONDS = 60.0
-"""For so long after a submit Slurm is asked more often..."""
+"""Seconds after a submit in which Slurm is asked more often."""
 FRESH_INTERVAL = 5.0
-"""... every so many seconds, where `poll` is longer."""
-SLOW_ANSWER = 1.0
-"""An answer that takes longer than this stretches the interval..."""
+"""Seconds between two questions in that time, if `poll` is longer."""
+SLOW_ANSWER_SECONDS = 1.0
+"""An answer that takes longer makes the questions less frequent."""
 SLOW_FACTOR = 20
-"""... to so many times its duration."""
+"""Times the duration of a slow answer, until the next question."""
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 """Seconds before an unanswered command is tried again: the first time, and at most."""
@@ -192,7 +192,7 @@ class Controller:
         return True
 
     def _wait(self, done: Done) -> None:
-        """Slurm did not answer: change nothing, say so, and try again later."""
+        """After no answer of Slurm: change nothing, say so, and try again later."""
         self.trouble = f"Slurm does not answer: {done.error or 'no reason given'}; jobs on the cluster go on"
         self._retry_at = self._clock() + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -214,7 +214,7 @@ class Controller:
                 bundle.doubtful, self._poll_at = True, now
 
     def _take_limit(self, done: Done, bundle: Bundle, others: int, now: float) -> None:
-        """Hand over fewer tasks at once; one that is refused alone, where nothing can end that counts, is refused."""
+        """Hand over fewer tasks at once; one that is refused alone, while nothing can end that counts, is refused."""
         self.limit.refused(len(bundle.tasks), others, done.limit, now)
         alone = len(bundle.tasks) == 1 and not others and not self._has_alive
         if alone and "Grp" not in done.limit:  # which other users share
@@ -235,11 +235,11 @@ class Controller:
         self._answered_at, self.trouble, self._has_alive = now, "", has_alive(done.out)
         self._signals &= self.facts.keys()
         self._unwanted &= {key for key, fact in self.facts.items() if not fact.is_over}
-        known = {tag for tag, _ in self.facts}
+        tags = {tag for tag, _ in self.facts}
         for bundle in bundles:
             if bundle.doubtful:
                 bundle.doubtful = False
-                if bundle.tag in known:
+                if bundle.tag in tags:
                     self._submitted(bundle, "", done.began - 1.0)
         unsettled = any(self._is_unsettled(bundle) for bundle in bundles)
         self._poll_at = now + self._interval(done.seconds, hurry=unsettled or now - self._submitted_at < FRESH_SECONDS)
@@ -252,7 +252,7 @@ class Controller:
     def _interval(self, seconds: float, *, hurry: bool) -> float:
         """Seconds until the next question: fewer after a submit or while an end is in doubt, more for a slow Slurm."""
         usual = min(self._poll, FRESH_INTERVAL) if hurry else self._poll
-        return max(usual, SLOW_FACTOR * seconds) if seconds > SLOW_ANSWER else usual
+        return max(usual, SLOW_FACTOR * seconds) if seconds > SLOW_ANSWER_SECONDS else usual
 
     # -- commands ---------------------------------------------------------------------------------
 

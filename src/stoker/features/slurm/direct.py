@@ -15,10 +15,10 @@ from stoker.features.slurm.pace import PollPace
 FASTEST_LOOK = 0.25
 SLOWEST_LOOK = 1.0
 LOOK_SHARE = 200
-"""Seconds between two looks at the bundles, and longer if one takes more than a part in so many of that."""
+"""Seconds between two looks at the bundles. Looking takes at most 1/LOOK_SHARE of the time."""
 WHOLE_INTERVAL = 5.0
 WHOLE_SHARE = 1000
-"""The same of looks at the journals of all attempts, also those that have no claim yet as far as we can see."""
+"""The same for looks at the journals of all attempts, also those whose claim the head does not see yet."""
 
 
 class Direct:
@@ -42,18 +42,18 @@ class Direct:
 
     # -- handing over -----------------------------------------------------------------------------
 
-    def assign(self, found: JobBundle, now: float) -> None:
+    def assign(self, planned: JobBundle, now: float) -> None:
         """Assign jobs to a new bundle; its files follow once that is recorded."""
         self._count += 1
         bundle = self._add(f"{self._context.instance}-{self._count}")
-        first = found.jobs[0]
+        first = planned.jobs[0]
         bundle.options = [
             f"--job-name=stoker-{first.array or first.id}",
-            *sbatch_words(found.shape, len(found.jobs), self._context.settings),
+            *sbatch_words(planned.shape, len(planned.jobs), self._context.settings),
         ]
         bundle.since = now
         assigned = []
-        for index, job in enumerate(found.jobs):
+        for index, job in enumerate(planned.jobs):
             out, err = self._orders.outputs(job)
             event = Assigned(ref_of(bundle.name, index), (), out, now, "" if err == out else err)
             assigned.append(self._jobs.apply(job, event))
@@ -65,7 +65,7 @@ class Direct:
         return bundle
 
     def write_new(self) -> OSError | None:
-        """Write the files of new bundles; the error where one could not be written and was taken back."""
+        """Write the files of new bundles; the error if one could not be written and was taken back."""
         new, self._new = self._new, []
         return next(filter(None, [self._write(bundle, jobs) for bundle, jobs in new]), None)
 
@@ -109,14 +109,14 @@ class Direct:
     # -- what happens -----------------------------------------------------------------------------
 
     def note_answer(self) -> None:
-        """Note what Slurm answered of each attempt that it knew when it was asked."""
+        """Take Slurm's answer for each attempt that it knew when it was asked."""
         controller = self._controller
         for bundle in self.all.values():
             if bundle.submitted_at is not None and controller.asked_at > bundle.submitted_at:
                 self._reconciler.observe(bundle, controller.facts, controller.answer_interval)
 
     def look(self, *, answered: bool) -> None:
-        """Read journals and apply what they say; after an answer of Slurm's, judge all attempts by both."""
+        """Read journals and apply their lines; after an answer of Slurm's, judge all attempts by both."""
         began = self._jobs.clock()
         whole = began >= self._whole_at
         news = {bundle.name for bundle in self.all.values() if bundle.made and bundle.read(whole=whole)}
@@ -168,9 +168,9 @@ class Direct:
         bundle.attempts[index] = BundledAttempt(job, index)
 
     def stop(self, job: Job, grace: float, signal_number: int) -> None:
-        if (found := self._find(job)) is None:
+        if (place := self._find(job)) is None:
             return
-        bundle, attempt = found
+        bundle, attempt = place
         try:
             if self._withdraw(bundle, attempt):
                 return
@@ -182,12 +182,12 @@ class Direct:
 
     def recall(self, job: Job) -> None:
         """Take an attempt back that has not started."""
-        if (found := self._find(job)) is not None:
-            self._withdraw(*found)
+        if (place := self._find(job)) is not None:
+            self._withdraw(*place)
 
     def recall_all(self) -> None:
         for bundle in list(self.all.values()):
-            for attempt in [each for each in bundle.attempts.values() if each.began is None]:
+            for attempt in [attempt for attempt in bundle.attempts.values() if attempt.began is None]:
                 self._withdraw(bundle, attempt)
 
     def _withdraw(self, bundle: Bundle, attempt: BundledAttempt) -> bool:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 LOOK_INTERVAL = 1.0
-"""Seconds between two looks whether Slurm's process of the task lives."""
+"""Seconds between two checks whether Slurm's process of the task lives."""
 PATIENCE_SECONDS = 60.0
-"""A check of a node gives up when processes cannot be killed for so long; the head asks again."""
+"""Seconds after which a check of a node gives up killing processes; the head asks again."""
 EVENTS = "events"
 """File by which a pilot tells what happens."""
 OWN_CLAIM = "pilot"

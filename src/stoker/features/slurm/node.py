@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 MESSAGES_INTERVAL = 10.0
-"""Seconds between two looks for messages of the head, where no signal of Slurm's comes through."""
+"""Seconds between two looks for messages of the head, if no signal of Slurm's comes through."""
 FULL_PAUSE = 1.0
-"""Seconds before the journal is written again that the shared directory refused."""
+"""Seconds between two tries to write a journal that the shared directory refused."""
 TERM_SECONDS = 0.5
-"""How much later than the command this process may get Slurm's TERM."""
+"""Seconds that this process may get Slurm's TERM later than the command."""
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EIO))
 """Errors of a shared directory that may pass."""
 GPUS = "\0"
@@ -151,7 +151,7 @@ def _run(
 def gpus_of(environment: Mapping[str, str]) -> list[str]:
     """The GPUs that Slurm gave, by the numbers that the job sees."""
     given = next((environment[name] for name in _GPU_VARIABLES if environment.get(name)), "")
-    return [each for each in given.split(",") if each]
+    return [gpu for gpu in given.split(",") if gpu]
 
 
 def node_name(environment: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What nodes are told: the order for an attempt, and the batch scripts that Slurm starts."""
+"""Orders for nodes: one for each attempt, and the batch scripts that Slurm starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from stoker.core.job import Job
-from stoker.core.launch import Order, order_of, output_paths, variables
+from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.node import ARRAY, GPUS
 from stoker.features.slurm.shared import BundleFolder
@@ -48,7 +48,7 @@ class Orders:
             del extra["CUDA_VISIBLE_DEVICES"]
         # srun needs Slurm's own variables; only the array is Stoker's, since a bundle is another one.
         extra = {name: extra[name] for name in extra if not name.startswith("SLURM_") or name.startswith(ARRAY)}
-        order: Order = order_of(job, self.outputs(job), extra)
+        order: LaunchOrder = order_of(job, self.outputs(job), extra)
         return {**msgspec.structs.asdict(order), "gpus": job.spec.resources.gpus}
 
     def outputs(self, job: Job) -> tuple[str, str]:

@@ -17,7 +17,7 @@ PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "m
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
 APT_SECONDS = 300.0
 _OWN_LIBRARIES = re.compile(r"lib(munge|hwloc|numa|slurm)")
-"""Libraries that a server without Slurm seldom has; others are unpacked only where they are missing here."""
+"""Libraries that a server without Slurm seldom has; others are unpacked only if they are missing here."""
 _INSTALL = "ask an administrator to install slurmctld, slurmd, slurm-client and munge on all servers, the same release"
 
 

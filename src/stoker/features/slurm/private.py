@@ -23,15 +23,15 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 def expand_hosts(text: str) -> tuple[str, ...]:
     """The names in Slurm's notation: `gpu[1-3],gpu07` is gpu1, gpu2, gpu3 and gpu07; each is kept once."""
-    found: dict[str, None] = {}
+    hosts: dict[str, None] = {}
     for word in _outside_brackets(text):
         for host in _expanded(word, text):
             if not _HOST.fullmatch(host):
                 raise UsageError(f"{host!r} in {text!r} is not the name of a server", _HOSTS_HINT)
-            found[host] = None
-            if len(found) > MOST_HOSTS:
+            hosts[host] = None
+            if len(hosts) > MOST_HOSTS:
                 raise UsageError(f"{text!r} is more than {MOST_HOSTS} servers", _HOSTS_HINT)
-    return tuple(found)
+    return tuple(hosts)
 
 
 def _outside_brackets(text: str) -> list[str]:
@@ -62,7 +62,7 @@ def _numbers(part: str, text: str) -> list[str]:
 
 
 def node_names(hosts: Sequence[str]) -> dict[str, str]:
-    """A name for Slurm for each server: up to the first dot where that is unique and a name, else with - for dots."""
+    """A name for Slurm for each server: up to the first dot if that is unique and a name, else with - for dots."""
     short = [host.partition(".")[0] for host in hosts]
     return {
         host: name if short.count(name) == 1 and not name.isdecimal() else host.replace(".", "-")
@@ -82,12 +82,12 @@ class Server(Struct, frozen=True):
     port: int
     """Of its slurmd."""
     hostname: str
-    """What the server calls itself."""
+    """The server's own name."""
     cpus: int
     memory_mib: int
     gpus: int = 0
     gpu_files: tuple[str, ...] = ()
-    """Device files, where there is one for each GPU."""
+    """Device files, if there is one for each GPU."""
 
 
 class PrivateSlurm(Struct, frozen=True):
@@ -207,7 +207,7 @@ def choose_port(taken: Collection[int], first: int = FIRST_PORT) -> int:
 
 
 class ServerFacts(Struct, frozen=True):
-    """What a server tells of itself when `cluster make` asks it."""
+    """The answer of a server to `cluster make`."""
 
     hostname: str
     cpus: int
@@ -215,12 +215,12 @@ class ServerFacts(Struct, frozen=True):
     gpus: int
     gpu_files: tuple[str, ...]
     version: str
-    """Of its installed Slurm; empty where slurmd or munged is missing."""
+    """Of its installed Slurm; empty if slurmd or munged is missing."""
     token: str
-    """What it reads in a file of the shared directory; empty where it does not see the file."""
+    """The content of a file of the shared directory; empty if it does not see the file."""
     uid: int
     client: str
-    """The address from which it was reached; empty where that was without ssh."""
+    """The address from which it was reached; empty if that was without ssh."""
     ports: frozenset[int]
     """Those on which something listens."""
     running: frozenset[str] = frozenset()
@@ -229,20 +229,20 @@ class ServerFacts(Struct, frozen=True):
 
 def parse_facts(text: str) -> ServerFacts:
     """Lines `key value` as the script prints them; others, such as the greeting of a shell, are skipped."""
-    found: Mapping[str, str] = dict(re.findall(r"^stoker:(\w+) ?(.*)$", text, re.MULTILINE))
+    values: Mapping[str, str] = dict(re.findall(r"^stoker:(\w+) ?(.*)$", text, re.MULTILINE))
     try:
         return ServerFacts(
-            hostname=found["hostname"],
-            cpus=int(found["cpus"]),
-            memory_mib=int(found["memory"]) // 1024,
-            gpus=int(found["gpus"]),
-            gpu_files=tuple(found["files"].split()),
-            version=found["version"],
-            token=found["token"],
-            uid=int(found["uid"]),
-            client=found["client"].partition(" ")[0],
-            ports=frozenset(int(port, 16) for port in found["ports"].split()),
-            running=frozenset(found["running"].split()),
+            hostname=values["hostname"],
+            cpus=int(values["cpus"]),
+            memory_mib=int(values["memory"]) // 1024,
+            gpus=int(values["gpus"]),
+            gpu_files=tuple(values["files"].split()),
+            version=values["version"],
+            token=values["token"],
+            uid=int(values["uid"]),
+            client=values["client"].partition(" ")[0],
+            ports=frozenset(int(port, 16) for port in values["ports"].split()),
+            running=frozenset(values["running"].split()),
         )
     except (KeyError, ValueError) as error:
         raise UsageError(

@@ -53,7 +53,7 @@ _UNREACHABLE = 255
 
 
 class ServerAnswer(Struct, frozen=True):
-    """What a server said, or why it could not be asked."""
+    """The facts of a server, or why it could not be asked."""
 
     host: str
     text: str = ""
@@ -61,7 +61,7 @@ class ServerAnswer(Struct, frozen=True):
 
 
 class ClusterRequest(Struct, frozen=True):
-    """What a user asks of `cluster make`."""
+    """The options of `cluster make`."""
 
     name: str
     hosts: str
@@ -156,7 +156,7 @@ def _ask(ssh: Sequence[str], hosts: Sequence[str], words: Sequence[str]) -> tupl
 
 
 def _facts(answers: Iterable[ServerAnswer], token: str) -> tuple[dict[str, ServerFacts], dict[str, str]]:
-    """What usable servers say, and why the others cannot be used."""
+    """Facts of usable servers, and why the others cannot be used."""
     facts: dict[str, ServerFacts] = {}
     troubles: dict[str, str] = {}
     for answer in answers:
@@ -183,12 +183,12 @@ def _unsuitable(facts: ServerFacts, token: str) -> str:
 
 def _find_slurm(prefix: Path, facts: Mapping[str, ServerFacts], say: Callable[[str], None]) -> tuple[str, str]:
     """Where Slurm was unpacked, empty for an installed one, and its release."""
-    versions = {one.version for one in facts.values()}
+    versions = {server_facts.version for server_facts in facts.values()}
     lacking = missing_programs(os.environ)
     if not lacking and "" not in versions and len(versions) == 1 and versions == {_version(os.environ)}:
         return "", versions.pop()
     if not lacking and versions != {_version(os.environ)}:
-        told = ", ".join(f"{host}: {one.version or 'none'}" for host, one in facts.items())
+        told = ", ".join(f"{host}: {server_facts.version or 'none'}" for host, server_facts in facts.items())
         say(f"not all servers have the Slurm of this machine ({_version(os.environ)}; {told})")
     unpack(prefix, say)
     environment = slurm_environment(ClusterSettings(prefix=str(prefix)), os.environ)
@@ -211,35 +211,35 @@ def _servers(
     before: PrivateSlurm | None,
 ) -> tuple[Server, ...]:
     """The servers that answered; one that did not, and was part before, stays as it was."""
-    names, found = node_names(hosts), list[Server]()
+    names, servers = node_names(hosts), list[Server]()
     addresses = _resolved(request.ssh, [host for host in facts if not is_local(host)])
     for host in hosts:
         old = before.server(host) if before else None
         if host not in facts:
-            found += [old] if old else []
+            servers += [old] if old else []
             continue
-        one = facts[host]
-        gpus = one.gpus if request.gpus is None else request.gpus
-        taken = _taken(found, facts, here)
-        found.append(
+        server_facts = facts[host]
+        gpus = server_facts.gpus if request.gpus is None else request.gpus
+        taken = _taken(servers, facts, here)
+        servers.append(
             Server(
                 host=host,
                 node=names[host],
                 address=addresses.get(host) or _address(facts),
-                port=_kept_port(old.port if old else None, names[host], one, taken, request.port + 1),
-                hostname=one.hostname,
-                cpus=one.cpus,
-                memory_mib=one.memory_mib,
+                port=_kept_port(old.port if old else None, names[host], server_facts, taken, request.port + 1),
+                hostname=server_facts.hostname,
+                cpus=server_facts.cpus,
+                memory_mib=server_facts.memory_mib,
                 gpus=gpus,
-                gpu_files=one.gpu_files[:gpus] if len(one.gpu_files) >= gpus else (),
+                gpu_files=server_facts.gpu_files[:gpus] if len(server_facts.gpu_files) >= gpus else (),
             )
         )
-    return tuple(found)
+    return tuple(servers)
 
 
 def _taken(servers: Iterable[Server], facts: Mapping[str, ServerFacts], here: ServerFacts) -> frozenset[int]:
     """Ports in use on any machine; the same for all, since two names may be one machine."""
-    listening = here.ports.union(*(one.ports for one in facts.values()))
+    listening = here.ports.union(*(server_facts.ports for server_facts in facts.values()))
     return listening | {server.port for server in servers}
 
 
@@ -251,8 +251,8 @@ def _kept_port(old: int | None, name: str, facts: ServerFacts, taken: frozenset[
 
 
 def _address(facts: Mapping[str, ServerFacts]) -> str:
-    """Where servers reach this machine: where they say that ssh came from."""
-    return next((one.client for one in facts.values() if one.client), "127.0.0.1")
+    """The address of this machine for servers: the one from which ssh reached them."""
+    return next((server_facts.client for server_facts in facts.values() if server_facts.client), "127.0.0.1")
 
 
 def _resolved(ssh: Sequence[str], hosts: Sequence[str]) -> dict[str, str]:
@@ -331,7 +331,7 @@ def running(cluster: PrivateSlurm) -> list[str]:
 
 
 def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, str]:
-    """The last error that slurmd of each server wrote; empty where there is none, or the server does not answer."""
+    """The last error that slurmd of each server wrote; empty if there is none, or the server does not answer."""
     nodes = {server.host: server.node for server in servers}
     answers = on_servers(cluster.ssh, list(nodes), lambda host: ["complaint", cluster.local, nodes[host]])
     matches = ((answer.host, re.search(r"^stoker:complaint (.+)$", answer.text, re.MULTILINE)) for answer in answers)
@@ -339,7 +339,7 @@ def complaints(cluster: PrivateSlurm, servers: Iterable[Server]) -> dict[str, st
 
 
 def clean(cluster: PrivateSlurm) -> dict[str, str]:
-    """Remove its files here and on all servers; returns the trouble of servers where they stay."""
+    """Remove its files here and on all servers; returns the trouble of servers on which they stay."""
     hosts = ["localhost", *(server.host for server in cluster.servers if not is_local(server.host))]
     answers = on_servers(cluster.ssh, hosts, lambda _: ["clean", cluster.local])
     shutil.rmtree(Path(cluster.conf).parent, ignore_errors=True)
@@ -400,7 +400,7 @@ def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAns
 
 
 def ssh_trouble(said: str, host: str) -> str:
-    """What ssh complains of, and what to do about it."""
+    """The complaint of ssh, with advice."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     last = lines[-1] if lines else "ssh says nothing"
     if "Permission denied" in said:

@@ -46,10 +46,10 @@ def _nodes(nodes: Nodes) -> str:
 def show_nodes(name: str, settings: ClusterSettings, screen: Screen) -> None:
     """Show the nodes of a cluster, and the jobs of this queue on their GPUs."""
     paths = paths_here(screen.sim)
-    found = cluster_status(name, settings, paths)
+    status = cluster_status(name, settings, paths)
     if screen.form == "json":
-        write_json(Clusters("stoker.cluster-status/1", [found]))
+        write_json(Clusters("stoker.cluster-status/1", [status]))
         return
-    print_clusters([found])
+    print_clusters([status])
     for node, jobs in jobs_on_nodes(paths, name).items():
         print_line(f"  {node}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")

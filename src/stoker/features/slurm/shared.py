@@ -128,7 +128,7 @@ class BundleFolder:
         return self.at(ERRORS)
 
     def error(self, index: int) -> str:
-        """Why the node's program could not run; empty where it left no words."""
+        """Why the node's program could not run; empty if it left no words."""
         with contextlib.suppress(OSError), open(self.at(ERRORS, index), errors="replace") as file:
             lines = file.read().strip().splitlines()
             return lines[-1] if lines else ""
@@ -159,8 +159,8 @@ class BundleFolder:
         """All that the head told the node about an attempt, oldest first."""
         with open(self.at(MESSAGES), "rb") as file:
             data = file.read()
-        found = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
-        return [message for message in found if message["index"] == index]
+        messages = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+        return [message for message in messages if message["index"] == index]
 
 
 def sync(folder: str) -> None:

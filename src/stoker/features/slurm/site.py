@@ -12,8 +12,8 @@ from msgspec.structs import astuple
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Starting
 from stoker.core.planner.forecast import Forecast
-from stoker.core.planner.queue import Wants, caps_of, shape_of
-from stoker.core.planner.reasons import InCluster, QueuePaused, Reason, Short
+from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
+from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
 from stoker.features.slurm.checks import MARK as CHECK_MARK
@@ -37,7 +37,7 @@ DISK_PAUSE = 10.0
 
 
 class SlurmConfig(Struct, frozen=True):
-    """What the site is made of."""
+    """The configuration of a cluster."""
 
     name: str
     settings: ClusterSettings
@@ -154,7 +154,7 @@ class SlurmSite:
         return instance == self._context.instance or not engine_lives(self._context.paths, instance)
 
     def _is_reachable(self, now: float) -> bool:
-        """Whether the shared directory is there; where it is not, nothing that is missing from it is gone."""
+        """Whether the shared directory is there; if not, nothing that is missing from it is gone."""
         if not any(bundle.made for bundle in self._all.values()) or self._directory.is_reachable():
             return True
         for pace in (self._direct.pace, self._pilots.pace):
@@ -214,8 +214,8 @@ class SlurmSite:
 
         offer_in_order(self._jobs.waiting.groups(), offer)
         self._pilots.assign_offered(now)
-        for found in bundles(direct, most):
-            self._direct.assign(found, now)
+        for bundle in bundles(direct, most):
+            self._direct.assign(bundle, now)
 
     def _room(self) -> int:
         """How many more jobs may wait in Slurm."""
@@ -236,7 +236,7 @@ class SlurmSite:
         self._pilots.start(need, least, self._controller.nodes, now)
 
     def _hold_for_failures(self) -> None:
-        """Hold the jobs for pilots where these end again and again before they work."""
+        """Hold pilot jobs after RETURNS_ALLOWED pilots failed to start."""
         if len(self._pilots.failures) >= RETURNS_ALLOWED:
             why = self._pilots.failures.pop()
             self._pilots.failures.clear()
@@ -252,7 +252,7 @@ class SlurmSite:
 
     def _active(self) -> list[Job]:
         ids = [attempt.job_id for attempt in self._direct.attempts]
-        ids += [each.job_id for pilot in self._pilots.all.values() for each in pilot.delegated.values()]
+        ids += [attempt.job_id for pilot in self._pilots.all.values() for attempt in pilot.delegated.values()]
         return [job for job_id in ids if (job := self._jobs.active(job_id)) is not None]
 
     def _active_in(self, array: int) -> int:
@@ -275,7 +275,7 @@ class SlurmSite:
         return make(self._settings, bundle.folder)
 
     def _refuse(self, name: str, why: str) -> None:
-        """Slurm will never take it: its jobs are held with Slurm's words."""
+        """Hold the jobs of a bundle that Slurm will never take, with Slurm's words."""
         if self._pilots.checks.refuse(name, why):
             return
         if name not in self._pilots.all:
@@ -313,7 +313,7 @@ class SlurmSite:
     # -- what it shows ----------------------------------------------------------------------------
 
     def devices(self, device_ids: Sequence[str]) -> tuple[Device, ...]:
-        return tuple(Device(each, each, each, (), "declared") for each in device_ids)
+        return tuple(Device(device_id, device_id, device_id, (), "declared") for device_id in device_ids)
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits that was not handed over."""
@@ -323,7 +323,7 @@ class SlurmSite:
         if self._policy.paused:
             return QueuePaused(self._policy.paused)
         if trouble := self._directory.away or self._directory.trouble or self._slurm_trouble:
-            return Short(trouble)
+            return OutOfResources(trouble)
         if (full := caps.full(job)) is not None:
             return full
         in_pilot = self._pilots.takes(job)
@@ -336,8 +336,8 @@ class SlurmSite:
 
     @property
     def _slurm_trouble(self) -> str:
-        found = self._controller.trouble
-        return f"{found}; see stoker cluster check {self._config.name}" if found else ""
+        trouble = self._controller.trouble
+        return f"{trouble}; see stoker cluster check {self._config.name}" if trouble else ""
 
     def status(self) -> SiteStatus:
         return SiteStatus(
@@ -370,11 +370,11 @@ class SlurmSite:
         answered = self._controller.answered_text()
         return f"{self._config.name}: {active - pending} running, {pending} waiting in Slurm{answered}"
 
-    def _waits(self) -> Iterator[tuple[Wants, Reason]]:
+    def _waits(self) -> Iterator[tuple[ReasonKey, Reason]]:
         caps = self._caps()
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
-            yield Wants(shape_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
+            yield ReasonKey(job_kind_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         """Slurm's expected starts."""

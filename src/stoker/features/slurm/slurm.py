@@ -17,20 +17,22 @@ SINFO_FORMAT = "%P|%a|%l|%D|%t|%G"
 
 
 def slurm_environment(settings: ClusterSettings, base: Mapping[str, str]) -> dict[str, str]:
-    """The variables for Slurm's commands of a cluster: its slurm.conf, and its programs where they are unpacked."""
-    found = dict(base)
+    """The variables for Slurm's commands of a cluster: its slurm.conf, and its programs if they are unpacked."""
+    variables = dict(base)
     path = base.get("PATH", "/usr/bin:/bin")
     if settings.prefix:
         path = f"{settings.prefix}/usr/bin:{settings.prefix}/usr/sbin:{path}"
         own = f"{settings.prefix}/{LIBRARIES}"
-        found["LD_LIBRARY_PATH"] = ":".join(filter(None, (own, f"{own}/slurm-wlm", base.get("LD_LIBRARY_PATH", ""))))
+        variables["LD_LIBRARY_PATH"] = ":".join(
+            filter(None, (own, f"{own}/slurm-wlm", base.get("LD_LIBRARY_PATH", "")))
+        )
     if settings.conf:
-        found["SLURM_CONF"] = settings.conf
-    return {**found, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path
+        variables["SLURM_CONF"] = settings.conf
+    return {**variables, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path
 
 
 def parse_version(text: str) -> tuple[int, int, int] | None:
-    """The release in `slurm 23.02.7` or `slurm-wlm 22.05.8`; None where there is none."""
+    """The release in `slurm 23.02.7` or `slurm-wlm 22.05.8`; None if there is none."""
     match = re.search(r"\bslurm\S* (\d+)\.(\d+)(?:\.(\d+))?", text)
     return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
@@ -41,7 +43,7 @@ def version_text(version: tuple[int, ...]) -> str:
 
 
 class Limits(NamedTuple):
-    """Numbers of a controller that matter to jobs; None where it does not tell."""
+    """Numbers of a controller that matter to jobs; None if it does not tell."""
 
     max_array: int | None
     """One more than the largest index of an array."""
@@ -54,9 +56,9 @@ class Limits(NamedTuple):
 
 def parse_config(text: str) -> Limits:
     """The limits in the output of `scontrol show config`."""
-    found = dict(re.findall(r"^(\w+)\s*= *(\d+)", text, re.MULTILINE))
+    values = dict(re.findall(r"^(\w+)\s*= *(\d+)", text, re.MULTILINE))
     array, age, jobs = (
-        int(found[key]) if key in found else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")
+        int(values[key]) if key in values else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")
     )
     confines = re.search(r"^ProctrackType\s*= *proctrack/cgroup", text, re.MULTILINE) is not None
     return Limits(array, age, jobs, confines)
@@ -72,9 +74,9 @@ class NodeGroup(NamedTuple):
     """In Slurm's own words."""
     nodes: int
     state: str
-    """Without the sign that Slurm appends to the state of a node that does not answer, sleeps or is reserved..."""
+    """Without the sign that Slurm appends for a node that does not answer, sleeps or is reserved."""
     responds: bool
-    """... but whether the node answers."""
+    """Whether the node answers."""
     gpus: int
     """Of each node."""
 
@@ -94,12 +96,12 @@ def _plain_state(state: str) -> str:
 
 def parse_sinfo(text: str) -> list[NodeGroup]:
     """The lines of `sinfo -h -o SINFO_FORMAT`; others are skipped."""
-    found = []
+    groups = []
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|", 5)]
         if len(fields) == 6 and fields[3].isdecimal():
-            found.append(_node_group(fields))
-    return found
+            groups.append(_node_group(fields))
+    return groups
 
 
 def _node_group(fields: list[str]) -> NodeGroup:
@@ -133,10 +135,10 @@ class JobReport(NamedTuple):
 
 
 def parse_job(text: str) -> JobReport | None:
-    """None where Slurm does not know the job."""
-    found: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", text))
-    if "JobState" not in found:
+    """Read `scontrol show job`; None if Slurm does not know the job."""
+    values: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", text))
+    if "JobState" not in values:
         return None
-    code = found.get("ExitCode", "").partition(":")[0]
-    node = found.get("BatchHost", found.get("NodeList", ""))
-    return JobReport(found["JobState"], found.get("Reason", ""), int(code) if code.isdecimal() else None, node)
+    code = values.get("ExitCode", "").partition(":")[0]
+    node = values.get("BatchHost", values.get("NodeList", ""))
+    return JobReport(values["JobState"], values.get("Reason", ""), int(code) if code.isdecimal() else None, node)

@@ -1,4 +1,4 @@
-"""What the Slurm of a cluster answers: its state as data, and a job that tells what a node sees."""
+"""Ask the Slurm of a cluster: its state as data, and a job that shows what a node sees."""
 
 from __future__ import annotations
 
@@ -98,9 +98,9 @@ class ClusterStatus(Struct, frozen=True):
     """Why the controller does not answer."""
     nodes: list[Nodes]
     jobs: int
-    """Jobs of this queue for it that are not over..."""
+    """Jobs of this queue for it that are not over."""
     active: int
-    """... and those of them that were handed to Slurm."""
+    """Those of them that were handed to Slurm."""
 
 
 class Clusters(Struct, frozen=True):
@@ -159,7 +159,7 @@ def cluster_load(paths: Paths, name: str) -> queries.Load:
 
 
 class Probe(Struct, frozen=True):
-    """What a job on a node found."""
+    """The answer of a job on a node."""
 
     submitted: float
     answered: float
@@ -168,9 +168,9 @@ class Probe(Struct, frozen=True):
     refusal: str = ""
     """Why sbatch did not take the job."""
     facts: dict[str, str] = {}
-    """host, time, token, stoker; empty where the node sees no shared directory."""
+    """host, time, token, stoker; empty if the node sees no shared directory."""
     token: str = ""
-    """What the node should have read."""
+    """The content that the node should have read."""
 
 
 @contextmanager
@@ -235,7 +235,7 @@ def _wait_over(settings: ClusterSettings, job: str, deadline: float) -> JobRepor
 
 
 def _wait_answer(path: Path) -> dict[str, str]:
-    """What the node wrote; a shared directory may show it a little later than Slurm knows the end."""
+    """Wait for the node's answer; a shared directory may show it a little later than Slurm knows the end."""
     deadline, text = time.monotonic() + 15.0, ""
     while not text.endswith("end\n") and time.monotonic() < deadline:
         text = path.read_text(errors="replace")  # opened anew: only an open asks the server of the file

@@ -17,7 +17,7 @@ from stoker.web.answers import answer
 from stoker.web.query import page_of
 
 
-class Service(Protocol):
+class QueueService(Protocol):
     """The queue that a server shows."""
 
     @property
@@ -29,7 +29,7 @@ class Service(Protocol):
         """Whether its GPUs are simulated."""
 
 
-def reads(service: Service) -> dict[str, Callable[[Request], Response]]:
+def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
     """Paths below /api/v1 and their endpoints."""
 
     def sweeps(_request: Request) -> Response:

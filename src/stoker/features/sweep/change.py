@@ -14,10 +14,10 @@ from stoker.core.job import Ended, Job
 from stoker.core.requests import Again, Cancel, Request
 from stoker.core.spec import NewJob
 from stoker.features.sweep.model.points import ADAPTIVE, size_of
-from stoker.features.sweep.model.record import Sweep, trial_jobs
-from stoker.features.sweep.store import StoredSweep, change_sweep, set_adviser, stop_sweep
+from stoker.features.sweep.model.record import SweepSpec, trial_jobs
+from stoker.features.sweep.store import StoredSweep, change_sweep, set_tuner, stop_sweep
 from stoker.features.sweep.trials import all_trials
-from stoker.features.sweep.tuner_job import adviser_job, needs_adviser
+from stoker.features.sweep.tuner_job import needs_tuner, tuner_job
 from stoker.store.engine_lock import engine_of, wake
 
 NOTE = "the sweep was stopped by you"
@@ -26,7 +26,7 @@ AT_ONCE = 10_000
 
 
 class SweepChange(Struct, frozen=True):
-    """What `stoker sweep stop` or `extend` did."""
+    """The result of `stoker sweep stop` or `extend`."""
 
     schema: str
     id: int
@@ -69,8 +69,8 @@ def extend(control: Control, stored: StoredSweep, more: int) -> SweepChange:
 def resume(control: Control, stored: StoredSweep, count: int) -> SweepChange:
     """Let an adaptive sweep go on until it has so many points; one that has or gets them stays as it is."""
     sweep, points = stored.sweep, _points(control, stored)
-    adviser = control.store.job(stored.adviser) if stored.adviser is not None else None
-    at_work = stored.stopped is None and adviser is not None and not isinstance(adviser.state, Ended)
+    tuner = control.store.job(stored.tuner) if stored.tuner is not None else None
+    at_work = stored.stopped is None and tuner is not None and not isinstance(tuner.state, Ended)
     before = max(points, sweep.count or 0) if at_work else points
     if count <= before:
         return SweepChange(SCHEMA, stored.id, total=before * sweep.repeat)
@@ -83,8 +83,8 @@ def _points(control: Control, stored: StoredSweep) -> int:
     return -(-len(all_trials(control.store, stored.id)) // stored.sweep.repeat)
 
 
-def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
-    """Add the trials that a sweep lacks, or bring back the adviser that chooses them."""
+def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
+    """Add the trials that a sweep lacks, or bring back the tuner that chooses them."""
     sweep, store, now = stored.sweep, control.store, time.time()
     first = _points(control, stored) * sweep.repeat
     with store.writing():
@@ -94,13 +94,13 @@ def _go_on(control: Control, stored: StoredSweep, longer: Sweep) -> None:
             jobs = [_outside_of_array(job, stored.id) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
             for place in range(0, len(jobs), AT_ONCE):
                 store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
-        requests = _adviser_requests(control, stored, longer, now)
+        requests = _tuner_requests(control, stored, longer, now)
     carry_out(control, requests)
     start_expected(control, "the trials are in the queue")
     wake(control.paths, engine_of(stored.spec.cluster))
 
 
-def _refuse_beyond_end(longer: Sweep, before: int) -> None:
+def _refuse_beyond_end(longer: SweepSpec, before: int) -> None:
     size = None if longer.method in ADAPTIVE or longer.method == "sobol" else size_of(longer.space)
     if size is not None and before >= size:
         raise UsageError(f"all {size} points of this sweep were visited", "start another sweep with a larger space")
@@ -112,14 +112,14 @@ def _outside_of_array(job: NewJob, sweep_id: int) -> NewJob:
     return replace(job, task=None, trial=replace(job.trial, sweep=sweep_id))
 
 
-def _adviser_requests(control: Control, stored: StoredSweep, sweep: Sweep, now: float) -> Sequence[Request]:
-    """What brings back an adviser that has ended; one that is gone from the history is made again."""
-    if not needs_adviser(sweep):
+def _tuner_requests(control: Control, stored: StoredSweep, sweep: SweepSpec, now: float) -> Sequence[Request]:
+    """Requests that requeue a tuner that has ended; one that is gone from the history is made again."""
+    if not needs_tuner(sweep):
         return []
-    job: Job | None = control.store.job(stored.adviser) if stored.adviser is not None else None
+    job: Job | None = control.store.job(stored.tuner) if stored.tuner is not None else None
     if job is None:
-        made = adviser_job(control.paths, sweep, stored.spec)
-        (adviser,) = control.store.add_jobs(stored.batch, engine_of(""), [made], now)
-        set_adviser(control.store, stored.id, adviser)
+        made = tuner_job(control.paths, sweep, stored.spec)
+        (tuner,) = control.store.add_jobs(stored.batch, engine_of(""), [made], now)
+        set_tuner(control.store, stored.id, tuner)
         return []
     return [Again(job.id)] if isinstance(job.state, Ended) else []

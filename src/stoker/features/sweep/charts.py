@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isfinite
 
-from stoker.core.chart import Axis, Chart, Parallel, Series, axis_over, wants_log
+from stoker.core.chart import Axis, Chart, ChartSeries, Parallel, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.outcomes import GOOD_RESULTS
 from stoker.features.sweep.model.importance import best_so_far
@@ -41,25 +41,25 @@ def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
     """All trials in the order in which they ended, and the best so far."""
     objective = data.objectives[0]
     order = in_order(data, trials)
-    values = [value_in(one, objective) for one in order]
-    full = [value if one.state == "done" else None for one, value in zip(order, values, strict=True)]
+    values = [value_in(trial, objective) for trial in order]
+    full = [value if trial.state == "done" else None for trial, value in zip(order, values, strict=True)]
     best = best_so_far(full, smallest=objective.goal == "min")
     steps = tuple((float(place), value) for place, value in enumerate(best, 1) if value is not None)
     shown = _by_state(
-        [(one, float(place), value) for place, (one, value) in enumerate(zip(order, values, strict=True), 1)]
+        [(trial, float(place), value) for place, (trial, value) in enumerate(zip(order, values, strict=True), 1)]
     )
     log = wants_log(values)
     return Chart(
         f"sweep {data.view.id}: {objective.name}, best so far",
         Axis("trials", 0.0, len(order) + 1.0),
         axis_over(objective.name, values, log=log),
-        (*shown, Series("best so far", steps, "steps", "good")),
+        (*shown, ChartSeries("best so far", steps, "steps", "good")),
     )
 
 
 def in_order(data: SweepData, trials: Sequence[TrialView]) -> list[TrialView]:
     """Trials in the order in which they ended; those that run come last."""
-    return sorted(trials, key=lambda one: (one.ended is None, one.ended or data.view.at, one.number))
+    return sorted(trials, key=lambda trial: (trial.ended is None, trial.ended or data.view.at, trial.number))
 
 
 def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None) -> Chart:
@@ -67,25 +67,25 @@ def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None
     objective = data.objectives[0]
     names = tuned_names(data.view)
     chosen = name or next(iter(data.view.importance), None) or next(iter(names), None)
-    if chosen is None or (chosen not in names and not any(chosen in one.params for one in trials)):
+    if chosen is None or (chosen not in names and not any(chosen in trial.params for trial in trials)):
         raise UsageError(
             f"there is no parameter {chosen}", did_you_mean(str(chosen), names, f"parameters: {', '.join(names)}")
         )
-    having = [one for one in trials if chosen in one.params]
-    axis, places = _axis(data, chosen, [one.params[chosen] for one in having])
-    values = [value_in(one, objective) for one in having]
+    having = [trial for trial in trials if chosen in trial.params]
+    axis, places = _axis(data, chosen, [trial.params[chosen] for trial in having])
+    values = [value_in(trial, objective) for trial in having]
     shown = _by_state(list(zip(having, places, values, strict=True)))
     title = f"sweep {data.view.id}: {objective.name} by {chosen}"
     log = wants_log(values)
     return Chart(title, axis, axis_over(objective.name, values, log=log), shown)
 
 
-def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[Series, ...]:
+def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[ChartSeries, ...]:
     """Trials that ended by themselves, and those that were stopped early."""
-    ended = tuple((x, y) for one, x, y in points if one.state == "done")
-    stopped = tuple((x, y) for one, x, y in points if one.state == "stopped")
-    series = Series("ended", ended), Series("stopped early", stopped, tone="bad")
-    return tuple(one for one in series if one.points)
+    ended = tuple((x, y) for trial, x, y in points if trial.state == "done")
+    stopped = tuple((x, y) for trial, x, y in points if trial.state == "stopped")
+    series = ChartSeries("ended", ended), ChartSeries("stopped early", stopped, tone="bad")
+    return tuple(line for line in series if line.points)
 
 
 def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
@@ -93,12 +93,12 @@ def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
     objective = data.objectives[0]
     axes, columns = [], []
     for name in tuned_names(data.view):
-        having = [one.params[name] for one in trials if name in one.params]
+        having = [trial.params[name] for trial in trials if name in trial.params]
         axis, places = _axis(data, name, having)
-        found = iter(places)
+        places_left = iter(places)
         axes.append(axis)
-        columns.append([next(found) if name in one.params else None for one in trials])
-    values = [value_in(one, objective) for one in trials]
+        columns.append([next(places_left) if name in trial.params else None for trial in trials])
+    values = [value_in(trial, objective) for trial in trials]
     axes.append(axis_over(objective.name, values, log=wants_log(values), margin=0.0))
     columns.append(list(values))
     return Parallel(
@@ -118,14 +118,14 @@ def curves(data: SweepData) -> Chart:
             f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
         )
     best = _best_trial(data)
-    states = {one.number: one.state for one in data.view.trials}
+    states = {trial.number: trial.state for trial in data.view.trials}
     series = [
-        Series("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
+        ChartSeries("", curve, "line", "bad" if states.get(number) == "stopped" else "faint")
         for number, curve in shown.items()
         if number != best
     ]
     if best in shown:
-        series.append(Series(f"trial {best}, the best", shown[best], "line", "good"))
+        series.append(ChartSeries(f"trial {best}, the best", shown[best], "line", "good"))
     values = [value for curve in shown.values() for _, value in curve]
     steps = [step for curve in shown.values() for step, _ in curve]
     return Chart(

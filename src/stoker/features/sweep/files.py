@@ -18,7 +18,7 @@ from stoker.core.spec import Command
 from stoker.features.sweep.model.grammar import NAME, check_space, choices_of, domain_of, range_of, scalar_of, typed
 from stoker.features.sweep.model.space import Choices, Condition, Domain, Parameter, Product, Scalar, Space, value_text
 from stoker.features.sweep.model.template import Style
-from stoker.features.sweep.submit import Asked
+from stoker.features.sweep.submit import SweepRequest
 
 _KEYS = (
     *("parameters", "union", "method", "count", "seed", "repeat", "max_parallel", "style", "results"),
@@ -42,7 +42,7 @@ _WANDB_FIELDS = ("probabilities", "desc", "description", "mu", "sigma")
 """Fields of W&B: the first three are not used, the others are refused together with their distribution."""
 
 
-def read_sweep_file(path: Path, shell: str) -> Asked:
+def read_sweep_file(path: Path, shell: str) -> SweepRequest:
     """The sweep that a file describes; its suffix says the format."""
     table = _loaded(path)
     try:
@@ -89,7 +89,7 @@ def _what(error: Exception) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}"
 
 
-def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
+def asked_of(table: Mapping[str, Any], shell: str) -> SweepRequest:
     """The sweep of a table as a file has it."""
     wandb = is_wandb(table)
     unknown = [key for key in table if key not in _KEYS]
@@ -97,7 +97,7 @@ def asked_of(table: Mapping[str, Any], shell: str) -> Asked:
         raise UsageError(f"unknown key {unknown[0]!r}", did_you_mean(unknown[0], _KEYS, f"known: {', '.join(_KEYS)}"))
     objectives, goal = _objectives(table)
     method = table.get("method")
-    return Asked(
+    return SweepRequest(
         space=_space({**table, "parameters": _wandb_parameters(table.get("parameters", {}))} if wandb else table),
         command=_command(table, shell),
         wandb=True if wandb else None,
@@ -146,7 +146,7 @@ def _space(table: Mapping[str, Any]) -> Space:
     union = table.get("union", [{}])
     if not isinstance(union, list) or not union:
         raise UsageError("union is not a list of tables", "write [[union]] once for each product")
-    products = [{**shared, **_table(each, "union")} for each in union]
+    products = [{**shared, **_table(product, "union")} for product in union]
     if not all(products):
         raise UsageError("there are no parameters", "write parameters: lr: [0.1, 0.01]")
     return check_space(Space(tuple(Product(tuple(_parameters(product, ""))) for product in products)))
@@ -193,19 +193,19 @@ def _table(value: Any, what: str) -> dict[str, Any]:
 
 
 def _parameters(table: Mapping[str, Any], prefix: str) -> list[Parameter]:
-    found: list[Parameter] = []
+    parameters: list[Parameter] = []
     for key, value in table.items():
         name = f"{prefix}{key}"
         if not isinstance(key, str) or not re.fullmatch(NAME, name):
             raise UsageError(f"{name!r} cannot be the name of a parameter", "use letters, digits and . _ - / @")
         if _is_nested(value):
-            found += _parameters(_table(value["parameters"], name), f"{name}.")
+            parameters += _parameters(_table(value["parameters"], name), f"{name}.")
             continue
         try:
-            found.append(_parameter(name, value))
+            parameters.append(_parameter(name, value))
         except UsageError as error:
             raise UsageError(f"{name}: {error.message}", error.hint) from None
-    return found
+    return parameters
 
 
 def _parameter(name: str, value: Any) -> Parameter:
@@ -220,7 +220,7 @@ def _parameter(name: str, value: Any) -> Parameter:
 
 def _condition(name: str, wanted: Any) -> Condition:
     values = wanted if isinstance(wanted, list) else [wanted]
-    return Condition(name, tuple(scalar_of(_number(each)) for each in values))
+    return Condition(name, tuple(scalar_of(_number(value)) for value in values))
 
 
 def _domain(table: Mapping[str, Any]) -> Domain:
@@ -238,8 +238,8 @@ def _domain(table: Mapping[str, Any]) -> Domain:
 
 
 def _constant(value: Any) -> Choices:
-    one = scalar_of(_number(value))
-    return choices_of([(one, value if isinstance(value, str) else value_text(one))])
+    scalar = scalar_of(_number(value))
+    return choices_of([(scalar, value if isinstance(value, str) else value_text(scalar))])
 
 
 def _range(table: Mapping[str, Any]) -> Domain:
@@ -271,8 +271,8 @@ def _typed(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    found: Scalar = typed(value) if isinstance(value, str) else None
-    return found if isinstance(found, int | float) and not isinstance(found, bool) else value
+    number: Scalar = typed(value) if isinstance(value, str) else None
+    return number if isinstance(number, int | float) and not isinstance(number, bool) else value
 
 
 # -- objective and command -----------------------------------------------------------------------
@@ -322,7 +322,7 @@ def _command(table: Mapping[str, Any], shell: str) -> Command | None:
         return Command((given,), shell)
     if not isinstance(given, list) or not given:
         raise UsageError("command is neither a text nor a list of words", 'write command: "python3 train.py --lr {lr}"')
-    words = [word for each in given for word in _expanded(str(each), program)]
+    words = [word for words_given in given for word in _expanded(str(words_given), program)]
     if not words:
         raise UsageError("the command is empty", 'write command: "python3 train.py --lr {lr}"')
     return Command(tuple(words))

@@ -9,39 +9,39 @@ from pathlib import Path
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import NewJob
-from stoker.features.sweep.model.record import Sweep, read_params, results_of
+from stoker.features.sweep.model.record import SweepSpec, read_params, results_of
 from stoker.features.sweep.model.space import Texts
 
 PARAMS = "params.json"
 """File in each folder with the parameters of the trial."""
 
 
-def _folder(sweep: Sweep, texts: Texts, job: NewJob) -> Path:
+def _folder(sweep: SweepSpec, texts: Texts, job: NewJob) -> Path:
     assert job.trial is not None
     names = texts.of(read_params(job.trial.params))
     return Path(job.spec.cwd, results_of(sweep, job.trial.number, names))
 
 
-def planned_folders(sweep: Sweep, jobs: Sequence[NewJob], *, reuse: bool) -> dict[Path, str]:
+def planned_folders(sweep: SweepSpec, jobs: Sequence[NewJob], *, reuse: bool) -> dict[Path, str]:
     """The folder of each trial, and its parameters as JSON; refuses one that two trials share, or that exists."""
     if not sweep.results:
         return {}
-    found: dict[Path, str] = {}
+    folders: dict[Path, str] = {}
     texts = Texts(sweep.space)
     for job in jobs:
         path = _folder(sweep, texts, job)
         assert job.trial is not None
-        if path in found:
+        if path in folders:
             raise UsageError(
-                f"--results: two trials would use the folder {path}: {found[path]} and {job.trial.params}",
+                f"--results: two trials would use the folder {path}: {folders[path]} and {job.trial.params}",
                 "put a placeholder for each parameter into it, or {trial}",
             )
         if not reuse and os.path.lexists(path):
             raise UsageError(
                 f"--results: the folder {path} exists already", "choose another, or use it again with --force"
             )
-        found[path] = job.trial.params
-    return found
+        folders[path] = job.trial.params
+    return folders
 
 
 def make_folders(folders: dict[Path, str]) -> Callable[[], None]:
@@ -67,7 +67,7 @@ def make_folders(folders: dict[Path, str]) -> Callable[[], None]:
     return undo
 
 
-def make_folder(sweep: Sweep, job: NewJob) -> None:
+def make_folder(sweep: SweepSpec, job: NewJob) -> None:
     """Make the folder of a trial that was chosen after the submit; it may exist from an interrupted attempt."""
     if sweep.results:
         assert job.trial is not None

@@ -40,7 +40,7 @@ class SweepPoint(Struct, frozen=True):
     place: int
     """How many trials had ended when it ended, itself included."""
     line: list[float | None]
-    """Where it is on each axis; null where it does not have the parameter."""
+    """Its place on each axis; null if it does not have the parameter."""
     goodness: float
     """From 0 (the worst) to 1 (the best) among all trials."""
 
@@ -104,10 +104,10 @@ def sweep_page(data: SweepData, page: int) -> SweepPage:
 def _ordered(data: SweepData) -> list[TrialView]:
     """By value, the best first; then those without one, those that run first."""
 
-    def key(one: TrialView) -> tuple[float, bool, int]:
-        value = one.values.get(data.objectives[0].name) if data.objectives else None
-        by_value = inf if value is None or one.state == "failed" else score(data.objectives[0].goal, value)
-        return by_value, one.state not in ACTIVE, one.number
+    def key(trial: TrialView) -> tuple[float, bool, int]:
+        value = trial.values.get(data.objectives[0].name) if data.objectives else None
+        by_value = inf if value is None or trial.state == "failed" else score(data.objectives[0].goal, value)
+        return by_value, trial.state not in ACTIVE, trial.number
 
     return sorted(data.view.trials, key=key)
 
@@ -115,45 +115,45 @@ def _ordered(data: SweepData) -> list[TrialView]:
 def _points(data: SweepData, trials: Sequence[TrialView]) -> tuple[list[SweepAxis], list[SweepPoint]]:
     """All trials in the order in which they ended."""
     chart = parallel(data, trials)
-    places = {one.number: place for place, one in enumerate(in_order(data, trials), 1)}
+    places = {trial.number: place for place, trial in enumerate(in_order(data, trials), 1)}
     points = [
-        SweepPoint(one, places[one.number], list(line), round(goodness, 4))
-        for one, line, goodness in zip(trials, chart.lines, chart.goodness, strict=True)
+        SweepPoint(trial, places[trial.number], list(line), round(goodness, 4))
+        for trial, line, goodness in zip(trials, chart.lines, chart.goodness, strict=True)
     ]
-    return [_axis(one) for one in chart.axes], sorted(points, key=lambda one: one.place)
+    return [_axis(axis) for axis in chart.axes], sorted(points, key=lambda point: point.place)
 
 
-def _axis(one: Axis) -> SweepAxis:
-    return SweepAxis(one.title, one.log, list(one.names))
+def _axis(axis: Axis) -> SweepAxis:
+    return SweepAxis(axis.title, axis.log, list(axis.names))
 
 
 def _chosen(points: list[SweepPoint], most: int) -> list[SweepPoint]:
     """At most so many, with the best tenth as far as it fits in half of them, and every n-th of the rest."""
     if len(points) <= most:
         return points
-    ranked = sorted(points, key=lambda one: -one.goodness)
+    ranked = sorted(points, key=lambda point: -point.goodness)
     best = ranked[: min(most // 2, ceil(len(points) / 10))]
-    taken = {one.place for one in best}
-    rest = [one for one in points if one.place not in taken]
+    taken = {point.place for point in best}
+    rest = [point for point in points if point.place not in taken]
     room = most - len(best)
     spread = [rest[index * len(rest) // room] for index in range(room)]
-    return sorted([*best, *spread], key=lambda one: one.place)
+    return sorted([*best, *spread], key=lambda point: point.place)
 
 
 def _steps(data: SweepData, trials: Sequence[TrialView]) -> list[tuple[int, float]]:
     if not trials:
         return []
     objective = data.objectives[0]
-    values = [value_in(one, objective) if one.state == "done" else None for one in in_order(data, trials)]
-    found: list[tuple[int, float]] = []
+    values = [value_in(trial, objective) if trial.state == "done" else None for trial in in_order(data, trials)]
+    steps: list[tuple[int, float]] = []
     for place, value in enumerate(best_so_far(values, smallest=objective.goal == "min"), 1):
-        if value is not None and (not found or value != found[-1][1]):
-            found.append((place, value))
-    return found
+        if value is not None and (not steps or value != steps[-1][1]):
+            steps.append((place, value))
+    return steps
 
 
 def _curves(data: SweepData) -> list[SweepCurve]:
-    trials = {one.number: one for one in data.view.trials}
+    trials = {trial.number: trial for trial in data.view.trials}
     return [
         SweepCurve(number, trials[number].job, trials[number].state, list(curve))
         for number, curve in shown_curves(data).items()

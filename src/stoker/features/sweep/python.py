@@ -18,7 +18,7 @@ from stoker.core.spec import Command
 from stoker.features.sweep.files import space_of
 from stoker.features.sweep.model.grammar import check_space, parse_space
 from stoker.features.sweep.model.space import Space
-from stoker.features.sweep.submit import Again, Asked, PreparedSweep, prepare, submit_sweep
+from stoker.features.sweep.submit import EarlierTrials, SweepPlan, SweepRequest, prepare, submit_sweep
 from stoker.features.sweep.view import SweepView, read_sweep
 from stoker.python import calls
 from stoker.python.calls import Call
@@ -56,8 +56,8 @@ class Sweep:
 
     @property
     def jobs(self) -> list[Job]:
-        """The jobs of its trials that are in the queue or have ended, by trial; more may follow with an adviser."""
-        return handles_of(self._link, [one.job for one in self.view().trials])
+        """The jobs of its trials that are in the queue or have ended, by trial; more may follow with a tuner."""
+        return handles_of(self._link, [trial.job for trial in self.view().trials])
 
     def view(self) -> SweepView:
         """Everything about it, as `stoker sweep status --json` prints it."""
@@ -70,7 +70,7 @@ class Sweep:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._link.opened() as store:
             ids = jobs_of_sweep(store, self.id)
-        for job in handles_of(self._link, ids):  # an adviser ends after all trials that it adds
+        for job in handles_of(self._link, ids):  # a tuner ends after all trials that it adds
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not job.wait(left):
                 return False
@@ -88,30 +88,31 @@ class Sweep:
         `pandas.DataFrame(sweep.rows())` takes it. Parameters that a trial does not have are None.
         """
         view = self.view()
-        names = list(dict.fromkeys(name for one in view.trials for name in one.params))
-        values = list(dict.fromkeys(name for one in view.trials for name in one.values))
+        names = list(dict.fromkeys(name for trial in view.trials for name in trial.params))
+        values = list(dict.fromkeys(name for trial in view.trials for name in trial.values))
         rows = [
             {
-                "trial": one.number,
-                "job": one.job,
-                "state": one.state,
-                "seconds": one.seconds,
-                **{name: one.params.get(name) for name in names},
-                **{_free(name, names): one.values.get(name) for name in values},
+                "trial": trial.number,
+                "job": trial.job,
+                "state": trial.state,
+                "seconds": trial.seconds,
+                **{name: trial.params.get(name) for name in names},
+                **{_free(name, names): trial.values.get(name) for name in values},
             }
-            for one in view.trials
+            for trial in view.trials
         ]
         return Rows(rows, ["trial", "state", *names, *(_free(name, names) for name in values)])
 
     def results(self) -> list[Any]:
-        """What the function returned in each trial, by number; waits for all, and raises what one of them raised."""
+        """The return value of the function in each trial, by number; waits for all, and raises the exception of a
+        failed one."""
         self.wait()
         return [job.result() for job in self.jobs]
 
     def best(self) -> dict[str, Any] | None:
-        """The best trial so far: its parameters, its values and its job; None where no trial has a value yet."""
-        found = self.view().best
-        return None if not found else {"params": found[0].params, "values": found[0].values, "jobs": found[0].jobs}
+        """The best trial so far: its parameters, its values and its job; None if no trial has a value yet."""
+        best = self.view().best
+        return None if not best else {"params": best[0].params, "values": best[0].values, "jobs": best[0].jobs}
 
     def __repr__(self) -> str:
         view = self.view()
@@ -145,7 +146,7 @@ def sweep(
     """
     link, given = find_link(), read_keywords(options)
     with naming_keywords():
-        asked = Asked(
+        asked = SweepRequest(
             space=_space(space),
             method=method,
             count=count,
@@ -158,7 +159,7 @@ def sweep(
             goal=goal,
             pruners=(pruner,) if isinstance(pruner, str) else tuple(pruner),
         )
-        again = Again(resume=resume, force=force)
+        again = EarlierTrials(resume=resume, force=force)
         if callable(what):
             return _sweep_function(link, what, asked, given, again)
         prepared = prepare(replace(asked, command=command_of(what)), with_variables(given, os.environ))
@@ -178,7 +179,9 @@ def _space(given: GivenSpace) -> Space:
     return Space(tuple(product for part in parts for product in space_of(part).products))
 
 
-def _sweep_function(link: Link, function: Callable[..., Any], asked: Asked, options: JobOptions, again: Again) -> Sweep:
+def _sweep_function(
+    link: Link, function: Callable[..., Any], asked: SweepRequest, options: JobOptions, again: EarlierTrials
+) -> Sweep:
     """All trials run the same program, which calls the pickled function with their parameters."""
     _check_parameters(function, asked.space)
     named = options if options.name is not None else replace(options, name=calls.name_of(function).strip("<>"))
@@ -206,7 +209,7 @@ def _check_parameters(function: Callable[..., Any], space: Space) -> None:
         return
     for product in space.products:
         try:
-            signature.bind_partial(**{one.name: None for one in product.parameters})
+            signature.bind_partial(**{parameter.name: None for parameter in product.parameters})
         except TypeError as error:
             takes = ", ".join(signature.parameters) or "no arguments"
             raise UsageError(f"{calls.name_of(function)}() cannot be called: {error}", f"it takes {takes}") from None
@@ -214,8 +217,8 @@ def _check_parameters(function: Callable[..., Any], space: Space) -> None:
 
 def _submitted(
     link: Link,
-    prepared: PreparedSweep,
-    again: Again,
+    prepared: SweepPlan,
+    again: EarlierTrials,
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
 ) -> Sweep:
     config = config_here(lambda warning: warnings.warn(warning, RuntimeWarning, stacklevel=5))
@@ -233,5 +236,5 @@ def _view(link: Link, word: str | None) -> SweepView:
 
 
 def _free(name: str, taken: Sequence[str]) -> str:
-    """The name of a value in a row; another one where a parameter has it."""
+    """The name of a value in a row; another one if a parameter has it."""
     return f"{name}_value" if name in taken else name

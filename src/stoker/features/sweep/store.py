@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.spec import JobSpec
-from stoker.features.sweep.model.record import Sweep, trial_job
+from stoker.features.sweep.model.record import SweepSpec, trial_job
 from stoker.features.sweep.model.space import Scalar
 from stoker.store.engine_lock import engine_of
 from stoker.store.reader import Reader
@@ -24,26 +24,26 @@ class StoredSweep(Struct, frozen=True):
     """A sweep and what was added to its record since it was submitted."""
 
     id: int
-    """That of its array of trials; of its adviser where that chooses the trials."""
+    """The id of its array of trials, or of its tuner if that chooses the trials."""
     batch: int
     created: float
-    adviser: int | None
+    tuner: int | None
     """The job that watches the trials, and chooses them if the method is adaptive; None without one."""
     stopped: float | None
     """When the user asked to start no further trials."""
     spec: JobSpec
     """That of all trials."""
-    sweep: Sweep
+    sweep: SweepSpec
 
 
 def add_sweep(store: Store, stored: StoredSweep) -> None:
     with store.writing() as connection:
         spec, body = store.spec_id(stored.spec), encode(stored.sweep)
-        row = (stored.id, stored.batch, stored.created, stored.adviser, stored.stopped, spec, body)
+        row = (stored.id, stored.batch, stored.created, stored.tuner, stored.stopped, spec, body)
         connection.execute("INSERT INTO sweeps VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 
 
-def change_sweep(store: Store, sweep_id: int, sweep: Sweep) -> None:
+def change_sweep(store: Store, sweep_id: int, sweep: SweepSpec) -> None:
     """Replace what the user asked for, as by a larger number of trials."""
     with store.writing() as connection:
         connection.execute("UPDATE sweeps SET body = ? WHERE id = ?", (encode(sweep), sweep_id))
@@ -55,9 +55,9 @@ def stop_sweep(store: Store, sweep_id: int, now: float | None) -> None:
         connection.execute("UPDATE sweeps SET stopped = ? WHERE id = ?", (now, sweep_id))
 
 
-def set_adviser(store: Store, sweep_id: int, adviser: int) -> None:
+def set_tuner(store: Store, sweep_id: int, tuner: int) -> None:
     with store.writing() as connection:
-        connection.execute("UPDATE sweeps SET adviser = ? WHERE id = ?", (adviser, sweep_id))
+        connection.execute("UPDATE sweeps SET adviser = ? WHERE id = ?", (tuner, sweep_id))
 
 
 def find_sweep(reader: Reader, sweep_id: int) -> StoredSweep | None:
@@ -72,8 +72,8 @@ def has_sweeps(reader: Reader) -> bool:
 def sweep_of_content(reader: Reader, content: bytes) -> int | None:
     """The newest sweep with a trial that does this work, and succeeded or has not ended."""
     where = f"content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
-    ((found,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
-    return None if found is None else int(found)
+    ((sweep_id,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
+    return None if sweep_id is None else int(sweep_id)
 
 
 def all_sweeps(reader: Reader) -> list[StoredSweep]:
@@ -87,9 +87,9 @@ def add_trial(
     """Add the trial with this number to the queue and return its job; one that is there is not added again."""
     with store.writing() as connection:
         query = f"SELECT id FROM jobs WHERE sweep = ? AND trial = ? AND {IN_SWEEP}"
-        found = connection.execute(query, (stored.id, number)).fetchone()
-        if found:
-            return int(found[0])
+        row = connection.execute(query, (stored.id, number)).fetchone()
+        if row:
+            return int(row[0])
         job = trial_job(stored.sweep, stored.spec, number, point, stored.id)
         return store.add_jobs(stored.batch, engine_of(stored.spec.cluster), [job], now, held=held)[0]
 
@@ -102,16 +102,16 @@ def set_trial_result(store: Store, sweep_id: int, number: int, body: Mapping[str
 
 
 def trial_results(reader: Reader, sweep_id: int) -> dict[int, dict[str, Any]]:
-    """What is known about the results of trials, by number."""
+    """The recorded results of trials, by number."""
     rows = reader.rows("SELECT number, body FROM trials WHERE sweep = ? ORDER BY number", sweep_id)
     return {number: msgspec.json.decode(body) for number, body in rows}
 
 
 def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
-    sweep_id, batch, created, adviser, stopped, spec, body = row
-    return StoredSweep(sweep_id, batch, created, adviser, stopped, reader.spec(spec), decode(_sweeps(), body))
+    sweep_id, batch, created, tuner, stopped, spec, body = row
+    return StoredSweep(sweep_id, batch, created, tuner, stopped, reader.spec(spec), decode(_sweeps(), body))
 
 
 @cache
-def _sweeps() -> msgspec.json.Decoder[Sweep]:
-    return msgspec.json.Decoder(Sweep)
+def _sweeps() -> msgspec.json.Decoder[SweepSpec]:
+    return msgspec.json.Decoder(SweepSpec)

@@ -25,7 +25,7 @@ from stoker.features.sweep.change import resume
 from stoker.features.sweep.folders import make_folders, planned_folders
 from stoker.features.sweep.model.grammar import check_space
 from stoker.features.sweep.model.points import ADAPTIVE, METHODS, size_of
-from stoker.features.sweep.model.record import REPEAT, Sweep, trial_jobs
+from stoker.features.sweep.model.record import REPEAT, SweepSpec, trial_jobs
 from stoker.features.sweep.model.space import Choices, Product, Space
 from stoker.features.sweep.model.template import (
     LATER,
@@ -37,7 +37,7 @@ from stoker.features.sweep.model.template import (
     with_arguments,
 )
 from stoker.features.sweep.store import StoredSweep, add_sweep, all_sweeps, has_sweeps, sweep_of_content
-from stoker.features.sweep.tuner_job import adviser_job, check_advice, needs_adviser, wandb_starter
+from stoker.features.sweep.tuner_job import check_tuning, needs_tuner, tuner_job, wandb_starter
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
 from stoker.store.writer import Store
@@ -50,7 +50,7 @@ WANDB_COUNT = 100
 """Trials of a sweep of W&B's that has no end."""
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class SweepRequest(Struct, frozen=True, kw_only=True):
     """A sweep as a user or a file asks for it; None and empty mean not given."""
 
     space: Space
@@ -73,17 +73,17 @@ class Asked(Struct, frozen=True, kw_only=True):
     """Of the file, for the user."""
 
 
-class PreparedSweep(Struct, frozen=True):
+class SweepPlan(Struct, frozen=True):
     """A sweep that was understood, and the job options of its trials."""
 
-    sweep: Sweep
+    sweep: SweepSpec
     options: JobOptions
     notes: tuple[str, ...] = ()
     """Warnings for the user."""
 
 
-class Again(Struct, frozen=True, kw_only=True):
-    """What to do with trials that were submitted before."""
+class EarlierTrials(Struct, frozen=True, kw_only=True):
+    """How to treat trials that were submitted before."""
 
     resume: bool = False
     """Submit only the others."""
@@ -91,36 +91,38 @@ class Again(Struct, frozen=True, kw_only=True):
     """Submit all of them again."""
 
 
-class SubmittedSweep(Struct, frozen=True):
+class QueuedSweep(Struct, frozen=True):
     """A sweep that is in the queue."""
 
     id: int
-    """Where nothing was left to submit, the sweep that has its first trial."""
+    """If nothing was left to submit, the sweep that has its first trial."""
     trials: int
     """How many were submitted now."""
     skipped: int
     """How many were done or in the queue before."""
-    adviser: int | None = None
+    tuner: int | None = None
     notes: tuple[str, ...] = ()
     failure: StokerError | None = None
     """Why no engine could be started, though the trials are in the queue."""
 
 
-def completed(asked: Asked, file: Asked) -> Asked:
-    """What was typed, completed by what a file says; a parameter that was typed replaces that of the file."""
-    own = {name: getattr(asked, name) for name in Asked.__struct_fields__ if getattr(asked, name) not in (None, ())}
+def completed(asked: SweepRequest, file: SweepRequest) -> SweepRequest:
+    """The typed request, completed by that of a file; a typed parameter replaces that of the file."""
+    own = {
+        name: getattr(asked, name) for name in SweepRequest.__struct_fields__ if getattr(asked, name) not in (None, ())
+    }
     return msgspec.structs.replace(file, **{**own, "space": _joined(file.space, asked.space)})
 
 
 def _joined(file: Space, typed: Space) -> Space:
     if len(typed.products) > 1:
         raise UsageError("a + and a file cannot be combined", "write the union into the file")
-    given = {one.name: one for one in typed.parameters}
+    given = {parameter.name: parameter for parameter in typed.parameters}
     products = [
         Product(
             (
-                *(given.get(one.name, one) for one in product.parameters),
-                *(one for name, one in given.items() if name not in {each.name for each in product.parameters}),
+                *(given.get(parameter.name, parameter) for parameter in product.parameters),
+                *(given[name] for name in given if all(parameter.name != name for parameter in product.parameters)),
             )
         )
         for product in file.products
@@ -131,7 +133,7 @@ def _joined(file: Space, typed: Space) -> Space:
 # -- understand ----------------------------------------------------------------------------------
 
 
-def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
+def prepare(asked: SweepRequest, options: JobOptions) -> SweepPlan:
     """The sweep with the template of its command; refuses what cannot be a sweep."""
     if asked.command is None:
         raise UsageError("no command given", "put the command after --: stoker sweep lr=0.1,0.01 -- python3 train.py")
@@ -141,18 +143,18 @@ def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
     asked = _with_end(asked)
     names = list(asked.space.names)
     _check_numbers(asked, names)
-    known = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
+    allowed = [*names, *([REPEAT] if (asked.repeat or 1) > 1 else [])]
     env = {name: value for name, value in options.env.items() if placeholders([value])}
-    check_placeholders(given.words, known)
-    check_placeholders(list(env.values()), known, "--env")
-    check_placeholders([asked.results or ""], known, "--results")
+    check_placeholders(given.words, allowed)
+    check_placeholders(list(env.values()), allowed, "--env")
+    check_placeholders([asked.results or ""], allowed, "--results")
     used = {*placeholders(given.words), *(name for value in env.values() for name in placeholders([value]))}
     left = [name for name in names if name not in used]
     style: Style = asked.style or ("none" if asked.wandb or used.intersection(names) else "args")
     command = appended(with_arguments(given, left) if asked.wandb else given, left, style)
     if style == "env":
         env |= _variables(left)
-    sweep = Sweep(
+    sweep = SweepSpec(
         space=asked.space,
         command=command,
         method=_method(asked),
@@ -167,17 +169,17 @@ def prepare(asked: Asked, options: JobOptions) -> PreparedSweep:
         goal=asked.goal or "",
         pruners=asked.pruners,
     )
-    objectives, _ = check_advice(sweep)
+    objectives, _ = check_tuning(sweep)
     if asked.wandb or any(objective.source == "wandb" for objective in objectives):
         sweep = msgspec.structs.replace(
             sweep, starter=wandb_starter(objectives, asked.nested, {**os.environ, **options.env})
         )
     rest = {name: value for name, value in options.env.items() if name not in env}
     unused = _unused_note(asked.space, left) if style == "none" and asked.style is None and not asked.wandb else ()
-    return PreparedSweep(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
+    return SweepPlan(sweep, msgspec.structs.replace(options, env=rest), (*asked.notes, *unused))
 
 
-def _with_end(asked: Asked) -> Asked:
+def _with_end(asked: SweepRequest) -> SweepRequest:
     """A sweep of W&B's goes on until the user ends it; here it has an end."""
     if not asked.wandb or asked.count is not None or asked.method not in ("random", *ADAPTIVE):
         return asked
@@ -187,7 +189,7 @@ def _with_end(asked: Asked) -> Asked:
     return msgspec.structs.replace(asked, count=count, notes=(*asked.notes, note))
 
 
-def _method(asked: Asked) -> str:
+def _method(asked: SweepRequest) -> str:
     method = asked.method or "grid"
     if method not in METHODS:
         raise UsageError(
@@ -196,7 +198,7 @@ def _method(asked: Asked) -> str:
     return method
 
 
-def _check_numbers(asked: Asked, names: Sequence[str]) -> None:
+def _check_numbers(asked: SweepRequest, names: Sequence[str]) -> None:
     for option, number in (("-N", asked.count), ("--repeat", asked.repeat), ("--max-parallel", asked.max_parallel)):
         if number is not None and not 1 <= number <= LARGEST:
             raise UsageError(f"{option} {number} is less than 1", f"for example {option} 8")
@@ -205,13 +207,13 @@ def _check_numbers(asked: Asked, names: Sequence[str]) -> None:
 
 
 def _variables(names: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name in names:
         variable = variable_of(name)
-        if variable in found:
+        if variable in variables:
             raise UsageError(f"two parameters would set the variable {variable}", "rename one, or use --style args")
-        found[variable] = f"{{{name}}}"
-    return found
+        variables[variable] = f"{{{name}}}"
+    return variables
 
 
 def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
@@ -219,9 +221,9 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
         name
         for name in left
         if any(
-            not isinstance(one.domain, Choices) or len(one.domain.values) > 1
-            for one in space.parameters
-            if one.name == name
+            not isinstance(parameter.domain, Choices) or len(parameter.domain.values) > 1
+            for parameter in space.parameters
+            if parameter.name == name
         )
     ]
     if varied:
@@ -238,7 +240,7 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
 class Trials(Sequence[NewJob]):
     """The jobs of all trials, each made when it is asked for, so that a million take no memory."""
 
-    def __init__(self, sweep: Sweep, spec: JobSpec) -> None:
+    def __init__(self, sweep: SweepSpec, spec: JobSpec) -> None:
         self._sweep = sweep
         self._spec = spec
         self._size = sweep.trials
@@ -263,7 +265,7 @@ class Trials(Sequence[NewJob]):
 class SweepSubmission:
     """A sweep on its way into the queue: `resolve`, then `insert`."""
 
-    def __init__(self, paths: Paths, config: Config, prepared: PreparedSweep, environment: Mapping[str, str]) -> None:
+    def __init__(self, paths: Paths, config: Config, prepared: SweepPlan, environment: Mapping[str, str]) -> None:
         self.sweep = prepared.sweep
         self.adaptive = self.sweep.method in ADAPTIVE
         self._paths = paths
@@ -277,7 +279,7 @@ class SweepSubmission:
         self._item = ParsedJob(self.sweep.command, COMMAND_LINE)
         self._queue = QueueSubmission(paths, config, options, self._now, environment)
         self._queue.read([self._item])
-        self.engines = [*self._queue.clusters, *([""] if needs_adviser(self.sweep) else [])]
+        self.engines = [*self._queue.clusters, *([""] if needs_tuner(self.sweep) else [])]
         self.needs_devices, self.devices = self._queue.needs_devices, self._queue.devices
 
     @property
@@ -292,17 +294,17 @@ class SweepSubmission:
         return msgspec.structs.replace(spec, fill=fills)
 
     def insert(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
-        """Add the record, the trials and the adviser; returns the ids of the sweep and of its adviser."""
-        adviser = [JobGroup([adviser_job(self._paths, self.sweep, spec)])] if needs_adviser(self.sweep) else []
-        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *adviser]
+        """Add the record, the trials and the tuner; returns the ids of the sweep and of its tuner."""
+        tuner = [JobGroup([tuner_job(self._paths, self.sweep, spec)])] if needs_tuner(self.sweep) else []
+        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *tuner]
         with store.writing():
             inserted = self._queue.insert(store, groups, LABEL, held=held)
             ids = [group.ids[0] for group in inserted]
             stored = StoredSweep(
-                ids[0], _batch(store, ids[0]), self._now, ids[-1] if adviser else None, None, spec, self.sweep
+                ids[0], _batch(store, ids[0]), self._now, ids[-1] if tuner else None, None, spec, self.sweep
             )
             add_sweep(store, stored)
-        return ids[0], stored.adviser
+        return ids[0], stored.tuner
 
 
 def _batch(store: Store, job_id: int) -> int:
@@ -311,21 +313,21 @@ def _batch(store: Store, job_id: int) -> int:
     return job.batch
 
 
-def remaining(store: Store, jobs: Sequence[NewJob], again: Again) -> Sequence[NewJob]:
-    """The trials that were not done before and are not in the queue; all of them where that is wanted.
+def remaining(store: Store, jobs: Sequence[NewJob], again: EarlierTrials) -> Sequence[NewJob]:
+    """The trials that were not done before and are not in the queue; all of them if that is wanted.
 
     Refuses a sweep of which a part was submitted before, if nothing is said about it.
     """
     if again.force or not has_sweeps(store):
         return jobs
-    known = {job.task for job in jobs if _is_known(store, job)}
-    if known and not again.resume:
+    submitted = {job.task for job in jobs if _is_known(store, job)}
+    if submitted and not again.resume:
         raise UsageError(
-            f"{len(known):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
+            f"{len(submitted):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
             " parameters",
             "--resume submits only the others, --force submits all of them again",
         )
-    return [job for job in jobs if job.task not in known] if known else jobs
+    return [job for job in jobs if job.task not in submitted] if submitted else jobs
 
 
 def _is_known(store: Store, job: NewJob) -> bool:
@@ -340,13 +342,13 @@ def submit_sweep(
     paths: Paths,
     sim: str | None,
     config: Config,
-    prepared: PreparedSweep,
-    again: Again,
+    prepared: SweepPlan,
+    again: EarlierTrials,
     *,
     held: str = "",
     opened: Callable[[], contextlib.AbstractContextManager[Store]],
     settled: Callable[[Sequence[int]], Callable[[], object]] = lambda _: lambda: None,
-) -> SubmittedSweep:
+) -> QueuedSweep:
     """Submit a sweep and start the engines that it needs.
 
     `settled` gets the ids inside the transaction, and returns how to undo what it did.
@@ -359,30 +361,30 @@ def submit_sweep(
         if submission.adaptive and again.resume and (earlier := _same_sweep(store, submission.sweep, spec)):
             done = resume(Control(paths, store, sim), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
-            return SubmittedSweep(earlier.id, done.added, done.total - done.added, earlier.adviser, said)
+            return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.tuner, said)
         trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
         if skipped and not left:
             before = sweep_of_content(store, _content(trials[0])) or 0
-            return SubmittedSweep(before, 0, skipped, notes=tuple(submission.notes))
+            return QueuedSweep(before, 0, skipped, notes=tuple(submission.notes))
         folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
-                sweep_id, adviser = submission.insert(store, spec, left, held)
+                sweep_id, tuner = submission.insert(store, spec, left, held)
                 undoing.callback(settled([sweep_id]))
                 undoing.callback(make_folders(folders))
             undoing.pop_all()
     failure = _wake(paths, sim, engine, submission.engines)
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
     count = submission.sweep.trials if submission.adaptive else len(left)
-    return SubmittedSweep(sweep_id, count, skipped, adviser, tuple(filter(None, notes)), failure)
+    return QueuedSweep(sweep_id, count, skipped, tuner, tuple(filter(None, notes)), failure)
 
 
-def _same_sweep(store: Store, sweep: Sweep, spec: JobSpec) -> StoredSweep | None:
+def _same_sweep(store: Store, sweep: SweepSpec, spec: JobSpec) -> StoredSweep | None:
     """The newest sweep that would choose the same points; how many, and how many at once, makes no difference."""
 
-    def points(plan: Sweep) -> Sweep:
+    def points(plan: SweepSpec) -> SweepSpec:
         return msgspec.structs.replace(plan, count=None, max_parallel=None, name="", pruners=())
 
     alike = (

@@ -28,11 +28,11 @@ class TrialJob(Struct, frozen=True):
     ended: float | None
 
 
-def sweep_of_adviser(reader: Reader, job: int) -> int:
-    """The sweep that a job advises."""
+def sweep_of_tuner(reader: Reader, job: int) -> int:
+    """The sweep that a job tunes."""
     rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", job)
     if not rows:
-        raise StokerError(f"job {job} advises no sweep", "see stoker sweep status --all")
+        raise StokerError(f"job {job} tunes no sweep", "see stoker sweep status --all")
     return int(rows[0][0])
 
 
@@ -96,9 +96,9 @@ def trial_times(reader: Reader, sweep_id: int) -> dict[int, TrialTime]:
         "SELECT trial, started, attempts.ended, json_array_length(devices) FROM jobs JOIN attempts ON job = jobs.id"
         f" WHERE sweep = ? AND {IN_SWEEP} AND started IS NOT NULL ORDER BY trial, number"
     )
-    found: dict[int, TrialTime] = {}
+    times: dict[int, TrialTime] = {}
     for trial, started, ended, devices in reader.rows(query, sweep_id):
-        before = found[trial].gpu_seconds if trial in found else 0.0
+        before = times[trial].gpu_seconds if trial in times else 0.0
         spent = max(0.0, ended - started) * devices if ended is not None else 0.0
-        found[trial] = TrialTime(started, ended, before + spent, devices)
-    return found
+        times[trial] = TrialTime(started, ended, before + spent, devices)
+    return times

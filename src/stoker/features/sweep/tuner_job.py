@@ -1,4 +1,4 @@
-"""The job that advises a sweep: it reads values, stops trials early, and chooses trials for adaptive methods."""
+"""The tuner of a sweep, a job that reads values, stops trials early, and chooses trials for adaptive methods."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.features.sweep.model.objective import Objective, parse_objectives
 from stoker.features.sweep.model.points import ADAPTIVE
 from stoker.features.sweep.model.pruning import Pruner, parse_pruner
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.model.template import placeholders
 from stoker.store.paths import Paths
 
 RESTARTS = 1000
 TRY_AGAIN = 75
-"""Exit code of an adviser that has to be started again."""
+"""Exit code of a tuner that has to be started again."""
 RETRIED_CODES = (str(TRY_AGAIN), "1", "129", "137", "143")
-"""Exit codes after which the next adviser continues: its own, that of a Python that could not start, and those of an
-adviser that was killed by HUP, KILL or TERM, and not cancelled."""
+"""Exit codes after which the next tuner continues: its own, that of a Python that could not start, and those of an
+tuner that was killed by HUP, KILL or TERM, and not cancelled."""
 OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
 
-def needs_adviser(sweep: Sweep) -> bool:
+def needs_tuner(sweep: SweepSpec) -> bool:
     """Whether a sweep has values to read, or trials to choose or to stop."""
     return bool(sweep.objectives or sweep.pruners or sweep.method in ADAPTIVE)
 
 
-def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
+def check_tuning(sweep: SweepSpec) -> tuple[tuple[Objective, ...], list[Pruner]]:
     """The objectives and rules of a sweep; refuses what cannot work, before anything is queued."""
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
     rules = [parse_pruner(text) for text in sweep.pruners]
     if not objectives and (rules or sweep.method in ADAPTIVE):
         what = f"--method {sweep.method}" if sweep.method in ADAPTIVE else f"--pruner {sweep.pruners[0]}"
         raise UsageError(f"{what} needs an objective", "name a value that trials report: --objective val_loss:min")
-    for one in objectives:
-        _check_file(sweep, one)
+    for objective in objectives:
+        _check_file(sweep, objective)
     if sweep.method in ADAPTIVE and sweep.results and not {"trial", "i"} & set(placeholders([sweep.results])):
         raise UsageError(
             f"with --method {sweep.method} two trials may have the same parameters and share a folder",
@@ -52,12 +52,12 @@ def check_advice(sweep: Sweep) -> tuple[tuple[Objective, ...], list[Pruner]]:
         )
     if sweep.method in ADAPTIVE:
         _check_packages(sweep.method, len(objectives))
-    if any(one.source == "tensorboard" for one in objectives) and find_spec("tensorboard") is None:
+    if any(objective.source == "tensorboard" for objective in objectives) and find_spec("tensorboard") is None:
         raise UsageError("tensorboard is not installed", how_to_add_extra("tensorboard"))
     return objectives, rules
 
 
-def _check_file(sweep: Sweep, objective: Objective) -> None:
+def _check_file(sweep: SweepSpec, objective: Objective) -> None:
     """Refuse a file that all trials would write to."""
     if objective.source in ("report", "regex"):
         return
@@ -111,7 +111,7 @@ def _check_packages(method: str, objectives: int) -> None:
         raise UsageError("--method cmaes has one objective only", "use --method tpe")
 
 
-def first_points(sweep: Sweep, count: int) -> list[Params]:
+def first_points(sweep: SweepSpec, count: int) -> list[Params]:
     """The points that an adaptive method chooses before it knows results."""
     import subprocess
 
@@ -123,7 +123,7 @@ def first_points(sweep: Sweep, count: int) -> list[Params]:
     return [msgspec.json.decode(line, type=Params) for line in done.stdout.splitlines()]
 
 
-def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
+def tuner_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
     """The job; it finds its sweep by its own id."""
     spec = replace(
         trial_spec,
@@ -146,4 +146,4 @@ def adviser_job(paths: Paths, sweep: Sweep, trial_spec: JobSpec) -> NewJob:
         notify=(),
     )
     words = (sys.executable, "-P", "-m", "stoker.features.sweep.tuner", str(paths.state))
-    return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} adviser")
+    return NewJob(Command(words), spec, f"{sweep.name or 'sweep'} tuner")

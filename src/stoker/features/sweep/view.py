@@ -34,7 +34,7 @@ _WORDS = {"waiting": "queued"}
 
 
 class ObjectiveView(Struct, frozen=True):
-    """What a sweep makes small or large."""
+    """A value that a sweep makes small or large."""
 
     name: str
     goal: str
@@ -82,7 +82,7 @@ class SweepView(Struct, frozen=True):
     id: int
     name: str
     state: str
-    """queued, running, done, stopped (`stoker sweep stop`), or interrupted: its adviser failed or was cancelled."""
+    """queued, running, done, stopped (`stoker sweep stop`), or interrupted: its tuner failed or was cancelled."""
     method: str
     space: list[str]
     command: str
@@ -103,7 +103,7 @@ class SweepView(Struct, frozen=True):
     gpu_hours_full_trial: float | None
     """That median."""
     adviser: int | None
-    """The job that reads values, stops trials and chooses new ones."""
+    """The job that reads values, stops trials and chooses new repeats."""
     adviser_state: str
     adviser_message: str
     """Why it failed."""
@@ -156,12 +156,12 @@ def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
         raise NoSuchJob("there is no sweep in this queue", "start one: stoker sweep lr=1e-3,1e-4 -- python3 train.py")
     if word in (None, "last"):
         return sweeps[0]
-    named = [one for one in sweeps if one.sweep.name and one.sweep.name == word]
-    found = find_sweep(reader, int(word)) if word and word.isdecimal() else next(iter(named), None)
-    if found is None:
-        known = ", ".join(str(one.id) for one in sweeps[:8])
-        raise NoSuchJob(f"there is no sweep {word}", f"sweeps: {known}", word or "")
-    return found
+    named = [stored for stored in sweeps if stored.sweep.name and stored.sweep.name == word]
+    chosen = find_sweep(reader, int(word)) if word and word.isdecimal() else next(iter(named), None)
+    if chosen is None:
+        ids = ", ".join(str(stored.id) for stored in sweeps[:8])
+        raise NoSuchJob(f"there is no sweep {word}", f"sweeps: {ids}", word or "")
+    return chosen
 
 
 def read_sweep(paths: Paths, word: str | None, *, simulated: bool) -> SweepData:
@@ -173,7 +173,7 @@ def read_sweep(paths: Paths, word: str | None, *, simulated: bool) -> SweepData:
 def read_sweeps(paths: Paths) -> SweepList:
     """All sweeps in a line each."""
     with contextlib.closing(open_store(paths)) as store, store.reading():
-        return SweepList(LIST_SCHEMA, [_line(store, one) for one in all_sweeps(store)])
+        return SweepList(LIST_SCHEMA, [_line(store, stored) for stored in all_sweeps(store)])
 
 
 def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: bool) -> SweepData:
@@ -186,11 +186,13 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         _trial(row, results.get(row.number), times.get(row.number), objectives, now)
         for row in all_trials(reader, stored.id)
     ]
-    adviser = reader.job(stored.adviser) if stored.adviser is not None else None
-    full = [one.gpu_hours for one in trials if one.state == "done" and one.gpu_hours]
-    stopped = [one.gpu_hours for one in trials if one.state == "stopped"]
+    tuner = reader.job(stored.tuner) if stored.tuner is not None else None
+    full = [trial.gpu_hours for trial in trials if trial.state == "done" and trial.gpu_hours]
+    stopped = [trial.gpu_hours for trial in trials if trial.state == "stopped"]
     studied = [
-        (_tuned(one.params), _number(one.values.get(objectives[0].name))) for one in trials if _counts(one, objectives)
+        (_tuned(trial.params), _number(trial.values.get(objectives[0].name)))
+        for trial in trials
+        if _counts(trial, objectives)
     ]
     view = SweepView(
         schema=SCHEMA,
@@ -199,26 +201,26 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
         simulated=simulated,
         id=stored.id,
         name=sweep.name,
-        state=_state(stored, trials, adviser),
+        state=_state(stored, trials, tuner),
         method=sweep.method,
-        space=[parameter_text(one) for one in sweep.space.parameters],
+        space=[parameter_text(parameter) for parameter in sweep.space.parameters],
         command=sweep.command.text,
-        objectives=[ObjectiveView(one.name, one.goal, one.source_text) for one in objectives],
+        objectives=[ObjectiveView(objective.name, objective.goal, objective.source_text) for objective in objectives],
         pruners=list(sweep.pruners),
         created=exactly(stored.created),
         total=sweep.trials,
-        counts=dict(Counter(one.state for one in trials)),
+        counts=dict(Counter(trial.state for trial in trials)),
         best=best_points(trials, objectives, sweep.repeat),
         importance={name: round(share, 4) for name, share in importance_of(studied).items()},
         importance_method=METHOD,
-        gpu_hours=round(sum(one.gpu_hours for one in trials), 6),
+        gpu_hours=round(sum(trial.gpu_hours for trial in trials), 6),
         gpu_hours_saved=round(saved_seconds(full, stopped), 6),
         gpu_hours_full_trial=round(median(full), 6) if full else None,
-        adviser=stored.adviser,
-        adviser_state="" if adviser is None else _WORDS.get(state_word(adviser), state_word(adviser)),
-        adviser_message="" if adviser is None else failure_text(reader, adviser),
+        adviser=stored.tuner,
+        adviser_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
+        adviser_message="" if tuner is None else failure_text(reader, tuner),
         study=str(path) if (path := paths.study(stored.id)).exists() else None,
-        notices=sorted({one.notice for one in results.values() if one.notice}),
+        notices=sorted({result.notice for result in results.values() if result.notice}),
         trials=trials,
     )
     name = objectives[0].name if objectives else ""
@@ -229,19 +231,29 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep, *, simulated: 
 def best_points(trials: Sequence[TrialView], objectives: Sequence[Objective], repeat: int) -> list[BestView]:
     """The best points, by the means of their trials that have a usable value."""
     points: dict[int, list[TrialView]] = {}
-    for one in trials:
-        if one.state == "done" and all(one.values.get(each.name) is not None for each in objectives) and objectives:
-            points.setdefault(one.number // repeat, []).append(one)
+    for trial in trials:
+        if (
+            trial.state == "done"
+            and all(trial.values.get(objective.name) is not None for objective in objectives)
+            and objectives
+        ):
+            points.setdefault(trial.number // repeat, []).append(trial)
     means = {
-        point: {each.name: fmean(_number(one.values[each.name]) for one in ones) for each in objectives}
-        for point, ones in points.items()
+        point: {
+            objective.name: fmean(_number(trial.values[objective.name]) for trial in repeats)
+            for objective in objectives
+        }
+        for point, repeats in points.items()
     }
-    scores = {point: [score(each.goal, mean[each.name]) for each in objectives] for point, mean in means.items()}
+    scores = {
+        point: [score(objective.goal, mean[objective.name]) for objective in objectives]
+        for point, mean in means.items()
+    }
     order = sorted(scores, key=lambda point: scores[point]) if len(objectives) == 1 else pareto(scores)
     return [
         BestView(
-            [one.number for one in points[point]],
-            [one.job for one in points[point]],
+            [trial.number for trial in points[point]],
+            [trial.job for trial in points[point]],
             _tuned(points[point][0].params),
             means[point],
         )
@@ -250,13 +262,15 @@ def best_points(trials: Sequence[TrialView], objectives: Sequence[Objective], re
 
 
 def _log_names(space: Space) -> frozenset[str]:
-    return frozenset(one.name for one in space.parameters if isinstance(one.domain, Range) and one.domain.log)
+    return frozenset(
+        parameter.name for parameter in space.parameters if isinstance(parameter.domain, Range) and parameter.domain.log
+    )
 
 
 def tuned_names(view: SweepView) -> list[str]:
     """Parameters that differ between trials, in the order of the space."""
-    names = dict.fromkeys(name for one in view.trials for name in one.params)
-    return [name for name in names if len({repr(one.params.get(name)) for one in view.trials}) > 1]
+    names = dict.fromkeys(name for trial in view.trials for name in trial.params)
+    return [name for name in names if len({repr(trial.params.get(name)) for trial in view.trials}) > 1]
 
 
 def _tuned(params: Mapping[str, Scalar]) -> Params:
@@ -302,13 +316,13 @@ def _number(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _state(stored: StoredSweep, trials: Sequence[TrialView], adviser: Job | None) -> str:
-    open_trials = [one for one in trials if one.ended is None]
-    if not open_trials and (adviser is None or isinstance(adviser.state, Ended)):
+def _state(stored: StoredSweep, trials: Sequence[TrialView], tuner: Job | None) -> str:
+    open_trials = [trial for trial in trials if trial.ended is None]
+    if not open_trials and (tuner is None or isinstance(tuner.state, Ended)):
         if stored.stopped is not None:
             return "stopped"
-        return "done" if adviser is None or state_word(adviser) == "done" else "interrupted"
-    active = any(one.state not in ("queued", "held") for one in open_trials)
+        return "done" if tuner is None or state_word(tuner) == "done" else "interrupted"
+    active = any(trial.state not in ("queued", "held") for trial in open_trials)
     return "running" if active or len(open_trials) < len(trials) else "queued"
 
 

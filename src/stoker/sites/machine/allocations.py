@@ -12,16 +12,16 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Slot, claims_on
-from stoker.core.planner.queue import shape_of
+from stoker.core.planner.queue import job_kind_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
 from stoker.runner.interface import Workers
 
 AHEAD_SECONDS = 0.25
-"""Seconds of work that are prefetched at most, by what attempts took so far..."""
+"""Seconds of work that are prefetched at most, by the duration of earlier attempts."""
 
 AHEAD_LIMIT = 64
-"""... and how many attempts."""
+"""Attempts that are prefetched at most."""
 
 OVERDUE = 0.5
 """Seconds after which attempts behind a running one are recalled, since other devices may be free."""
@@ -36,7 +36,7 @@ class Allocation(Struct):
     resources: Resources
     devices: tuple[Device, ...]
     lease: str = ""
-    """Path of the lease, empty where nothing had to be claimed."""
+    """Path of the lease, empty if nothing had to be claimed."""
     adopted: bool = False
     """Whether another engine started the worker: what it inherited, such as a terminal, is not ours."""
     jobs: deque[int] = field(default_factory=deque)
@@ -55,7 +55,7 @@ class Allocation(Struct):
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """What its lease claims."""
+        """The claim of its lease."""
         return _claims(self.devices, self.resources)
 
     @property
@@ -187,7 +187,7 @@ class Allocations:
         ]
 
     def open(self, resources: Resources, devices: tuple[Device, ...], now: float) -> Allocation | None:
-        """An allocation of just these devices; None where another engine was faster to claim them."""
+        """An allocation of just these devices; None if another engine was faster to claim them."""
         device_ids = tuple([device.id for device in devices])
         for allocation in self:
             if (
@@ -283,7 +283,7 @@ class Allocations:
     def _slot(self, allocation: Allocation, head: Job, short: float, now: float) -> Slot:
         pace = None if self._workers.journal_is_full(allocation.worker) else self._paces.get(allocation.resources)
         room = allocation.room(pace, short, now)
-        until, caps, since = self._until(head), shape_of(head).caps, started_at(head)
+        until, caps, since = self._until(head), job_kind_of(head).caps, started_at(head)
         return Slot(
             allocation.worker,
             head.id,
@@ -298,7 +298,7 @@ class Allocations:
         )
 
     def _until(self, head: Job) -> float | None:
-        """When the running attempt will end, where its limit or history tells."""
+        """When the running attempt will end, if its limit or history tells."""
         if not isinstance(head.state, Running) or (seconds := self._expects(head)) is None:
             return None
         return head.state.since + seconds

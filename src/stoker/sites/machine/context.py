@@ -11,10 +11,10 @@ from stoker.ledger import Ledger
 from stoker.runner.interface import WorkerRunner
 from stoker.sites.interface import EngineJobs, SiteContext
 from stoker.sites.machine.allocations import Allocations
-from stoker.sites.machine.fairshare import Usage
+from stoker.sites.machine.fairshare import OwnUsage
 from stoker.sites.machine.mps import MpsClients
 from stoker.sites.machine.observation import Observation
-from stoker.sites.machine.shortages import Shortages
+from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
@@ -37,9 +37,9 @@ class MachineContext(Struct, frozen=True):
     observation: Observation
     history: RunHistory
     allocations: Allocations
-    usage: Usage
+    usage: OwnUsage
     telemetry: Telemetry
-    shortages: Shortages
+    shortages: ResourceBackoff
     mps_clients: MpsClients
 
 
@@ -62,8 +62,8 @@ def machine_context(
         observation=Observation(devices, ledger, jobs.clock()),
         history=history,
         allocations=allocations,
-        usage=Usage(store, context.engine),
+        usage=OwnUsage(store, context.engine),
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
-        shortages=Shortages(jobs, runner, str(context.paths.state)),
+        shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),
     )

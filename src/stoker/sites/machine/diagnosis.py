@@ -15,13 +15,13 @@ from stoker.store.logs import read_tail
 
 
 class Diagnosis(NamedTuple):
-    """What is known of a failure besides its exit code."""
+    """The cause of a failure, as far as its log tells."""
 
     cause: Cause = ""
     floor: int = 0
-    """Bytes that it needs at least, where it used more than was reserved for it."""
+    """Bytes that it needs at least, if it used more than was reserved for it."""
     needs: int | None = None
-    """Bytes that it had and asked for, where the log tells."""
+    """Bytes that it had and asked for, if the log tells."""
     note: str = ""
     shared: bool = False
 
@@ -29,8 +29,8 @@ class Diagnosis(NamedTuple):
 NOTHING = Diagnosis()
 
 
-class Seen(NamedTuple):
-    """What was seen of an attempt while it ran."""
+class AttemptUse(NamedTuple):
+    """Measurements of an attempt while it ran."""
 
     peak: int | None = None
     processes: Collection[int] = ()
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
     """Whether it shared its devices."""
 
 
-def diagnose(job: Job, devices: Sequence[Device], seen: Seen) -> Diagnosis:
+def diagnose(job: Job, devices: Sequence[Device], seen: AttemptUse) -> Diagnosis:
     """Why an attempt that had these devices failed."""
     if not devices or not isinstance(job.state, Placed):
         return NOTHING

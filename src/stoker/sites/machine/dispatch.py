@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Job, Returned, Stopping, id_text, resources_of
-from stoker.core.launch import Order, order_of, output_paths, variables
+from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
@@ -41,7 +41,7 @@ class OrderBuilder:
         self._devices = devices
         self._environments: dict[str, dict[str, str]] = {}
 
-    def order(self, assignment: Assignment, served: Served) -> tuple[Order, dict[str, str]]:
+    def order(self, assignment: Assignment, served: Served) -> tuple[LaunchOrder, dict[str, str]]:
         """The order, and the environment that it names."""
         job, allocation, outputs = assignment
         base = self.environment(job)
@@ -82,7 +82,7 @@ class Dispatch:
         return self._mps_clients.busy
 
     def assign(self, start: Start, now: float) -> bool:
-        """Put a job on the devices that the plan gave it; False where another engine was faster to claim them."""
+        """Put a job on the devices that the plan gave it; False if another engine was faster to claim them."""
         devices = self._observation.devices(start.devices)
         allocation = (
             self._allocations[start.behind] if start.behind else self._allocations.open(start.resources, devices, now)
@@ -140,7 +140,7 @@ class Dispatch:
             self._runner.stop(worker, order.attempt, 0.0)
 
     def _served(self, assignment: Assignment, job: Job) -> Served | None:
-        """What MPS has for the attempt; None where that is not ready yet, or never will be."""
+        """The variables of MPS for the attempt; None if they are not ready yet, or never will be."""
         if resources_of(job).mps is None:
             return PLAIN
         try:
@@ -155,7 +155,7 @@ class Dispatch:
         return served
 
     def _without_mps(self, assignment: Assignment, job: Job, error: MpsTrouble) -> Served | None:
-        """There will be no daemon: the job runs without it where that is allowed, else it has failed."""
+        """Run the job without a daemon if that is allowed; else it has failed."""
         if job.spec.mps_optional:
             self.trouble = f"MPS is not used: {error.message}"
             return PLAIN

@@ -45,7 +45,7 @@ READ_INTERVAL = 5.0
 """Seconds between two reads of what other engines of the same user have recorded."""
 
 
-class Usage:
+class OwnUsage:
     """GPU-seconds used lately, decaying; attempts are added when they are over."""
 
     def __init__(self, store: Store, engine: str) -> None:
@@ -104,7 +104,7 @@ REFRESH_INTERVAL = 60.0
 class Sharing:
     """This engine's demand in the ledger, and the devices it leaves to engines that go first."""
 
-    def __init__(self, ledger: Ledger, usage: Usage, label: str) -> None:
+    def __init__(self, ledger: Ledger, usage: OwnUsage, label: str) -> None:
         self._ledger = ledger
         self._usage = usage
         self._owner = owner_name(os.geteuid())
@@ -127,7 +127,7 @@ class Sharing:
     def consider(
         self, observation: Observation, allocations: Iterable[Allocation], since: Callable[[], float], now: float
     ) -> FairShare:
-        """What the plan has to know of other engines; `since` is when the oldest of our jobs began to wait."""
+        """The fair share for the plan, by the demand of others; `since` is when our oldest job began to wait."""
         others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
         self._promised = ()
         if not others:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, state_word
-from stoker.core.learning import Use
+from stoker.core.learning import MeasuredUse
 from stoker.core.logs.progress import read_pace
 from stoker.core.outcomes import WHOLE_RESULTS
 from stoker.sites.interface import EngineJobs
-from stoker.sites.machine.telemetry import Telemetry, Watched
+from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt
 from stoker.store.history import RunHistory
 from stoker.store.logs import read_tail
 from stoker.store.schema import Measured
@@ -27,37 +27,37 @@ class Learning:
 
     def learn(self, snapshot: Snapshot, now: float) -> None:
         """Record ended attempts, and running ones from time to time."""
-        for one in self._telemetry.overdue(now):
-            self._jobs.measure(Measured(one.job.id, one.number, one.use))
-        for one in self._telemetry.finished(snapshot, now):
-            self._finished(one)
+        for attempt in self._telemetry.overdue(now):
+            self._jobs.measure(Measured(attempt.job.id, attempt.number, attempt.use))
+        for attempt in self._telemetry.finished(snapshot, now):
+            self._finished(attempt)
 
     def finish(self) -> None:
         """Record all attempts before the engine leaves; another engine may go on with the running ones."""
-        for one in self._telemetry.left():
-            self._finished(one)
-        for one in self._telemetry.running():
-            self._jobs.measure(Measured(one.job.id, one.number, one.use))
+        for attempt in self._telemetry.left():
+            self._finished(attempt)
+        for attempt in self._telemetry.running():
+            self._jobs.measure(Measured(attempt.job.id, attempt.number, attempt.use))
 
-    def _finished(self, one: Watched) -> None:
-        if one.use.looks or one.use.peak:
-            self._jobs.measure(Measured(one.job.id, one.number, one.use))
-            self._learn(one)
+    def _finished(self, attempt: WatchedAttempt) -> None:
+        if attempt.use.looks or attempt.use.peak:
+            self._jobs.measure(Measured(attempt.job.id, attempt.number, attempt.use))
+            self._learn(attempt)
 
-    def _learn(self, one: Watched) -> None:
+    def _learn(self, attempt: WatchedAttempt) -> None:
         """Of a run that was cut short only a peak counts that is higher than any before."""
-        models = [device.model for device in one.devices]
-        peak = one.use.peak or (0 if _shows_no_memory(one.use) else None)
-        if _result(one.job) not in WHOLE_RESULTS:
-            if peak and self._history.knows_less(one.job, models, peak):
-                self._jobs.learn(self._history.learn_use(one.job, models, peak=peak))
+        models = [device.model for device in attempt.devices]
+        peak = attempt.use.peak or (0 if _shows_no_memory(attempt.use) else None)
+        if _result(attempt.job) not in WHOLE_RESULTS:
+            if peak and self._history.knows_less(attempt.job, models, peak):
+                self._jobs.learn(self._history.learn_use(attempt.job, models, peak=peak))
             return
-        load = one.use.utilisation if one.use.busy >= LOOKS_ENOUGH else None
-        pace = None if one.shared else _pace(one.log)
-        self._jobs.learn(self._history.learn_use(one.job, models, peak=peak, load=load, pace=pace))
+        load = attempt.use.utilisation if attempt.use.busy >= LOOKS_ENOUGH else None
+        pace = None if attempt.shared else _pace(attempt.log)
+        self._jobs.learn(self._history.learn_use(attempt.job, models, peak=peak, load=load, pace=pace))
 
 
-def _shows_no_memory(use: Use) -> bool:
+def _shows_no_memory(use: MeasuredUse) -> bool:
     """Whether a peak of 0 is a fact: no other process was on its GPUs, such as one that a container started for it."""
     return use.peak == 0 and use.looks == use.busy >= LOOKS_ENOUGH
 

@@ -21,7 +21,7 @@ POLL_INTERVAL = 0.02
 
 
 class Served(NamedTuple):
-    """What MPS adds to an attempt."""
+    """Variables and commands that MPS adds to an attempt."""
 
     variables: Mapping[str, str] = {}
     mps_terminate: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class MpsClients:
 
     @property
     def trouble(self) -> str:
-        """Why an attempt still waits for its daemon; empty where none failed to start."""
+        """Why an attempt still waits for its daemon; empty if none failed to start."""
         troubles = (pending.trouble for pending in self._pending.values())
         return next((str(trouble) for trouble in troubles if trouble), "")
 
@@ -56,7 +56,7 @@ class MpsClients:
         return bool(self._pending)
 
     def serve(self, job: Job, allocation: Allocation, environment: Mapping[str, str], now: float) -> Served | None:
-        """What the attempt gets; None while it has to wait, MpsTrouble where there will be no daemon for it."""
+        """Variables for the attempt; None while it has to wait. Raises MpsTrouble if there will be no daemon for it."""
         key = attempt_key(job.id, job.attempts)
         try:
             if key not in self._pending:

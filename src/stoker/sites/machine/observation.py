@@ -20,13 +20,13 @@ REFRESH_INTERVAL = 1.0
 LEASE_INTERVAL = 0.25
 """Seconds for which the leases of others count as current; a claim reads the ledger itself."""
 SHORTEST_INTERVAL = 0.05
-"""The same while this engine waits for others and attempts follow each other fast..."""
+"""The same while this engine waits for others and attempts follow each other fast."""
 _LONG_READ = 0.025
-"""CPU seconds that no read of the ledger takes, unless a user has filled it with files..."""
+"""CPU seconds that no read of the ledger takes, unless a user has filled it with files."""
 _REST = 20.0
-"""... and after how many times as long it is read again."""
+"""Pause after such a read, in times its duration."""
 _PART_OF_THE_WAIT = 0.05
-"""... and the part of the time since our last attempt that a late observation may cost."""
+"""Part of the time since our last attempt that a late observation may cost, while this engine waits for others."""
 
 
 class Observation:
@@ -144,7 +144,7 @@ class StillProcesses:
     def _noted(
         self, device: Device, reading: Reading, before: dict[tuple[str, int], _Still], at: float, *, alone: bool
     ) -> Iterator[float | None]:
-        """Since when each process that computes is still; None where its memory is unknown."""
+        """Since when each process that computes is still; None if its memory is unknown."""
         moves = alone and (reading.utilisation is None or reading.utilisation > IDLE_PERCENT)
         for process in reading.processes:
             if process.graphics:

@@ -8,11 +8,11 @@ _NONE = "-"
 
 
 class WorkerRef(NamedTuple):
-    """What an engine needs to adopt an attempt of a dead engine."""
+    """The parts of a ref, by which an engine adopts an attempt of a dead engine."""
 
     worker: str
     lease: str = ""
-    """Name of the lease in the ledger, empty where nothing had to be claimed.
+    """Name of the lease in the ledger, empty if nothing had to be claimed.
 
     A lease in the ledger of a parent job begins with the name of that job's worker and a slash.
     """
@@ -44,6 +44,6 @@ def lease_name(lease: str, within: str) -> str:
 
 
 def adopted_lease(name: str, within: str) -> str:
-    """The name of a lease in our own ledger; empty where the lease is in the ledger of another parent job."""
+    """The name of a lease in our own ledger; empty if the lease is in the ledger of another parent job."""
     parent, _, own = name.rpartition("/")
     return own if parent == within else ""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Active, Job, Returned, slot_of
 from stoker.core.launch import attempt_key
-from stoker.core.planner.reasons import Short
+from stoker.core.planner.reasons import OutOfResources
 from stoker.core.settings import Policy
 from stoker.runner.interface import AttemptReturned, ProcessIds
 from stoker.runner.spawn import is_machine_wide
@@ -32,9 +32,9 @@ class Pause(Struct):
     parked: dict[int, None] = field(default_factory=dict)
     """Jobs that could not be started, the one that failed last at the end."""
     candidate: int | None = None
-    """The job whose start is tried next..."""
+    """The job whose start is tried next, or is under way."""
     attempt: str = ""
-    """... or is under way, as this attempt."""
+    """Its attempt that is under way."""
     worker: str = ""
     offered: bool = False
     """Whether the pause is over, and any job may try."""
@@ -58,7 +58,7 @@ class Pause(Struct):
         return now >= self.until and not self.attempt
 
 
-class Shortages:
+class ResourceBackoff:
     """Returns attempts that could not be started to the queue, and lets one start after another try again.
 
     A want of processes, memory or descriptors concerns all jobs, and so does a full state directory, where logs are.
@@ -77,7 +77,7 @@ class Shortages:
 
     @property
     def trouble(self) -> str:
-        """What the machine is short of, for the user."""
+        """The shortage of the machine, for the user."""
         problems = dict.fromkeys(pause.problem for _, pause in sorted(self._pauses.items()))
         more = f", and {len(problems) - 1} more such problems" if len(problems) > 1 else ""
         return f"jobs wait: {next(iter(problems))}{more}" if problems else ""
@@ -90,10 +90,12 @@ class Shortages:
     def governed(self, policy: Policy, now: float) -> Policy:
         """The policy while there is a shortage everywhere: nothing may start, except for one job after the pause."""
         pause = self._pauses.get(EVERYWHERE)
-        return policy if pause is None else replace(policy, short=Short(pause.problem), probe=pause.is_due(now))
+        if pause is None:
+            return policy
+        return replace(policy, out_of_resources=OutOfResources(pause.problem), probe=pause.is_due(now))
 
     def return_attempt(self, job: Job, event: AttemptReturned) -> None:
-        """A worker could not start an attempt: the job waits, and others too where they would fail as well."""
+        """A worker could not start an attempt: the job waits, and others too if they would fail as well."""
         place, problem = self._place_of(job, event.errno), event.note or os.strerror(event.errno)
         self._fail(place, problem, event.attempt)
         self._failed.add(job.id)
@@ -112,7 +114,7 @@ class Shortages:
                 pause.attempt, pause.worker = attempt_key(job.id, job.attempts), slot_of(job.state.ref)
 
     def check(self, now: float) -> None:
-        """End the pauses at places where a process could be started, and choose the next job to try at the others."""
+        """End the pauses of places at which a process could be started, and choose the next job to try at others."""
         for place, pause in list(self._pauses.items()):
             if pause.attempt:
                 self._judge(place, pause)
@@ -130,7 +132,7 @@ class Shortages:
             self._jobs.plan_due = True
 
     def _try_next(self, place: str, pause: Pause, now: float) -> None:
-        """Resume the job that has not been tried for longest; where all are concerned, others may try before it."""
+        """Resume the job that has not been tried for longest; if all are concerned, others may try before it."""
         if not pause.offered:
             pause.offered = self._jobs.plan_due = True
         if place == EVERYWHERE and self._jobs.waiting and now < pause.due_at:

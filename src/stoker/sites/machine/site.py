@@ -19,9 +19,9 @@ from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
-from stoker.core.planner.order import Order, Standing
+from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.plan import Plan, Start, plan
-from stoker.core.planner.queue import Shape, WaitingJobs
+from stoker.core.planner.queue import JobKind, WaitingJobs
 from stoker.core.planner.reasons import Reason, Unclaimable
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -61,7 +61,7 @@ STOP_WORKERS_SECONDS = 1.0
 
 
 class MachineConfig(Struct, frozen=True):
-    """What the site is made of."""
+    """The configuration of the site of this machine."""
 
     ledger: Path
     devices: Devices
@@ -70,7 +70,7 @@ class MachineConfig(Struct, frozen=True):
     """Whether jobs may write to the engine's own standard output."""
     share_input: bool = False
     within: str = ""
-    """The worker of the parent job, where the engine runs inside a job and the ledger is that job's."""
+    """The worker of the parent job, if the engine runs inside a job and the ledger is that job's."""
     forkserver: Forkserver | None = None
     """One that was started early, while the caller had other things to do."""
     tied_to: str = ""
@@ -365,7 +365,7 @@ class MachineSite:
             () if self._draining else self._standings(),
         )
 
-    def _standings(self) -> Sequence[Standing]:
+    def _standings(self) -> Sequence[QueuePosition]:
         now = self._jobs.clock()
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
         order = Order(self._policy, now, self._history.expected, Counter(slot.kind for slot in slots))
@@ -382,8 +382,8 @@ class MachineSite:
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
         return forecast(present, self._history.expected, typical=typical)
 
-    def _estimate(self, shape: Shape) -> Resources:
-        return self._history.estimate(shape, self._policy.margin)
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return self._history.estimate(job_kind, self._policy.margin)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -9,15 +9,15 @@ from msgspec import Struct, field
 from stoker.core.device import Account, Device, Process, Reading, Snapshot
 from stoker.core.job import Active, Job, Placed, Running, slot_of
 from stoker.core.launch import attempt_key
-from stoker.core.learning import Live, Use, reached, seen
+from stoker.core.learning import Live, MeasuredUse, reached, seen
 from stoker.runner.interface import ProcessIds
 from stoker.runner.processes import parent_of
 from stoker.sites.machine.allocations import Allocation, Allocations
 
 YOUNG = 3.0
-"""Seconds for which an attempt is young and its memory use changes fast..."""
+"""Seconds for which an attempt is young and its memory use changes fast."""
 YOUNG_INTERVAL = 0.25
-"""... and seconds between two looks at it."""
+"""Seconds between two looks at a young attempt."""
 KEEP_INTERVAL = 60.0
 """Seconds between two records of a running attempt, which are all that is left if the engine dies."""
 _LATE = 3.0
@@ -32,13 +32,13 @@ Closed = tuple[str, Account]
 """A device, and the driver's account of a process that ended."""
 
 
-class Watched(Struct):
-    """What is known of one attempt."""
+class WatchedAttempt(Struct):
+    """The measurements of one attempt."""
 
     job: Job
     number: int
     devices: tuple[Device, ...]
-    use: Use
+    use: MeasuredUse
     log: str = ""
     void: frozenset[Closed] = frozenset()
     """Accounts that were closed before it began: the kernel may reuse their process ids."""
@@ -60,18 +60,18 @@ class Telemetry:
         allocations: Allocations,
         processes: ProcessIds,
         active: Callable[[int], Job | None],
-        recorded: Callable[[int], Mapping[int, Use]],
+        recorded: Callable[[int], Mapping[int, MeasuredUse]],
     ) -> None:
         """`active` finds an active job; `recorded` is what was recorded of a job's attempts, by their numbers."""
         self._allocations = allocations
         self._processes = processes
         self._active = active
         self._recorded = recorded
-        self._watched: dict[str, Watched] = {}
-        self._late: list[Watched] = []
+        self._watched: dict[str, WatchedAttempt] = {}
+        self._late: list[WatchedAttempt] = []
         self._seen_at = 0.0
         self._workers: dict[int, str] = {}
-        """Process -> its worker, empty where it is a foreign process."""
+        """Process -> its worker, empty if it is a foreign process."""
         self._roots: dict[int, str] = {}
         """Process of a worker -> the worker's name."""
         self._closed: frozenset[Closed] = frozenset()
@@ -106,14 +106,17 @@ class Telemetry:
                 self._measure(allocation, job, snapshot, now)
         self._closed = frozenset(_closed(snapshot))
         running = {attempt_key(job.id, job.attempts) for _, job in heads if job is not None}
-        self._watched = {key: one for key, one in self._watched.items() if key in running}  # without those lost
+        self._watched = {key: attempt for key, attempt in self._watched.items() if key in running}  # without those lost
 
     def live(self) -> dict[int, Live]:
         """Memory and load of the running attempts, by job."""
-        return {one.job.id: Live(one.memory, one.use.peak, one.use.utilisation) for one in self._watched.values()}
+        return {
+            attempt.job.id: Live(attempt.memory, attempt.use.peak, attempt.use.utilisation)
+            for attempt in self._watched.values()
+        }
 
     def peak(self, job: Job) -> int | None:
-        """The most bytes that a running attempt has used so far, where it was seen at all."""
+        """The most bytes that a running attempt has used so far, if it was seen at all."""
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.use.peak or None if watched is not None else None
 
@@ -122,9 +125,9 @@ class Telemetry:
         watched = self._watched.get(attempt_key(job.id, job.attempts))
         return watched.pids if watched is not None else set()
 
-    def running(self) -> list[Watched]:
+    def running(self) -> list[WatchedAttempt]:
         """The running attempts that were seen."""
-        return [one for one in self._watched.values() if one.use.looks]
+        return [attempt for attempt in self._watched.values() if attempt.use.looks]
 
     def end(self, job: Job, after: Job, shared: bool, now: float) -> None:
         """An attempt is over; `finished` returns it once the driver had the time to close its account.
@@ -140,70 +143,74 @@ class Telemetry:
             watched.job, watched.ended, watched.shared = after, now, shared
             self._late.append(watched)
 
-    def finished(self, snapshot: Snapshot, now: float) -> Iterator[Watched]:
+    def finished(self, snapshot: Snapshot, now: float) -> Iterator[WatchedAttempt]:
         """The ended attempts whose accounts are final; each is returned once."""
         late, self._late = self._late, []
-        for one in late:
-            assert one.ended is not None
-            accounts = [snapshot.reading(device.id).accounts for device in one.devices]
-            if snapshot.at > one.ended:
-                self._account(one, snapshot)
-            elif any(account is not None for account in accounts) and now - one.ended < _LATE:
-                self._late.append(one)
+        for attempt in late:
+            assert attempt.ended is not None
+            accounts = [snapshot.reading(device.id).accounts for device in attempt.devices]
+            if snapshot.at > attempt.ended:
+                self._account(attempt, snapshot)
+            elif any(account is not None for account in accounts) and now - attempt.ended < _LATE:
+                self._late.append(attempt)
                 continue
-            yield one
+            yield attempt
 
-    def left(self) -> list[Watched]:
+    def left(self) -> list[WatchedAttempt]:
         """All ended attempts, whether or not their accounts are final."""
         late, self._late = self._late, []
         return late
 
-    def overdue(self, now: float) -> Iterator[Watched]:
+    def overdue(self, now: float) -> Iterator[WatchedAttempt]:
         """Running attempts that are due to be recorded."""
-        for one in self._watched.values():
-            if now - one.kept >= KEEP_INTERVAL and one.use.looks:
-                one.kept = now
-                yield one
+        for attempt in self._watched.values():
+            if now - attempt.kept >= KEEP_INTERVAL and attempt.use.looks:
+                attempt.kept = now
+                yield attempt
 
     def _measure(self, allocation: Allocation, job: Job, snapshot: Snapshot, now: float) -> None:
         shown = [snapshot.readings.get(device.id) for device in allocation.devices]
         if not isinstance(job.state, Running):
             return
-        one = self._watch(allocation, job, now)
+        attempt = self._watch(allocation, job, now)
         readings = [reading for reading in shown if reading is not None and not reading.problem]
         if len(readings) < len(shown):  # one of its GPUs has vanished or cannot be read
             return
-        one.memory = max((self._held(allocation, reading, one) for reading in readings), default=0)
-        one.use = seen(one.use, max(0.0, now - job.state.since), one.memory, self._load(allocation, readings))
-        self._account(one, snapshot)
-        allocation.peak = one.use.peak
+        attempt.memory = max((self._held(allocation, reading, attempt) for reading in readings), default=0)
+        attempt.use = seen(
+            attempt.use, max(0.0, now - job.state.since), attempt.memory, self._load(allocation, readings)
+        )
+        self._account(attempt, snapshot)
+        allocation.peak = attempt.use.peak
 
-    def _watch(self, allocation: Allocation, job: Job, now: float) -> Watched:
+    def _watch(self, allocation: Allocation, job: Job, now: float) -> WatchedAttempt:
         """The record of an attempt; another engine may have begun to measure it."""
         key = attempt_key(job.id, job.attempts)
-        one = self._watched.get(key)
-        if one is None:
-            use = self._recorded(job.id).get(job.attempts, Use()) if allocation.adopted else Use()
+        attempt = self._watched.get(key)
+        if attempt is None:
+            use = self._recorded(job.id).get(job.attempts, MeasuredUse()) if allocation.adopted else MeasuredUse()
             log = job.state.log if isinstance(job.state, Placed) else ""
-            one = self._watched[key] = Watched(job, job.attempts, allocation.devices, use, log, self._closed, kept=now)
-        if len(one.pids) > _MANY:
-            one.pids &= self._workers.keys()
+            attempt = self._watched[key] = WatchedAttempt(
+                job, job.attempts, allocation.devices, use, log, self._closed, kept=now
+            )
+        if len(attempt.pids) > _MANY:
+            attempt.pids &= self._workers.keys()
         if born := self._processes.process_of(allocation.worker, key):  # known a moment after the start
-            one.pids.add(born)
-        return one
+            attempt.pids.add(born)
+        return attempt
 
-    def _held(self, allocation: Allocation, reading: Reading, one: Watched) -> int:
+    def _held(self, allocation: Allocation, reading: Reading, attempt: WatchedAttempt) -> int:
         """Bytes that an attempt uses on a device: those of its processes, else the rest that no other process uses."""
         ours = [process for process in reading.processes if self._is_of(allocation, process)]
         others = [process for process in reading.processes if not self._is_of(allocation, process)]
-        one.pids.difference_update(process.pid for process in others)  # the kernel may reuse an id
-        one.pids.update(process.pid for process in ours)
+        attempt.pids.difference_update(process.pid for process in others)  # the kernel may reuse an id
+        attempt.pids.update(process.pid for process in ours)
         if any(process.memory is None for process in ours) or (not reading.processes and reading.used):
             return 0 if allocation.shared else _rest(reading, others)
         return sum(process.memory or 0 for process in ours)
 
     def _load(self, allocation: Allocation, readings: list[Reading]) -> int | None:
-        """Mean load of its GPUs, where no other process computes on them."""
+        """Mean load of its GPUs, if no other process computes on them."""
         loads = [reading.utilisation for reading in readings if reading.utilisation is not None]
         computing = (process for reading in readings for process in reading.processes if not process.graphics)
         if not loads or allocation.shared or not all(self._is_of(allocation, process) for process in computing):
@@ -213,15 +220,16 @@ class Telemetry:
     def _is_of(self, allocation: Allocation, process: Process) -> bool:
         return self._workers.get(process.pid) == allocation.worker
 
-    def _account(self, one: Watched, snapshot: Snapshot) -> None:
+    def _account(self, attempt: WatchedAttempt, snapshot: Snapshot) -> None:
         """Take the peaks of the driver's accounts: the sum of processes that ran together, the largest of others."""
-        for device in one.devices:
+        for device in attempt.devices:
             accounts = snapshot.reading(device.id).accounts or ()
-            own = {each.pid: each for each in accounts if each.pid in one.pids and (device.id, each) not in one.void}
+            ours = (account for account in accounts if account.pid in attempt.pids)
+            own = {account.pid: account for account in ours if (device.id, account) not in attempt.void}
             if running := frozenset(pid for pid, account in own.items() if account.running):
-                one.together[device.id] = running
-            together = sum(own[pid].peak for pid in one.together.get(device.id, ()) if pid in own)
-            one.use = reached(one.use, max([together, *(account.peak for account in own.values())]))
+                attempt.together[device.id] = running
+            together = sum(own[pid].peak for pid in attempt.together.get(device.id, ()) if pid in own)
+            attempt.use = reached(attempt.use, max([together, *(account.peak for account in own.values())]))
 
     def _identify(self, snapshot: Snapshot) -> None:
         """Find the worker of every new process; forget the processes that ended."""
@@ -233,8 +241,8 @@ class Telemetry:
         shown = {process.pid for process in _processes(snapshot)}
         # A foreign process may turn out to belong to a worker that is known only now.
         believed = {*roots.values(), *([""] if roots == self._roots else [])}
-        known = {pid: worker for pid, worker in self._workers.items() if pid in shown and worker in believed}
-        self._workers = known | {pid: _worker_of(pid, roots) for pid in shown - known.keys()}
+        kept = {pid: worker for pid, worker in self._workers.items() if pid in shown and worker in believed}
+        self._workers = kept | {pid: _worker_of(pid, roots) for pid in shown - kept.keys()}
         self._roots = roots
 
 
@@ -248,9 +256,9 @@ def _closed(snapshot: Snapshot) -> Iterator[Closed]:
 
 
 def _rest(reading: Reading, others: list[Process]) -> int:
-    """Bytes in use on a device beyond those of other processes, 0 where theirs are not all known."""
-    known = [process.memory for process in others if process.memory is not None]
-    return max(0, (reading.used or 0) - sum(known)) if len(known) == len(others) else 0
+    """Bytes in use on a device beyond those of other processes, 0 if theirs are not all known."""
+    amounts = [process.memory for process in others if process.memory is not None]
+    return max(0, (reading.used or 0) - sum(amounts)) if len(amounts) == len(others) else 0
 
 
 def _worker_of(pid: int, roots: dict[int, str]) -> str:

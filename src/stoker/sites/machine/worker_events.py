@@ -10,7 +10,7 @@ from stoker.core.text import shortened
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.context import MachineContext
-from stoker.sites.machine.diagnosis import NOTHING, Diagnosis, Seen, diagnose
+from stoker.sites.machine.diagnosis import NOTHING, AttemptUse, Diagnosis, diagnose
 from stoker.store.logs import LONGEST_SAID, last_line
 
 REFUSED = 126
@@ -52,12 +52,12 @@ class WorkerEvents:
         self.leave_allocation(worker, job)
 
     def _diagnosed(self, job: Job, event: AttemptExited, allocation: Allocation) -> Diagnosis:
-        """What the log says of an attempt that failed by itself."""
+        """Diagnose an attempt that failed by itself, by its log."""
         if event.code == 0 or event.why != "exited":
             return NOTHING
         if allocation.shares and not allocation.shared:
             self._allocations.refresh_sharing()
-        seen = Seen(self._telemetry.peak(job), self._telemetry.processes(job), allocation.shared)
+        seen = AttemptUse(self._telemetry.peak(job), self._telemetry.processes(job), allocation.shared)
         return diagnose(job, allocation.devices, seen)
 
     def _learn(self, job: Job, after: Job, diagnosis: Diagnosis, allocation: Allocation, *, seconds: float) -> None:
@@ -96,8 +96,8 @@ class WorkerEvents:
     def on_worker_lost(self, worker: str, *, damaged: bool = False) -> bool:
         """The worker is dead and its journal is read: what it had started is lost, the rest never started.
 
-        Where the journal is damaged, all that it did not report to be over may have been started.
-        True where it had attempts and started none of them.
+        If the journal is damaged, all that it did not report to be over may have been started.
+        True if it had attempts and started none of them.
         """
         allocation = self._allocations.lose(worker)
         if allocation is None:

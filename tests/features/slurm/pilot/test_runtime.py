@@ -30,7 +30,7 @@ from stoker.features.slurm.pilot.files import (
     Stop,
 )
 from support.cli import until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -47,7 +47,7 @@ class Head:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(PATIENCE_SECONDS)
 
     def run_order(self, job_id: int, line: str) -> RunJob:
         spec = JobSpec(
@@ -84,7 +84,7 @@ def test_a_pilot_runs_attempts(head: Head) -> None:
     assert exited.code == 4
     assert not head.folder.claim_as("3.1")
     head.give(Leave())
-    assert head.process.wait() == 0
+    assert head.process.wait(PATIENCE_SECONDS) == 0
     events = head.folder.read_events(0)[0]
     assert (events[0], events[-1]) == (PilotReady("n7", 1), Leaving())
     assert Alive() in events
@@ -108,12 +108,12 @@ def test_slurm_ends_the_pilot(head: Head) -> None:
     head.wait_event(3, Started)
     head.process.terminate()
     (head.directory / "gate").touch()
-    assert head.process.wait() == 0
+    assert head.process.wait(PATIENCE_SECONDS) == 0
     assert not any(isinstance(event, Exited) for event in head.events(3))
 
 
 def test_a_node_with_too_few_gpus(tmp_path: Path) -> None:
     """The pilot leaves words that the head can show."""
     with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, sim="1x8G", gpus=2))) as head:
-        assert head.process.wait() == 1
+        assert head.process.wait(PATIENCE_SECONDS) == 1
         assert head.folder.error(0).startswith("a pilot on n7 found 1 GPU, and a job needs 2; ")

@@ -10,7 +10,7 @@ from stoker.core.errors import UsageError
 from stoker.features.sweep.model.objective import (
     STORED_POINTS,
     Objective,
-    Series,
+    ValueSeries,
     parse_objective,
     parse_objectives,
     problem_of,
@@ -94,7 +94,7 @@ def test_the_goal_of_all() -> None:
 
 def test_a_series_takes_the_newest_value_of_a_step() -> None:
     """Values without a step are counted, and steps may come in any order."""
-    series = Series()
+    series = ValueSeries()
     for value, step in [(3.0, None), (2.0, None), (9.0, 5), (1.5, 2), (1.0, nan)]:
         series.add(value, step)
     assert series.curve == ((1.0, 3.0), (2.0, 1.5), (5.0, 1.0))

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.points import FIXED, count_of, size_of, visited
-from stoker.features.sweep.model.sobol import MOST_DIMENSIONS, sobol_points
+from stoker.features.sweep.model.points import FIXED, MOST_DIMENSIONS, count_of, size_of, sobol_points, visited
 from stoker.features.sweep.model.space import Params, Space, is_active, points_of
 
 MIXED = parse_space(["lr=1e-5..1e-1:log", "depth=2..8", "width=16..256:log", "opt=sgd,adam", "m=0.8,0.9 if opt=sgd"])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.features.sweep.model.objective import parse_objective
-from stoker.features.sweep.model.readings import LONGEST_LINE, Lines, Reading, reader_for, readings_in_reports
+from stoker.features.sweep.model.readings import LONGEST_LINE, LineSplitter, Reading, reader_for, readings_in_reports
 
 LOG = "\x1b[32mepoch 1\x1b[0m val_loss=0.5\r\nepoch 2:  10%|#  |\repoch 2: val_loss=4e-1\nnothing\nepoch 3 val_loss=nan"
 
@@ -19,7 +19,7 @@ LOG = "\x1b[32mepoch 1\x1b[0m val_loss=0.5\r\nepoch 2:  10%|#  |\repoch 2: val_l
 def readings(text: str, data: bytes | str, *cuts: int) -> tuple[list[Reading], str]:
     """All readings of an objective, where the data arrives in pieces, and the notice."""
     raw = data.encode() if isinstance(data, str) else data
-    lines, reader = Lines(), reader_for(parse_objective(text))
+    lines, reader = LineSplitter(), reader_for(parse_objective(text))
     places = [0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]
     found = [line for begin, end in pairwise(places) for line in lines.feed(raw[begin:end])]
     return [value for line in (*found, *lines.finish()) if (value := reader.read(line))], reader.notice
@@ -90,7 +90,7 @@ def test_reports() -> None:
 
 def test_a_line_without_end_is_cut() -> None:
     """A binary log cannot fill the memory."""
-    lines = Lines()
+    lines = LineSplitter()
     for _ in range(5):
         assert lines.feed(b"x" * LONGEST_LINE) == []
     assert [len(line) for line in lines.feed(b"\n")] == [LONGEST_LINE]

@@ -9,13 +9,13 @@ import pytest
 
 from stoker.core.spec import Command, JobSpec, Trial, content_of
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep, read_params, trial_job, trial_jobs, trial_name
+from stoker.features.sweep.model.record import SweepSpec, read_params, trial_job, trial_jobs, trial_name
 
 TRAIN = Command(("train", "--lr={lr}", "--depth={depth}"))
 
 
-def made(words: str = "lr=1e-3,1e-4 depth=2..3", **settings: object) -> Sweep:
-    return Sweep(**{"space": parse_space(words.split()), "command": TRAIN, **settings})  # type: ignore[arg-type]
+def made(words: str = "lr=1e-3,1e-4 depth=2..3", **settings: object) -> SweepSpec:
+    return SweepSpec(**{"space": parse_space(words.split()), "command": TRAIN, **settings})  # type: ignore[arg-type]
 
 
 def test_trials_of_a_grid() -> None:
@@ -80,7 +80,7 @@ def test_names() -> None:
 def test_a_record_survives_the_store(words: str) -> None:
     """As JSON."""
     sweep = made(words, method="random", count=7, seed=3, objectives=("loss:min",), pruners=("median",))
-    assert msgspec.json.decode(msgspec.json.encode(sweep), type=Sweep) == sweep
+    assert msgspec.json.decode(msgspec.json.encode(sweep), type=SweepSpec) == sweep
 
 
 def test_parameters_are_json() -> None:

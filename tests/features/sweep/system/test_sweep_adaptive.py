@@ -78,18 +78,18 @@ def test_a_search_stops_bad_trials_and_finds_a_good_one(background: Background, 
 
 @pytest.mark.parametrize("seed", [1, 4])
 def test_a_storm_over_a_sweep_does_no_harm(background: Background, seed: int) -> None:
-    """Adviser, engine, workers and trials are killed: no trial is double, forgotten, or without an end."""
+    """Tuner, engine, workers and trials are killed: no trial is double, forgotten, or without an end."""
     storm = SweepStorm(background, seed)
-    assert storm.rage(kills=6) == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
-    assert storm.blows.total() > 0
+    assert storm.run(kills=6) == [], "once more: make faults FAULTS='--only storm-of-sweeps --rounds 1'"
+    assert storm.disruptions.total() > 0
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_an_adviser_that_is_killed_again_and_again_stops_bad_trials(background: Background, seed: int) -> None:
+def test_a_tuner_that_is_killed_again_and_again_stops_bad_trials(background: Background, seed: int) -> None:
     """Each one judges anew by the values of all trials; what it asked for before its death happens once."""
     storm = SweepStorm(background, seed)
-    assert storm.rage(kills=5, targets=("adviser",)) == []
-    assert storm.blows["adviser"] > 2
+    assert storm.run(kills=5, targets=("tuner",)) == []
+    assert storm.disruptions["tuner"] > 2
     assert storm.stopped > 0
 
 
@@ -164,9 +164,9 @@ def test_a_sweep_is_paused(background: Background) -> None:
     wait_until(lambda: _states(background, sweep).count("running") == 2 and "waiting" in _states(background, sweep))
     paused = background("pause", str(sweep))
     assert (paused.code, paused.err) == (0, "")
-    assert f"still at work: {sweep}, the adviser; it adds no trial while one is held\n" in paused.out
+    assert f"still at work: {sweep}, the tuner; it adds no trial while one is held\n" in paused.out
     assert "(running)\n" in paused.out
-    background("pause", str(sweep))  # the adviser may have been adding one meanwhile
+    background("pause", str(sweep))  # the tuner may have been adding one meanwhile
     held = _states(background, sweep).count("held")
     assert held
     background.open_gate("gate")
@@ -183,13 +183,13 @@ def _states(background: Background, sweep: int) -> list[str]:
 
 
 def _results_of(background: Background, sweep: int) -> list[int]:
-    """The trials whose end the adviser has recorded."""
+    """The trials whose end the tuner has recorded."""
     with background.open_store() as store:
         return [number for number, body in trial_results(store, sweep).items() if body.get("over")]
 
 
 def test_the_retry_of_an_adaptive_sweep_leaves_good_trials_alone(background: Background) -> None:
-    """Its id means the adviser and what failed; `wait` and others know the sweep by its name."""
+    """Its id means the tuner and what failed; `wait` and others know the sweep by its name."""
     (background.cwd / "t.sh").write_text("echo $1 >> ran; test $1 = 1 || test -e fixed || exit 3; echo loss=0.25")
     words = ["x=1,2", "--method", "tpe", "-N", "6", "-G", "0", "--name", "toy", "--objective", LOSS]
     sweep = int(background("sweep", "--parsable", *words, "--", "sh", "t.sh", "{x}").out)
@@ -205,7 +205,7 @@ def test_the_retry_of_an_adaptive_sweep_leaves_good_trials_alone(background: Bac
 
 
 def test_an_optuna_that_is_too_old_is_refused_at_submit(background: Background, tmp_path: Path) -> None:
-    """As hydra-optuna-sweeper installs it; the adviser could not import it."""
+    """As hydra-optuna-sweeper installs it; the tuner could not import it."""
     information = tmp_path / "packages" / "optuna-2.10.1.dist-info" / "METADATA"
     information.parent.mkdir(parents=True)
     information.write_text("Metadata-Version: 2.1\nName: optuna\nVersion: 2.10.1\n")
@@ -238,7 +238,7 @@ def test_an_adaptive_sweep_is_resumed(background: Background) -> None:
 
 @pytest.mark.parametrize("method", ["grid", "tpe"])
 def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Background, method: str) -> None:
-    """The retry brings back the adviser, which reads the new value; it chooses no further trials."""
+    """The retry brings back the tuner, which reads the new value; it chooses no further trials."""
     (background.cwd / "t.sh").write_text("test -e fixed || exit 3; echo loss=0.25")
     count = ["-N", "2", "--method", method]
     said = background("sweep", "--parsable", "x=1,2", "--objective", LOSS, *count, "--", "sh", "t.sh", "{x}")

@@ -1,4 +1,4 @@
-"""The loop of the adviser on a queue without an engine: what it adds, records and repairs."""
+"""The loop of the tuner on a queue without an engine: what it adds, records and repairs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from stoker.core.launch import variables
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, add_sweep, stop_sweep, trial_results
 from stoker.features.sweep.trials import TrialJob, all_trials
 from stoker.features.sweep.tuner import loop
-from stoker.features.sweep.tuner.loop import NO_ENGINE_SECONDS, Adviser, only_adviser
+from stoker.features.sweep.tuner.loop import NO_ENGINE_SECONDS, Tuner, only_tuner
 from stoker.features.sweep.tuner_job import RETRIED_CODES, TRY_AGAIN
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
@@ -44,21 +44,21 @@ class Queue:
         self.sweep = 0
         self._closing = contextlib.ExitStack()
 
-    def start(self, **record: Any) -> Adviser:
-        """Record a sweep and return its adviser."""
+    def start(self, **record: Any) -> Tuner:
+        """Record a sweep and return its tuner."""
         space, command = parse_space(["lr=1e-4..1:log"]), Command(("train", "{lr}"))
         given = {"method": "tpe", "count": 4, "max_parallel": 2, "objectives": ("regex:loss=(.*)",), **record}
-        sweep = Sweep(space=space, command=command, **given)
+        sweep = SweepSpec(space=space, command=command, **given)
         batch = self.store.add_batch("sweep", self.now)
-        (self.sweep,) = self.store.add_jobs(batch, QUEUE, [NewJob(Command(("adviser",)), JobSpec())], self.now)
+        (self.sweep,) = self.store.add_jobs(batch, QUEUE, [NewJob(Command(("tuner",)), JobSpec())], self.now)
         spec = JobSpec(cwd=str(self.home))
         add_sweep(self.store, StoredSweep(self.sweep, batch, self.now, self.sweep, None, spec, sweep))
-        return self.adviser()
+        return self.tuner()
 
-    def adviser(self) -> Adviser:
+    def tuner(self) -> Tuner:
         """A new process of the sweep."""
         return self._closing.enter_context(
-            contextlib.closing(Adviser(self.paths, self.store, self.sweep, lambda: self.now))
+            contextlib.closing(Tuner(self.paths, self.store, self.sweep, lambda: self.now))
         )
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class Queue:
         self._record(number, Exited(self._job(number).attempts, code, 0, self.now))
 
     def stop(self, number: int) -> None:
-        """End a trial as the adviser asked for."""
+        """End a trial as the tuner asked for."""
         self.now += 1
         attempt = self._job(number).attempts
         self._record(number, Cancelled(self.now, "bad", "stopped"), Exited(attempt, 143, 15, self.now, why="stopped"))
@@ -124,15 +124,15 @@ def queue(tmp_path: Path) -> Iterator[Queue]:
 
 def test_trials_are_added_as_others_end(queue: Queue) -> None:
     """At most two at once, four in all; then the sweep is over."""
-    adviser = queue.start()
+    tuner = queue.start()
     for number in range(4):
-        adviser.turn()
+        tuner.turn()
         assert len(queue.trials()) == min(4, number + 2)
-        assert not adviser.is_over
+        assert not tuner.is_over
         queue.run(number, f"loss={number}")
         queue.end(number)
-    adviser.turn()
-    assert adviser.is_over
+    tuner.turn()
+    assert tuner.is_over
     values = {number: body["values"] for number, body in trial_results(queue.store, queue.sweep).items()}
     assert values == {number: {"loss": float(number)} for number in range(4)}
 
@@ -149,9 +149,9 @@ def test_a_crash_between_study_and_queue_is_repaired(queue: Queue, monkeypatch: 
             queue.start().turn()
     assert queue.trials() == []
     for _ in range(3):
-        queue.adviser().turn()
+        queue.tuner().turn()
     assert [row.number for row in queue.trials()] == [0, 1]
-    study = queue.adviser()._open_study()
+    study = queue.tuner()._open_study()
     assert [study.unfinished()[row.number] for row in queue.trials()] == [row.params for row in queue.trials()]
 
 
@@ -164,10 +164,10 @@ def test_a_crash_between_the_end_and_the_study_is_repaired(queue: Queue) -> None
     queue.end(1, code=1)
     queue.stop(2)
     queue.end(3)
-    adviser = queue.adviser()
-    adviser.turn()
-    assert adviser.is_over
-    states = [trial.state.name for trial in adviser._open_study().trials()]
+    tuner = queue.tuner()
+    tuner.turn()
+    assert tuner.is_over
+    states = [trial.state.name for trial in tuner._open_study().trials()]
     assert states == ["COMPLETE", "FAIL", "PRUNED", "FAIL"]
     results = trial_results(queue.store, queue.sweep)
     assert [results[number].get("message", "") for number in range(3)] == ["", "exit 1: loss=0.7", "bad"]
@@ -176,30 +176,30 @@ def test_a_crash_between_the_end_and_the_study_is_repaired(queue: Queue) -> None
 
 def test_a_retried_trial_has_a_new_result(queue: Queue) -> None:
     """Only the newest attempt counts; the study keeps the first result."""
-    adviser = queue.start(count=2, max_parallel=1)
-    adviser.turn()
+    tuner = queue.start(count=2, max_parallel=1)
+    tuner.turn()
     for value in (5.0, 4.0):
         queue.run(0, f"loss={value}")
         queue.end(0)
-        adviser.turn()
+        tuner.turn()
         assert trial_results(queue.store, queue.sweep)[0]["values"] == {"loss": value}
         queue._record(0, Retried(queue.now))
-    assert adviser._open_study().trials()[0].value == 5.0
+    assert tuner._open_study().trials()[0].value == 5.0
 
 
 def test_a_trial_that_was_handed_back_before_its_start_keeps_its_values(queue: Queue) -> None:
     """Its reports count, also those of the next run after a retry; those of the first run then do not."""
-    adviser = queue.start(objectives=("loss:min",), count=1, max_parallel=1)
-    adviser.turn()
+    tuner = queue.start(objectives=("loss:min",), count=1, max_parallel=1)
+    tuner.turn()
     queue.hand_back(0)
     queue.hand_back(0)
     for value, seen_while_running in ((0.5, True), (0.25, False)):
         queue.run(0, "")
         queue.report(0, loss=value)
         if seen_while_running:
-            adviser.turn()
+            tuner.turn()
         queue.end(0)
-        adviser.turn()
+        tuner.turn()
         result = trial_results(queue.store, queue.sweep)[0]
         assert (result["values"], result.get("message", "")) == ({"loss": value}, "")
         queue._record(0, Retried(queue.now))
@@ -208,12 +208,12 @@ def test_a_trial_that_was_handed_back_before_its_start_keeps_its_values(queue: Q
 
 def test_bad_trials_are_stopped_once(queue: Queue) -> None:
     """By a request to the engine, with the reason."""
-    adviser = queue.start(max_parallel=3, pruners=("asha:min=1",))
-    adviser.turn()
+    tuner = queue.start(max_parallel=3, pruners=("asha:min=1",))
+    tuner.turn()
     queue.run(0, "loss=1\n")
     queue.run(1, "loss=2\n")
     for _ in range(3):
-        adviser.turn()
+        tuner.turn()
     requests = [request for _, request in queue.store.requests(QUEUE)]
     note = "not among the best 1/3 of 2 trials at step 1"
     assert requests == [Cancel(queue.trials()[1].job, note=note, result="stopped")]
@@ -221,18 +221,18 @@ def test_bad_trials_are_stopped_once(queue: Queue) -> None:
 
 def test_ended_trials_show_where_to_stop_others(queue: Queue) -> None:
     """`auto` learns from trials that ran to their end, and stops nothing before it has enough of them."""
-    adviser = queue.start(count=6, max_parallel=6, pruners=("auto:startup=4",))
-    adviser.turn()
+    tuner = queue.start(count=6, max_parallel=6, pruners=("auto:startup=4",))
+    tuner.turn()
     for number in range(4):
         queue.run(number, "".join(f"loss={number + 1 / step}\n" for step in range(1, 5)))
     queue.run(4, "loss=9\n")
-    adviser.turn()
+    tuner.turn()
     assert not queue.store.requests(QUEUE), "nothing has ended"
     for number in range(4):
         queue.end(number)
-    adviser.turn()
+    tuner.turn()
     queue.run(5, "loss=9\n" * 4)
-    adviser.turn()
+    tuner.turn()
     (cancel,) = [request for _, request in queue.store.requests(QUEUE)]
     assert isinstance(cancel, Cancel)
     assert cancel.job == queue.trials()[5].job
@@ -241,43 +241,43 @@ def test_ended_trials_show_where_to_stop_others(queue: Queue) -> None:
 
 def test_repeats_of_a_point_are_one_trial_of_the_study(queue: Queue) -> None:
     """Its value is their mean; parameters are the same."""
-    adviser = queue.start(repeat=2, count=1)
-    adviser.turn()
+    tuner = queue.start(repeat=2, count=1)
+    tuner.turn()
     first, second = queue.trials()
     assert first.params["lr"] == second.params["lr"]
     for number, value in enumerate((1.0, 3.0)):
         queue.run(number, f"loss={value}")
         queue.end(number)
-        adviser.turn()
-    assert [trial.value for trial in adviser._open_study().trials()] == [2.0]
-    assert adviser.is_over
+        tuner.turn()
+    assert [trial.value for trial in tuner._open_study().trials()] == [2.0]
+    assert tuner.is_over
 
 
 def test_a_stopped_sweep_gets_no_further_trials(queue: Queue) -> None:
     """And is over when those that run have ended."""
-    adviser = queue.start(max_parallel=1)
-    adviser.turn()
+    tuner = queue.start(max_parallel=1)
+    tuner.turn()
     queue.run(0, "loss=1")
     stop_sweep(queue.store, queue.sweep, queue.now)
     queue.end(0)
-    adviser.turn()
+    tuner.turn()
     assert len(queue.trials()) == 1
-    assert adviser.is_over
+    assert tuner.is_over
 
 
 def test_an_engine_that_was_killed_is_started_by_the_worker_of_this_job(queue: Queue) -> None:
     """Which can do so only after this process has ended; it is then started again."""
-    adviser = queue.start()
-    adviser.turn()
-    assert not adviser._engine_was_killed(), "an engine that left by itself comes back with the next submit"
+    tuner = queue.start()
+    tuner.turn()
+    assert not tuner._engine_was_killed(), "an engine that left by itself comes back with the next submit"
     queue.paths.restart.touch()
-    assert not adviser._engine_was_killed()
+    assert not tuner._engine_was_killed()
     queue.now += NO_ENGINE_SECONDS + 1
-    assert adviser.run() == TRY_AGAIN
+    assert tuner.run() == TRY_AGAIN
 
 
 def test_a_log_without_room_does_not_end_the_sweep(tmp_path: Path) -> None:
-    """An adviser that cannot even say why it cannot work is started again."""
+    """A tuner that cannot even say why it cannot work is started again."""
     (tmp_path / "queue.db").write_bytes(b"not a database" * 100)
     command = [sys.executable, "-m", "stoker.features.sweep.tuner", str(tmp_path)]
     with open("/dev/full", "wb") as full:
@@ -293,11 +293,11 @@ def test_a_log_without_room_does_not_end_the_sweep(tmp_path: Path) -> None:
     assert ended.returncode == TRY_AGAIN
 
 
-def test_there_is_one_adviser_at_a_time(queue: Queue) -> None:
+def test_there_is_one_tuner_at_a_time(queue: Queue) -> None:
     """Whatever happened to the last one."""
     with (
-        only_adviser(queue.paths, 7),
+        only_tuner(queue.paths, 7),
         pytest.raises(StokerError, match="another process"),
-        only_adviser(queue.paths, 7),
+        only_tuner(queue.paths, 7),
     ):
         pass

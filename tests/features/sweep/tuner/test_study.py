@@ -17,9 +17,9 @@ from stoker.core.errors import StudyLost, UsageError
 from stoker.core.spec import Command
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import Objective
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Space, is_active
-from stoker.features.sweep.tuner.study import Study, Told, made_sampler
+from stoker.features.sweep.tuner.study import Study, StudyRecord, made_sampler
 from support.disk import small_disk
 
 LOSS = Objective("loss")
@@ -30,7 +30,7 @@ UNION = parse_space(["m=a", "x=1,2", "+", "m=b", "x=3..5", "y=0.1,0.2"])
 
 def opened(path: Path, space: Space = PLAIN, objectives: Sequence[Objective] = (LOSS,), method: str = "tpe") -> Study:
     """A study of this space."""
-    return Study(path, "sweep-1", Sweep(space=space, command=Command(("true",)), method=method), objectives)
+    return Study(path, "sweep-1", SweepSpec(space=space, command=Command(("true",)), method=method), objectives)
 
 
 @pytest.mark.parametrize("space", [PLAIN, CONDITIONAL, UNION])
@@ -44,7 +44,7 @@ def test_points_are_in_the_space(space: Space, method: str, tmp_path: Path) -> N
         assert asked == number
         assert set(params) == {one.name for one in product.parameters if is_active(one, params)}
         assert all(len(repr(value)) < 12 for value in params.values())
-        study.tell(Told(number, params, values=(float(number),)))
+        study.tell(StudyRecord(number, params, values=(float(number),)))
     assert not study.unfinished()
 
 
@@ -61,7 +61,7 @@ def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:
     params = again.unfinished()[0]
     assert set(params) == {"lr", "depth", "act", "seed"}
     assert again.unfinished()[0] == params, "it stays what it is"
-    again.tell(Told(0, params, values=(1.0,)))
+    again.tell(StudyRecord(0, params, values=(1.0,)))
     assert [trial.state for trial in opened(path).trials()] == [TrialState.COMPLETE]
 
 
@@ -74,10 +74,10 @@ def test_a_lost_study_is_made_again_from_the_queue(tmp_path: Path) -> None:
     with pytest.raises(StudyLost):
         study.ask()
     told = [
-        Told(0, points[0][1], values=(0.5,), curve=((1.0, 0.9), (2.0, 0.5))),
-        Told(1, points[1][1], values=(0.7,), curve=((1.0, 0.7),), stopped=True),
-        Told(2, points[2][1], message="exit 1"),
-        Told(3, points[3][1], over=False),
+        StudyRecord(0, points[0][1], values=(0.5,), curve=((1.0, 0.9), (2.0, 0.5))),
+        StudyRecord(1, points[1][1], values=(0.7,), curve=((1.0, 0.7),), stopped=True),
+        StudyRecord(2, points[2][1], message="exit 1"),
+        StudyRecord(3, points[3][1], over=False),
     ]
     again = opened(path)
     assert again.restore(told) == 4
@@ -97,11 +97,11 @@ def test_a_study_that_is_cut_is_made_again(share: float, tmp_path: Path) -> None
     points = [study.ask() for _ in range(4)]
     os.truncate(path, int(path.stat().st_size * share))
     with pytest.raises(StudyLost, match="was cut"):
-        study.tell(Told(0, points[0][1], values=(0.5,)))
+        study.tell(StudyRecord(0, points[0][1], values=(0.5,)))
     again = opened(path)
-    again.restore([Told(number, params, values=(float(number),)) for number, params in points])
+    again.restore([StudyRecord(number, params, values=(float(number),)) for number, params in points])
     for number in again.unfinished():
-        again.tell(Told(number, points[number][1], values=(float(number),)))
+        again.tell(StudyRecord(number, points[number][1], values=(float(number),)))
     assert [trial.value for trial in opened(path).trials()] == [0.0, 1.0, 2.0, 3.0]
 
 
@@ -114,12 +114,12 @@ def test_a_point_keeps_the_parameters_that_its_job_has(tmp_path: Path) -> None:
     for kept in range(len(lines)):
         path.write_bytes(b"".join(lines[:kept]))
         again = opened(path)
-        again.restore([Told(number, params, over=False) for number, params in points.items()])
+        again.restore([StudyRecord(number, params, over=False) for number, params in points.items()])
         assert again.unfinished() == points
 
 
 def test_a_line_of_another_process_that_is_not_whole(tmp_path: Path) -> None:
-    """The study is lost, not the adviser; the file is put aside."""
+    """The study is lost, not the tuner; the file is put aside."""
     path = tmp_path / "1.study"
     study = opened(path)
     with path.open("a") as file:
@@ -148,8 +148,8 @@ def test_a_result_is_told_once(tmp_path: Path) -> None:
     """A restarted process may tell it again."""
     study = opened(tmp_path / "study")
     _, params = study.ask()
-    study.tell(Told(0, params, values=(0.5,), curve=((1.0, 0.5),)))
-    study.tell(Told(0, params, values=(0.1,)))
+    study.tell(StudyRecord(0, params, values=(0.5,), curve=((1.0, 0.5),)))
+    study.tell(StudyRecord(0, params, values=(0.1,)))
     assert study.trials()[0].value == 0.5
 
 
@@ -157,7 +157,7 @@ def test_others_can_open_the_file(tmp_path: Path) -> None:
     """It is an ordinary journal of Optuna, as optuna-dashboard reads it."""
     study = opened(tmp_path / "study", objectives=(LOSS, Objective("acc", "max")))
     _, params = study.ask()
-    study.tell(Told(0, params, values=(0.5, 0.9)))
+    study.tell(StudyRecord(0, params, values=(0.5, 0.9)))
     storage = JournalStorage(JournalFileBackend(str(tmp_path / "study")))
     (found,) = optuna.get_all_study_names(storage)
     assert optuna.load_study(study_name=found, storage=storage).best_trials[0].values == [0.5, 0.9]
@@ -196,7 +196,7 @@ def test_a_damaged_file_is_put_aside(damage: bytes, tmp_path: Path) -> None:
     _, params = opened(path).ask()
     path.write_bytes(damage + path.read_bytes())
     again = opened(path)
-    assert again.restore([Told(0, params, values=(1.0,))]) == 1
+    assert again.restore([StudyRecord(0, params, values=(1.0,))]) == 1
     assert (tmp_path / "1.damaged").read_bytes().startswith(damage)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.features.sweep.model.objective import Series
+from stoker.features.sweep.model.objective import ValueSeries
 from stoker.features.sweep.tuner.values import WandbRuns
 from support.wandb import item, record, run_file
 
@@ -28,7 +28,7 @@ def write_run(folder: Path, run_id: str, *records: bytes) -> Path:
 
 def values_in(folder: Path, since: float = 0.0) -> list[float]:
     """The values that are read at the end of a trial."""
-    series = Series()
+    series = ValueSeries()
     with contextlib.closing(WandbRuns(str(folder), NAME, 1, since)) as runs:
         runs.read(series, last=True)
     return [value for _, value in series.curve]
@@ -52,7 +52,7 @@ def describe(folder: Path, attempt: int = 1, earlier: Sequence[Path] = ()) -> No
 
 def test_values_are_read_as_they_come(folder: Path) -> None:
     """Each log of the value is a step, whatever else was logged between."""
-    runs, series = WandbRuns(str(folder), NAME, 1, 0.0), Series()
+    runs, series = WandbRuns(str(folder), NAME, 1, 0.0), ValueSeries()
     with contextlib.closing(runs):
         runs.read(series, last=False)
         run = write_run(folder, "r1", record(2, item(NAME, 3)), record(2, item("other", 1)))
@@ -112,5 +112,5 @@ def test_a_file_of_another_form_is_named(folder: Path) -> None:
     """In place of silence."""
     (write_run(folder, "r1") / "run-r1.wandb").write_bytes(b"something else")
     with contextlib.closing(WandbRuns(str(folder), NAME, 1, 0.0)) as runs:
-        runs.read(Series(), last=True)
+        runs.read(ValueSeries(), last=True)
     assert "not a file of wandb" in runs.notice

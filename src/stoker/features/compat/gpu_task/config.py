@@ -130,7 +130,9 @@ def _instances(test_config: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
     """The product of each dictionary, the first key slowest, one dictionary after the other."""
     if isinstance(test_config, Mapping) or not isinstance(test_config, Iterable):
         raise _explained(TypeError("test_config is a list of dictionaries"), 'write "test_config": [{...}]')
-    return [dict(zip(one, values, strict=True)) for one in test_config for values in itertools.product(*_values(one))]
+    return [
+        dict(zip(table, values, strict=True)) for table in test_config for values in itertools.product(*_values(table))
+    ]
 
 
 def _values(parameters: Mapping[str, Any]) -> list[Any]:

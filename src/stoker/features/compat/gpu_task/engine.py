@@ -27,7 +27,15 @@ from stoker.devices.interface import Devices
 from stoker.engine.foreground import Foreground, Setup, by_stages
 from stoker.features.compat.foreground import ToolView, inherited_spec, tool_setup, withdraw
 from stoker.features.compat.gpu_task.instance import begin, finish, mark
-from stoker.features.compat.gpu_task.process import SIGNALS, Failure, Instance, Message, Note, RunRequest, RunResult
+from stoker.features.compat.gpu_task.process import (
+    SIGNALS,
+    Instance,
+    InstanceFailure,
+    InstanceResult,
+    Message,
+    Note,
+    RunRequest,
+)
 from stoker.runner.forkserver_client import Forkserver
 from stoker.store.logs import last_line
 
@@ -51,7 +59,7 @@ def main(forkserver: Forkserver) -> None:
         send(StokerError(f"{error.strerror or error}"))
     except KeyboardInterrupt:
         send("a running process cannot be killed; see stoker status")
-        send(RunResult(stopped_by=signal.SIGINT))
+        send(InstanceResult(stopped_by=signal.SIGINT))
 
 
 def _message_writer() -> Send:
@@ -67,7 +75,7 @@ def _message_writer() -> Send:
     return send
 
 
-def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> RunResult:
+def _run(request: RunRequest, forkserver: Forkserver, send: Send) -> InstanceResult:
     view = InstanceView(request.instances, send)
     shared = _shared_folders(request.instances)
     with (
@@ -106,11 +114,11 @@ def _interruption() -> Callable[[Foreground, signal.Signals, int], None]:
     """As for any run, but further signals right after a kill do not leave before its end."""
     ignored_until = 0.0
 
-    def interrupted(run: Foreground, number: signal.Signals, stage: int) -> None:
+    def interrupted(run: Foreground, signal_number: signal.Signals, stage: int) -> None:
         nonlocal ignored_until
         if stage <= 3 or time.monotonic() > ignored_until:
             ignored_until = time.monotonic() + _KILLING_SECONDS
-            by_stages(run, number, stage)
+            by_stages(run, signal_number, stage)
 
     return interrupted
 
@@ -159,7 +167,7 @@ class InstanceView(ToolView):
         """Those without an event."""
         self._received: set[int] = set()
         """Jobs whose start is in the log."""
-        self._failures: list[Failure] = []
+        self._failures: list[InstanceFailure] = []
 
     def happened(self, job_event: JobEvent) -> None:
         """At an assignment, the folder is created before the worker opens the log in it."""
@@ -177,11 +185,11 @@ class InstanceView(ToolView):
             self._received.discard(job.id)
             self.say(f"the worker of task {instance.text} was killed; retrying")
 
-    def result(self, run: Foreground) -> RunResult:
+    def result(self, run: Foreground) -> InstanceResult:
         """Instances without an event were not started, or another scheduler has them."""
         silent, none = tuple(self._silent.values()), ()
         left, elsewhere = (silent, none) if run.engine.draining else (none, silent)
-        return RunResult(tuple(self._failures), left, elsewhere, run.stopped_by or 0)
+        return InstanceResult(tuple(self._failures), left, elsewhere, run.stopped_by or 0)
 
     def _receive(self, job_event: JobEvent, instance: Instance, at: float) -> None:
         self._received.add(job_event.job.id)
@@ -200,7 +208,7 @@ class InstanceView(ToolView):
         if state.result != "done":
             log = job_event.log or instance.log
             said = state.note or last_line(log)
-            self._failures.append(Failure(instance.text, instance.folder, outcome(state), log, said))
+            self._failures.append(InstanceFailure(instance.text, instance.folder, outcome(state), log, said))
 
 
 def _slot(job_event: JobEvent) -> str:

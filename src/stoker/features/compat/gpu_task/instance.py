@@ -271,7 +271,7 @@ def _provide_library() -> None:
 
 
 class GPUTaskScheduler:
-    """What a script that defines its own task class finds under another Python."""
+    """The stand-in for a script that defines its own task class and runs under another Python."""
 
     def __init__(self, config: "Any", gpu_task_class: "Any") -> None:
         """Accept anything: the scheduler's own process has checked it."""

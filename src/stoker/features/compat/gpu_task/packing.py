@@ -103,11 +103,11 @@ class Packer:
 
 def _find_python(name: Any) -> str:
     """The interpreter that the key `python` names."""
-    found = shutil.which(os.path.expanduser(name)) if isinstance(name, str) else None
-    if found is None:
+    path = shutil.which(os.path.expanduser(name)) if isinstance(name, str) else None
+    if path is None:
         hint = 'write the path of an interpreter, as "python": "/opt/py37/bin/python"'
         raise StokerError(f"there is no program {name!r}, which scheduler_config names as python", hint)
-    return os.path.abspath(found)
+    return os.path.abspath(path)
 
 
 def _is_of_this_python(entry: str) -> bool:
@@ -119,7 +119,7 @@ def _is_of_this_python(entry: str) -> bool:
 
 
 def _script() -> tuple[str, ...]:
-    """The running script, its package and its arguments; empty where it is no file, as in a notebook."""
+    """The running script, its package and its arguments; empty if it is no file, as in a notebook."""
     main = sys.modules["__main__"]
     path = getattr(main, "__file__", None)
     if not path or not os.path.isfile(path):
@@ -128,7 +128,7 @@ def _script() -> tuple[str, ...]:
 
 
 def _source_of(module_name: str) -> str:
-    """The source file of a module; empty where it must be imported by its name, as from an archive."""
+    """The source file of a module; empty if it must be imported by its name, as from an archive."""
     path = getattr(sys.modules.get(module_name), "__file__", None) or ""
     path = os.path.abspath(path.removesuffix("c") if path.endswith(".pyc") else path) if path else ""
     return path if os.path.isfile(path) and path.endswith(".py") else ""

@@ -53,7 +53,7 @@ class Note(NamedTuple):
     instance: Instance
 
 
-class Failure(NamedTuple):
+class InstanceFailure(NamedTuple):
     """An instance that did not succeed."""
 
     text: str
@@ -64,10 +64,10 @@ class Failure(NamedTuple):
     """Of its log."""
 
 
-class RunResult(NamedTuple):
+class InstanceResult(NamedTuple):
     """How the run ended; the last message."""
 
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[InstanceFailure, ...] = ()
     left: tuple[Instance, ...] = ()
     """Not started, because a signal stopped the run."""
     elsewhere: tuple[Instance, ...] = ()
@@ -76,8 +76,8 @@ class RunResult(NamedTuple):
     """A signal, or 0."""
 
 
-Message = str | Note | RunResult | StokerError
-"""What the process writes: a sentence for the user, an event, or the end."""
+Message = str | Note | InstanceResult | StokerError
+"""A line of the process: a sentence for the user, an event, or the end."""
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
@@ -89,7 +89,7 @@ _PROGRAM = (
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 
 
-class Relay:
+class SignalRelay:
     """Passes signals to the process instead of letting them end the script; in the main thread only.
 
     There the process has a session of its own, so that it does not get Ctrl-C twice. In another thread no signal
@@ -102,31 +102,31 @@ class Relay:
         self._process: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Relay:
-        for number in SIGNALS if self.possible else ():
-            if signal.getsignal(number) not in (signal.SIG_IGN, None):
-                self._before[number] = signal.signal(number, self._pass_on)
+    def __enter__(self) -> SignalRelay:
+        for signal_number in SIGNALS if self.possible else ():
+            if signal.getsignal(signal_number) not in (signal.SIG_IGN, None):
+                self._before[signal_number] = signal.signal(signal_number, self._pass_on)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in self._before.items():
+            signal.signal(signal_number, handler)
 
     def connect(self, process: subprocess.Popen[bytes]) -> None:
         """Send the process the signals that were caught so far, and all later ones."""
         self._process = process
-        for number in self.caught:
-            process.send_signal(number)
+        for signal_number in self.caught:
+            process.send_signal(signal_number)
 
-    def _pass_on(self, number: int, _: FrameType | None) -> None:
-        self.caught.append(number)
+    def _pass_on(self, signal_number: int, _: FrameType | None) -> None:
+        self.caught.append(signal_number)
         if self._process is not None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal_number)
 
 
 def run_instances(
-    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: Relay
-) -> RunResult:
+    request: RunRequest, on_note: Callable[[Note], None], say: Callable[[str], None], relay: SignalRelay
+) -> InstanceResult:
     """Returns when no instance runs any more."""
     with _started(own_session=relay.possible) as process:
         try:
@@ -135,7 +135,7 @@ def run_instances(
                 match message:
                     case Note():
                         on_note(message)
-                    case RunResult():
+                    case InstanceResult():
                         return message
                     case StokerError():
                         raise message

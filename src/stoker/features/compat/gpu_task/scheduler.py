@@ -16,7 +16,15 @@ from stoker.core.units import count_text
 from stoker.features.compat.gpu_task.config import ConfigManager
 from stoker.features.compat.gpu_task.instance import GPUTask, folder_state, stop_if_script_only_defines
 from stoker.features.compat.gpu_task.packing import Packer
-from stoker.features.compat.gpu_task.process import Failure, Instance, Note, Relay, RunRequest, RunResult, run_instances
+from stoker.features.compat.gpu_task.process import (
+    Instance,
+    InstanceFailure,
+    InstanceResult,
+    Note,
+    RunRequest,
+    SignalRelay,
+    run_instances,
+)
 
 PROGRAM = "gpu_task_scheduler"
 
@@ -36,7 +44,7 @@ class InstancesFailed(StokerError):
 
     exit_code = 1
 
-    def __init__(self, failures: Sequence[Failure]) -> None:
+    def __init__(self, failures: Sequence[InstanceFailure]) -> None:
         first = failures[0]
         super().__init__(
             f"{count_text(len(failures), 'instance')} failed, the first with {first.outcome} in {first.folder}",
@@ -62,7 +70,7 @@ class GPUTaskScheduler:
         """
         stop_if_script_only_defines()
         _refuse_in_unready_process()
-        with Relay() as relay:
+        with SignalRelay() as relay:
             result = self._run(relay)
         _report(result)
         if relay.caught:
@@ -75,13 +83,13 @@ class GPUTaskScheduler:
         if result.failures and wanted:
             raise InstancesFailed(result.failures)
 
-    def _run(self, relay: Relay) -> RunResult:
+    def _run(self, relay: SignalRelay) -> InstanceResult:
         given = [*self._left, *iter(self._config_manager.get_next_config, {"config": None})]
         chosen, skipped = self._choose(given)
         self._left = [given[place] for place in chosen]
         instances = self._packed(given, chosen)
         slots = tuple(self._config["gpu"])
-        result = RunResult()
+        result = InstanceResult()
         log = SchedulerLog(
             self._config["scheduler_log_file_path"], [(place, given[place]["test_config_string"]) for place in skipped]
         )
@@ -101,14 +109,14 @@ class GPUTaskScheduler:
         """Places of the instances to run, and of those to skip."""
         force, chosen, skipped = bool(self._config["force_rerun"]), list[int](), list[int]()
         by_folder, unfinished = dict[str, list[Given]](), 0
-        for place, one in enumerate(given):
-            folder = os.path.abspath(one["work_dir"])
+        for place, instance in enumerate(given):
+            folder = os.path.abspath(instance["work_dir"])
             earlier = by_folder.setdefault(folder, [])
             state = "done" if earlier else folder_state(folder)
             unfinished += state == "unfinished"
             runs = state in ("absent", "unfinished") or (force and state != "running")
             (chosen if runs else skipped).append(place)
-            earlier.append(one)
+            earlier.append(instance)
         _warn_of_collisions(by_folder, force=force)
         if unfinished:
             say(f"{count_text(unfinished, 'instance')} failed or did not finish before; retrying")
@@ -136,7 +144,7 @@ def _own_copy(config: dict[str, Any]) -> dict[str, Any]:
 
 def _warn_of_collisions(by_folder: dict[str, list[Given]], *, force: bool) -> None:
     for folder, given in by_folder.items():
-        different = {repr(sorted(one["config"].items(), key=lambda item: str(item[0]))) for one in given}
+        different = {repr(sorted(instance["config"].items(), key=lambda item: str(item[0]))) for instance in given}
         if len(different) > 1:
             all_run = "they run one after the other, and the last one's results stay"
             say(
@@ -146,7 +154,7 @@ def _warn_of_collisions(by_folder: dict[str, list[Given]], *, force: bool) -> No
             )
 
 
-def _report(result: RunResult) -> None:
+def _report(result: InstanceResult) -> None:
     if result.elsewhere:
         say(f"{count_text(len(result.elsewhere), 'instance')} being run by another scheduler; see stoker status")
     for failure in result.failures[:SHOWN_FAILURES]:

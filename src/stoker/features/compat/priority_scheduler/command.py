@@ -32,7 +32,7 @@ from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
 from stoker.features.compat.foreground import ToolView, withdraw
 from stoker.features.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
-from stoker.features.compat.priority_scheduler.task_file import Rows, TaskFile, Tickets, find_counter
+from stoker.features.compat.priority_scheduler.task_file import TaskFile, TaskRows, Tickets, find_counter
 from stoker.features.compat.tool import Parser, announce, run_tool, say
 from stoker.ledger import prepare_ledger
 from stoker.sites.machine.site import MachineConfig
@@ -144,7 +144,7 @@ def _run(options: argparse.Namespace) -> int:
         tickets = closing.enter_context(contextlib.closing(Tickets(kept.with_suffix(".tickets"), file.path)))
         devices = closing.enter_context(contextlib.closing(_find_devices(simulation, settings, paths, parent)))
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
-        rows = Rows(file, tickets, counter, size=options.num, keep=options.keep)
+        rows = TaskRows(file, tickets, counter, size=options.num, keep=options.keep)
         label = f"{PROGRAM} --csv {options.csv}"
         code = _work(rows, _setup(paths, devices, settings, label, parent, resume=bool(tickets)), options)
         _sum_up(rows, file, interrupted=code > 128)
@@ -187,7 +187,7 @@ def _policy(settings: EngineSettings) -> Policy:
     return replace(policy, limits={**policy.limits, f"group {PROFILES}": 1}, busy=ANY_LOAD)
 
 
-def _work(rows: Rows, setup: Setup, options: argparse.Namespace) -> int:
+def _work(rows: TaskRows, setup: Setup, options: argparse.Namespace) -> int:
     view = BatchView()
     with contextlib.closing(Foreground(setup, view)) as run:
         devices, logs = run.engine.snapshot.devices, _log_directory(setup.paths)
@@ -214,7 +214,7 @@ def _context(run: Foreground) -> SubmitContext:
 
 
 def _log_directory(paths: Paths) -> str:
-    """In the current directory, as for other runs; where that is not writable, among the logs of the queue."""
+    """In the current directory, as for other runs; if that is not writable, among the logs of the queue."""
     try:
         return str(new_log_directory(Path(working_directory(), RUNS)))
     except OSError:
@@ -253,14 +253,14 @@ class BatchView(ToolView):
         if self.batches is not None:
             self.batches.check_progress()
             self.interval = PEAK_INTERVAL if self.batches.waits_for_peaks else None
-            waits = self.batches.trains and bool(run.engine.waiting and run.engine.held)
+            waits = self.batches.trains and bool(run.engine.waiting and run.engine.active_jobs)
             if waits and not self._waiting_announced:
                 _print("Waiting...")
             self._waiting_announced = waits or (self._waiting_announced and self.batches.trains)
         super().refresh(run)
 
 
-def _sum_up(rows: Rows, file: TaskFile, *, interrupted: bool) -> None:
+def _sum_up(rows: TaskRows, file: TaskFile, *, interrupted: bool) -> None:
     for trouble in rows.troubles:
         _say(f"error: {trouble}")
     for row in rows.unremoved:

@@ -24,7 +24,7 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
-from stoker.features.compat.priority_scheduler.task_file import Row, Rows
+from stoker.features.compat.priority_scheduler.task_file import TaskRow, TaskRows
 from stoker.store.logs import last_line
 
 Stage = Literal["profile", "train"]
@@ -41,7 +41,7 @@ VARIABLE = "STOKER_TASK"
 class TaskRun(Struct, frozen=True):
     """One run of a row's task."""
 
-    row: Row
+    row: TaskRow
     stage: Stage
 
     @property
@@ -94,13 +94,13 @@ class TaskJobs(Struct, frozen=True):
         return NewJob(Command(words), spec, task.options.name or name)
 
     def _spec(self, task: Task) -> JobSpec:
-        """What a row asks for. Its memory is learnt unless the row gives it."""
+        """The resources of a row. Its memory is learnt unless the row gives it."""
         own = task.options
         vram = "auto" if own.vram is None and own.gpus != 0 else own.vram
         return spec_of(replace(own, chdir=task.directory or None, priority=-task.priority, vram=vram), self.context)
 
     def _resources(self, task: Task, resources: Resources, *, profile: bool) -> Resources:
-        """A profile run has a whole GPU. A training gets the learnt memory, as an MPS client where possible."""
+        """A profile run has a whole GPU. A training gets the learnt memory, as an MPS client if possible."""
         if profile:
             return replace(resources, memory=None, auto=False, mps=None)
         given = task.options.mps is not None or not resources.shares or resources.gpus != 1
@@ -117,7 +117,7 @@ BRIEF = 0.5
 class Batches:
     """A source of jobs, batch after batch and stage after stage; records in the rows how they ended."""
 
-    def __init__(self, rows: Rows, jobs: TaskJobs, run: Foreground, announce: Callable[[str], None]) -> None:
+    def __init__(self, rows: TaskRows, jobs: TaskJobs, run: Foreground, announce: Callable[[str], None]) -> None:
         self.exhausted = False
         self._rows = rows
         self._jobs = jobs
@@ -131,11 +131,11 @@ class Batches:
         self._passed: list[TaskRun] = []
         """Successful profile runs."""
         self._profiles: dict[str, Job] = {}
-        """Their jobs by key, where this scheduler ran them."""
+        """Their jobs by key, if this scheduler ran them."""
         self._unmeasured: list[Job] = []
-        """Profile runs whose peak memory is not known yet..."""
+        """Profile runs whose peak memory is not known yet."""
         self._deadline: float | None = None
-        """... and the end of the wait for it."""
+        """When the scheduler stops waiting for those peaks."""
         self._not_submitted = 0
         self._reports_memory = any(device.memory for device in jobs.devices)
 
@@ -252,7 +252,7 @@ class Batches:
     # -- peaks -----------------------------------------------------------------------------------
 
     def _peak(self, run: TaskRun) -> int:
-        """Peak memory of a profile run in bytes; 0 where it is not known."""
+        """Peak memory of a profile run in bytes; 0 if it is not known."""
         job = self._profiles.get(run.key)
         uses = {} if job is None else self._run.store.uses(job.id)
         return max((use.peak for use in uses.values()), default=0)

@@ -60,7 +60,7 @@ def contents(file: io.FileIO, begin: int = 0) -> bytes:
 
 
 def replace(path: Path, data: bytes, like: io.FileIO, prepared: Callable[[], None] = lambda: None) -> None:
-    """Replace a file atomically, with the mode and, where possible, the owner of the file `like`.
+    """Replace a file atomically, with the mode and, if possible, the owner of the file `like`.
 
     `prepared` is called right before the new file takes the place of the old one.
     """
@@ -167,12 +167,12 @@ class TaskFile:
 
 
 def _without(data: bytes, text: str, name: str) -> bytes | None:
-    """The file without a row, all else to the byte; None where there is no such row."""
+    """The file without a row, all else to the byte; None if there is no such row."""
     records = list(split_records(text_of(data, name), name))
     for place, record in enumerate(records):
         if record.text == text and text:
             mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-            rest = "".join(each.written for each in records[:place] + records[place + 1 :])
+            rest = "".join(record.written for record in records[:place] + records[place + 1 :])
             return mark + rest.encode(errors="surrogateescape")
     return None
 
@@ -267,7 +267,7 @@ class Tickets:
         self.drop([ticket for ticket in self._open.values() if ticket.token not in tokens])
 
     def close(self) -> None:
-        """Remove the journal where no ticket is open."""
+        """Remove the journal if no ticket is open."""
         if not self._open:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -299,7 +299,7 @@ def _open_tickets(journal: bytes) -> dict[str, Ticket]:
 # -- rows ------------------------------------------------------------------------------------------
 
 
-class Row(Struct, frozen=True):
+class TaskRow(Struct, frozen=True):
     """A task with the number that it is trained under."""
 
     task: Task
@@ -313,7 +313,7 @@ class Row(Struct, frozen=True):
         return f"{self.task.filename} (priority {self.task.priority}) {self.ticket.number}"
 
 
-class Rows:
+class TaskRows:
     """Takes rows from the file in batches, and removes each that succeeded."""
 
     def __init__(self, file: TaskFile, tickets: Tickets, counter: Path, *, size: int, keep: bool) -> None:
@@ -327,13 +327,13 @@ class Rows:
         """Texts of rows that stay in the file and are not taken again."""
         self._elsewhere: list[Ticket] = []
         """Tickets of rows that another engine runs."""
-        self.unremoved: list[Row] = []
+        self.unremoved: list[TaskRow] = []
         """Rows that succeeded and could not be removed yet."""
         self.done = 0
         self.failures: list[str] = []
         self.troubles: list[str] = []
 
-    def next_batch(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[Row]:
+    def next_batch(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[TaskRow]:
         """The next rows of the file, the most urgent first; none at the end of the file or after an error."""
         self._remove_succeeded()
         try:
@@ -343,7 +343,7 @@ class Rows:
             self.troubles.append(f"no more tasks are read from {self._file.name}: {_reason(error)}")
             return []
 
-    def succeeded(self, row: Row) -> None:
+    def succeeded(self, row: TaskRow) -> None:
         """Remove the row."""
         self.done += 1
         if self._keep:
@@ -352,13 +352,13 @@ class Rows:
             self.unremoved.append(row)
             self._remove_succeeded()
 
-    def failed(self, row: Row, why: str) -> None:
+    def failed(self, row: TaskRow, why: str) -> None:
         """The row stays in the file, and the next run begins it anew."""
         self._handled[row.task.text] += 1
         self.failures.append(f"{row.title}: {why}")
         self._try(lambda: self._tickets.drop([row.ticket]))
 
-    def left_to_others(self, row: Row) -> None:
+    def left_to_others(self, row: TaskRow) -> None:
         """Another engine runs it; the next run will see how it ended."""
         self._handled[row.task.text] += 1
         self._elsewhere.append(row.ticket)
@@ -377,28 +377,28 @@ class Rows:
         return not (self.failures or self.troubles or self.unremoved or self._elsewhere)
 
     def _next_tasks(self, fault: Callable[[Task], str], say: Callable[[str], None]) -> list[Task]:
-        found: list[Task] = []
+        tasks: list[Task] = []
         skipped = self._handled + Counter(row.task.text for row in self.unremoved)
-        for each in self._file.read():
-            if skipped[each.text]:
-                skipped[each.text] -= 1
-            elif len(found) == self._size:
+        for row in self._file.read():
+            if skipped[row.text]:
+                skipped[row.text] -= 1
+            elif len(tasks) == self._size:
                 break
-            elif sentence := each.sentence if isinstance(each, BadRow) else fault(each):
-                self._handled[each.text] += 1
-                where = f"{self._file.name} line {each.line}"
+            elif sentence := row.sentence if isinstance(row, BadRow) else fault(row):
+                self._handled[row.text] += 1
+                where = f"{self._file.name} line {row.line}"
                 self.failures.append(f"{where}: {sentence}")
                 say(f"{where} is left out: {sentence}")
-            elif isinstance(each, Task):
-                found.append(each)
-        return found
+            elif isinstance(row, Task):
+                tasks.append(row)
+        return tasks
 
-    def _numbered(self, tasks: Sequence[Task]) -> list[Row]:
+    def _numbered(self, tasks: Sequence[Task]) -> list[TaskRow]:
         """Each with the ticket that an interrupted run left for it, else with a new one."""
         left = [self._tickets.claim(task.text) for task in tasks]
         texts = [task.text for task, ticket in zip(tasks, left, strict=True) if ticket is None]
         issued = iter(self._tickets.issue(texts, reserve(self._counter, len(texts))) if texts else ())
-        return [Row(task, old or next(issued), old is None) for task, old in zip(tasks, left, strict=True)]
+        return [TaskRow(task, old or next(issued), old is None) for task, old in zip(tasks, left, strict=True)]
 
     def _remove_succeeded(self, patience: float = 0.0) -> None:
         """A ticket is dropped right before its row goes: after a crash, no other row with the same text gets it."""

@@ -56,7 +56,7 @@ UNTIL_PRESSED = 10 * 365 * 86_400.0
 """Seconds between TERM and KILL where only another Ctrl-C sends KILL."""
 
 GRACE = 30.0
-"""Seconds between TERM and KILL where the scheduler itself got SIGTERM."""
+"""Seconds between TERM and KILL if the scheduler itself got SIGTERM."""
 
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -129,7 +129,7 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(given)
 
 
-class Request(Struct, frozen=True):
+class TaskRequest(Struct, frozen=True):
     """The task of the command line and the GPUs that it asks for."""
 
     words: tuple[str, ...]
@@ -147,20 +147,20 @@ class Request(Struct, frozen=True):
     verbose: bool = False
 
 
-def _request(options: argparse.Namespace) -> Request | None:
+def _request(options: argparse.Namespace) -> TaskRequest | None:
     words = _words(options.task)
     if not words:
         return None
-    one = None if options.forced_gpu is None else (options.forced_gpu,)
-    forced = _either(one, options.force, "-fg", "-f") or ()
+    single = None if options.forced_gpu is None else (options.forced_gpu,)
+    forced = _either(single, options.force, "-fg", "-f") or ()
     likes = None if options.prefered_gpu is None else (options.prefered_gpu,)
     gpus = _either(options.gpu_count, options.num, "-gc", "-n")
     later = len(options.task) > 1 or any(given is not None for given in (options.num, options.prefer, options.force))
-    return Request(
+    return TaskRequest(
         words=words,
         gpus=max(1, len(forced)) if gpus is None else gpus,
         forced=forced,
-        forced_text=f"GPU {options.forced_gpu}" if one else f"GPU(s) {list(forced)}",
+        forced_text=f"GPU {options.forced_gpu}" if single else f"GPU(s) {list(forced)}",
         preferred=_either(likes, options.prefer, "-pg", "-p") or (),
         later=later,
         out=_output(options.out, "-o"),
@@ -216,7 +216,7 @@ def _run(options: argparse.Namespace) -> int:
         return _act(options, request, info, devices)
 
 
-def _run_inside(parent: Parent, request: Request | None, options: argparse.Namespace) -> int:
+def _run_inside(parent: Parent, request: TaskRequest | None, options: argparse.Namespace) -> int:
     """Inside a job, its GPUs are all there are, numbered as the job sees them, with an info file of their own."""
     if options.init:
         hint = "leave -i out: the GPUs of the job are known"
@@ -231,8 +231,8 @@ def _run_inside(parent: Parent, request: Request | None, options: argparse.Names
         return _act(options, request, info, devices)
 
 
-def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
-    """The preferred GPUs; any other will do where the job does not have them."""
+def _wishes(parent: Parent, request: TaskRequest) -> tuple[int, ...]:
+    """The preferred GPUs; any other will do if the job does not have them."""
     try:
         return parent.numbers(request.preferred)
     except Impossible as error:
@@ -240,7 +240,7 @@ def _wishes(parent: Parent, request: Request) -> tuple[int, ...]:
         return ()
 
 
-def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, devices: NumberedDevices) -> int:
+def _act(options: argparse.Namespace, request: TaskRequest | None, info: InfoFile, devices: NumberedDevices) -> int:
     info.claims = devices.claims
     devices.closed = info.closed
     code = _prepare(options, info)
@@ -254,7 +254,7 @@ def _act(options: argparse.Namespace, request: Request | None, info: InfoFile, d
 
 
 def _gpu_count(options: argparse.Namespace, info: InfoFile, driver: NvidiaDevices | None) -> int:
-    """What -i says, else the length of the file's lists, else what the driver found."""
+    """The number of GPUs: that of -i, else the length of the file's lists, else the number that the driver shows."""
     if options.init:
         return _checked_init(options.init)
     entries = None
@@ -262,8 +262,8 @@ def _gpu_count(options: argparse.Namespace, info: InfoFile, driver: NvidiaDevice
         entries = info.read()
     except InfoUnusable as unusable:
         _say(f"warning: {unusable.message}")
-    found = 0 if driver is None else len(driver.snapshot(time.time()).devices)
-    return len(entries or ()) or min(found, MOST_GPUS) or DEFAULT_GPUS
+    gpus = 0 if driver is None else len(driver.snapshot(time.time()).devices)
+    return len(entries or ()) or min(gpus, MOST_GPUS) or DEFAULT_GPUS
 
 
 def _checked_init(numbers: Sequence[int]) -> int:
@@ -276,7 +276,7 @@ def _checked_init(numbers: Sequence[int]) -> int:
 
 
 def _prepare(options: argparse.Namespace, info: InfoFile) -> int:
-    """Bring the file up to date and apply -i and -rg; returns 1 where one of them failed."""
+    """Bring the file up to date and apply -i and -rg; returns 1 if one of them failed."""
     info.sync(init=options.init or ())
     if info.trouble:
         _say(f"{'error' if options.init else 'warning'}: {info.trouble}")
@@ -303,7 +303,7 @@ def _release(numbers: Sequence[int], info: InfoFile) -> bool:
 # -- the task --------------------------------------------------------------------------------------
 
 
-def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int:
+def _run_task(request: TaskRequest, info: InfoFile, devices: NumberedDevices) -> int:
     resources = _resources(request, devices)
     view = TaskView(request, info, devices.ids)
     setup = replace(
@@ -322,7 +322,7 @@ def _run_task(request: Request, info: InfoFile, devices: NumberedDevices) -> int
     return code
 
 
-def _resources(request: Request, devices: NumberedDevices) -> Resources:
+def _resources(request: TaskRequest, devices: NumberedDevices) -> Resources:
     count = len(devices.ids)
     if request.gpus < 1 or request.gpus < len(request.forced):
         raise UsageError(f"{count_text(request.gpus, 'GPU')} cannot be", "request at least as many as are forced")
@@ -343,7 +343,7 @@ def _resources(request: Request, devices: NumberedDevices) -> Resources:
     return Resources(gpus=request.gpus, required=forced, preferred=likes)
 
 
-def _source(request: Request, resources: Resources, run: Foreground) -> ListSource:
+def _source(request: TaskRequest, resources: Resources, run: Foreground) -> ListSource:
     """The one task. It never runs twice, because a first run may have read our standard input."""
     spec = replace(
         inherited_spec(run),
@@ -366,7 +366,7 @@ def _exit_code(run: Foreground) -> int:
 class TaskView(ToolView):
     """Shows the task on standard output and in the info file; Ctrl-C works as in the older tool."""
 
-    def __init__(self, request: Request, info: InfoFile, ids: Sequence[str]) -> None:
+    def __init__(self, request: TaskRequest, info: InfoFile, ids: Sequence[str]) -> None:
         super().__init__(_say)
         self.run: Foreground | None = None
         self._request = request
@@ -436,14 +436,14 @@ class TaskView(ToolView):
         self._info.own = {self._ids.index(device.id): entry for device in self._devices}
         self._info.sync()
 
-    def interrupted(self, run: Foreground, number: signal.Signals, _stage: int) -> None:
+    def interrupted(self, run: Foreground, signal_number: signal.Signals, _stage: int) -> None:
         """Ctrl-C: announce, then TERM, then KILL. SIGTERM: TERM, and KILL after the grace or at the second one."""
-        if not run.engine.held:
-            run.stopped_by = number
+        if not run.engine.active_jobs:
+            run.stopped_by = signal_number
             run.engine.drain()
-        elif number == signal.SIGTERM:
+        elif signal_number == signal.SIGTERM:
             grace = GRACE if run.stopped_by is None else 0.0
-            run.stopped_by = number
+            run.stopped_by = signal_number
             run.engine.stop(grace, "stopped by SIGTERM")
         elif time.monotonic() >= self._deaf_until:
             self._presses += 1

@@ -55,7 +55,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Entry(Struct, frozen=True):
-    """What the file says about one GPU."""
+    """The entry of one GPU in the file."""
 
     avail: bool = True
     gpu_name: str | None = None
@@ -138,7 +138,7 @@ def status_text(entries: Entries) -> str:
 
 
 def clock_text(moment: float) -> str | None:
-    """A moment in local time; None where no clock could show it."""
+    """A moment in local time; None if no clock could show it."""
     try:
         return datetime.fromtimestamp(moment).strftime(CLOCK)
     except (ValueError, OverflowError, OSError):
@@ -205,7 +205,7 @@ class InfoFile:
         self._ledger = ledger
 
     def read(self) -> Entries | None:
-        """What the file says; None where it is missing or still empty."""
+        """The entries of the file; None if it is missing or still empty."""
         try:
             with self._opened(os.O_RDONLY) as descriptor:
                 with contextlib.suppress(BlockingIOError):  # a lock held for long must not keep others from reading
@@ -217,15 +217,15 @@ class InfoFile:
             raise self._unusable("read", error) from error
 
     def sync(self, init: Sequence[int] = (), released: Collection[int] = ()) -> None:
-        """Bring the file up to date; where that is impossible, know at least what it would say.
+        """Bring the file up to date; if that is impossible, know at least what it would say.
 
         `init` are the arguments of -i: a new table, in which only tasks that the ledger knows are kept. `released` are
         the numbers of -rg: marks and stale entries go, a living task keeps its GPU.
         """
 
-        def settled(found: Entries | None) -> Entries:
+        def settled(written: Entries | None) -> Entries:
             leases = self._leases()  # read under the lock: a task gets its lease before its entry
-            entries = found or self.entries or (FREE,) * len(self.claims)
+            entries = written or self.entries or (FREE,) * len(self.claims)
             if init:
                 entries = _initialised(init[0], init[1:], entries, leases)
             return tuple(
@@ -401,7 +401,7 @@ class NumberedDevices:
 
 
 def number_devices(driver: NvidiaDevices | None, count: int, *, visible: bool) -> NumberedDevices:
-    """The driver's GPUs where it has as many; else declared ones, which claim those that it has."""
+    """The driver's GPUs if it has as many; else declared ones, which claim those that it has."""
     snapshot = None if driver is None else driver.snapshot(time.time())
     if driver is not None and snapshot is not None and len(snapshot.devices) >= count:
         return NumberedDevices(driver, count, visible=visible)

@@ -19,7 +19,7 @@ from stoker.core.job import (
     started_at,
 )
 from stoker.core.launch import attempt_key
-from stoker.core.planner.queue import Group
+from stoker.core.planner.queue import WaitingGroup
 from stoker.core.planner.reasons import InCluster
 from stoker.features.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
 from stoker.features.slurm.checks import NodeChecks, pilot_check
@@ -114,10 +114,10 @@ class Pilots:
         fits = gpus > 0 and (self.nodes is None or gpus <= max(1, self.nodes.gpus))
         return single and fits and (spec.limit or 0.0) + 2 * SPARE_SECONDS < self._settings.pilot_time
 
-    def survey(self, waiting: Iterable[Group], now: float) -> None:
+    def survey(self, waiting: Iterable[WaitingGroup], now: float) -> None:
         """See how many short jobs there are, waiting or in pilots, and which pilots have room."""
-        short = [group for group in waiting if group.shape.resources.gpus and is_short(group.shape.limit)]
-        waiting_count = sum(len(group) for group in short if group.shape.nodes == 1)
+        short = [group for group in waiting if group.job_kind.resources.gpus and is_short(group.job_kind.limit)]
+        waiting_count = sum(len(group) for group in short if group.job_kind.nodes == 1)
         self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY_SHORT
         for pilot in self.all.values():
             pilot.measure_room(now)

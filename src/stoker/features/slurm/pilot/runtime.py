@@ -184,7 +184,7 @@ class PilotRuntime:
         engine = self._runtime.engine
         if isinstance(order, Stop):
             engine.cancel(order.job, order.grace, order.note, order.signal)
-        elif any(job.id == order.job for job in engine.held):
+        elif any(job.id == order.job for job in engine.active_jobs):
             return  # it has started, or is about to
         else:
             self._give_back(order.job)
@@ -244,7 +244,7 @@ class PilotRuntime:
         self._leaving = True
         self._events.append(Leaving())
         self._runtime.engine.drain()
-        held = {job.id for job in self._runtime.engine.held}
+        held = {job.id for job in self._runtime.engine.active_jobs}
         for job_id in [job_id for job_id in self._taken if job_id not in held]:
             self._give_back(job_id)
 

@@ -23,9 +23,9 @@ from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
     from stoker.core.spec import Command
-    from stoker.features.sweep.model.record import Sweep, TrialMaker
-    from stoker.features.sweep.submit import Asked, PreparedSweep
-    from stoker.features.sweep.submit import SubmittedSweep as Done
+    from stoker.features.sweep.model.record import SweepSpec, TrialMaker
+    from stoker.features.sweep.submit import QueuedSweep as Done
+    from stoker.features.sweep.submit import SweepPlan, SweepRequest
 
 SUBCOMMANDS: dict[str, str] = {
     "status": "Show a sweep: best trials, what runs, which parameters matter.",
@@ -87,18 +87,18 @@ class SubmittedSweep(Struct, frozen=True):
 
     schema: str
     id: int
-    """Where nothing was left to submit, the sweep that has its first trial."""
+    """If nothing was left to submit, the sweep that has its first trial."""
     trials: int
     skipped: int
     """Trials that were done or in the queue before."""
     adviser: int | None
-    """The job that watches the trials; null without one."""
+    """The job of its tuner; null without one."""
     held: bool
     problem: str | None
-    """Why there is no engine to run them, though they are safe in the queue; null where there is one."""
+    """Why there is no engine to run them, though they are safe in the queue; null if there is one."""
 
 
-class Request(Struct, frozen=True):
+class CommandOptions(Struct, frozen=True):
     """The options of `stoker sweep` that are not of the sweep itself."""
 
     sim: str | None
@@ -166,7 +166,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     and with stoker.params(). A trial is a job: cancel, logs, retry and wait take its id (12.3) or that of the sweep.
     """
     options = options_from(values)
-    request = Request(**{name: values.pop(name) for name in Request.__struct_fields__})
+    request = CommandOptions(**{name: values.pop(name) for name in CommandOptions.__struct_fields__})
     request = replace(request, as_json=wants_json(request.as_json))
     typed = context.meta[COMMAND]
     if not words and not typed:
@@ -180,7 +180,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     if request.dry_run:
         return _print_commands(prepared)
     if request.estimate:
-        from stoker.features.sweep.screens.estimate import show_estimate
+        from stoker.features.sweep.estimate import show_estimate
 
         return show_estimate(prepared, request.sim, as_json=request.as_json)
     _confirm(prepared, request)
@@ -193,7 +193,7 @@ def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> i
     sentences=SUBCOMMANDS,
     modules="stoker.features.sweep.commands.",
     files=FILES,
-    params=[one for one in start.params if isinstance(one, click.Option)],
+    params=[param for param in start.params if isinstance(param, click.Option)],
     help=start.help,
     subcommand_metavar=PLACES,
 )
@@ -201,13 +201,13 @@ def command(**_: Any) -> None:
     """All is done by `start` and the subcommands."""
 
 
-def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values: dict[str, Any]) -> Asked:
+def _asked(words: Sequence[str], typed: Sequence[str], request: CommandOptions, values: dict[str, Any]) -> SweepRequest:
     """The sweep of the command line, completed by that of a file."""
     from stoker.app.jobs.job_files import command_of
     from stoker.core.spec import Command, shell_of
     from stoker.features.sweep.model.grammar import parse_space
     from stoker.features.sweep.model.space import Space
-    from stoker.features.sweep.submit import Asked, completed
+    from stoker.features.sweep.submit import SweepRequest, completed
 
     shell = shell_of(os.environ)
     files = [word.removeprefix("@") for word in words if word.startswith("@")]
@@ -219,7 +219,7 @@ def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values:
         name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()
     }
     command = line or (command_of(typed, shell) if typed else None)
-    asked = Asked(space=parse_space(specs) if specs else Space(()), command=command, **given)
+    asked = SweepRequest(space=parse_space(specs) if specs else Space(()), command=command, **given)
     if not files:
         if not specs:
             raise UsageError(
@@ -231,7 +231,7 @@ def _asked(words: Sequence[str], typed: Sequence[str], request: Request, values:
     return completed(asked, read_sweep_file(Path(files[0]), shell))
 
 
-def _print_commands(prepared: PreparedSweep) -> int:
+def _print_commands(prepared: SweepPlan) -> int:
     """One line for each trial, as simple_hypersearch prints them; of an adaptive method, only the first ones."""
     from stoker.core.spec import JobSpec
     from stoker.features.sweep.model.points import ADAPTIVE
@@ -247,7 +247,7 @@ def _print_commands(prepared: PreparedSweep) -> int:
     return 0
 
 
-def _first_commands(sweep: Sweep, maker: TrialMaker) -> Iterator[Command]:
+def _first_commands(sweep: SweepSpec, maker: TrialMaker) -> Iterator[Command]:
     """The commands of points that are chosen before there are results."""
     from stoker.features.sweep.tuner_job import first_points
 
@@ -259,7 +259,7 @@ def _first_commands(sweep: Sweep, maker: TrialMaker) -> Iterator[Command]:
             yield maker.command(number, point)
 
 
-def _confirm(prepared: PreparedSweep, request: Request) -> None:
+def _confirm(prepared: SweepPlan, request: CommandOptions) -> None:
     """Ask before very many trials are queued."""
     from stoker.features.sweep.submit import MANY
 
@@ -275,10 +275,10 @@ def _confirm(prepared: PreparedSweep, request: Request) -> None:
     )
 
 
-def _submit(prepared: PreparedSweep, request: Request) -> int:
+def _submit(prepared: SweepPlan, request: CommandOptions) -> int:
     from stoker.app.control.engine_process import simulated_gpus
     from stoker.app.jobs.config import config_here
-    from stoker.features.sweep.submit import Again, submit_sweep
+    from stoker.features.sweep.submit import EarlierTrials, submit_sweep
     from stoker.store.paths import find_paths
     from stoker.store.writer import open_store
 
@@ -290,7 +290,7 @@ def _submit(prepared: PreparedSweep, request: Request) -> int:
         simulated_gpus(request.sim, paths),
         config_here(say),
         prepared,
-        Again(resume=request.resume, force=request.force),
+        EarlierTrials(resume=request.resume, force=request.force),
         held=HELD if request.hold else "",
         opened=lambda: closing(open_store(paths)),
     )
@@ -310,10 +310,10 @@ def _submit(prepared: PreparedSweep, request: Request) -> int:
     return NOT_SERVED
 
 
-def _show(done: Done, request: Request) -> None:
+def _show(done: Done, request: CommandOptions) -> None:
     if request.as_json:
         problem = done.failure.message if done.failure else None
-        result = (done.id, done.trials, done.skipped, done.adviser, request.hold, problem)
+        result = (done.id, done.trials, done.skipped, done.tuner, request.hold, problem)
         write_json(SubmittedSweep("stoker.sweep/1", *result))
     elif request.parsable:
         sys.stdout.write(f"{done.id}\n")

@@ -10,8 +10,8 @@ from stoker.cli.output_options import Screen, screen_options, write_json, write_
 from stoker.cli.screens.text import Line, write_lines
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError, did_you_mean
+from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score
-from stoker.features.sweep.screens import sweep as text
 from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
 from stoker.store.paths import paths_here
 
@@ -34,11 +34,11 @@ def status(*, sweep: str | None, everything: bool, screen: Screen) -> int:
     """
     paths = paths_here(screen.sim)
     if everything:
-        found = read_sweeps(paths)
+        listed = read_sweeps(paths)
         if screen.form == "json":
-            write_json(found)
+            write_json(listed)
         else:
-            write_lines(text.render_list(found.sweeps, screen.size[0]), screen.color)
+            write_lines(text.render_list(listed.sweeps, screen.size[0]), screen.color)
         return 0
     view = read_sweep(paths, sweep, simulated=screen.sim).view
     if screen.form == "json":
@@ -72,8 +72,8 @@ def best(*, sweep: str | None, top: int, as_csv: bool, screen: Screen) -> int:
             f"no trial of sweep {view.id} has succeeded with a value yet", f"see stoker sweep status {view.id}"
         )
     chosen = view.best[: top if len(view.objectives) == 1 else max(top, len(view.best))]
-    numbers = [number for one in chosen for number in one.trials]
-    trials = [one for number in numbers for one in view.trials if one.number == number]
+    numbers = [number for point in chosen for number in point.trials]
+    trials = [trial for number in numbers for trial in view.trials if trial.number == number]
     _write(view, trials, screen, as_csv=as_csv, best=True, lines=lambda: text.render_best(view, chosen, screen.size[0]))
     return 0
 
@@ -130,24 +130,26 @@ def _write(
 
 
 def _order(data: SweepData, column: str) -> Callable[[TrialView], tuple[object, ...]]:
-    """What sorts trials by a column; those without a value come last."""
-    objectives = {one.name: one for one in data.objectives}
+    """The sort key of trials for a column; trials without a value come last."""
+    objectives = {objective.name: objective for objective in data.objectives}
     if column == "value" and data.objectives:
         column = data.objectives[0].name
     if column in objectives:
-        return lambda one: _by_value(one, objectives[column])
+        return lambda trial: _by_value(trial, objectives[column])
     plain: dict[str, Callable[[TrialView], object]] = {
-        "trial": lambda one: one.number,
-        "state": lambda one: one.state,
-        "time": lambda one: one.seconds or 0.0,
+        "trial": lambda trial: trial.number,
+        "state": lambda trial: trial.state,
+        "time": lambda trial: trial.seconds or 0.0,
     }
     if column in plain:
-        return lambda one: (plain[column](one), one.number)
-    names = list(dict.fromkeys(name for one in data.view.trials for name in one.params))
+        return lambda trial: (plain[column](trial), trial.number)
+    names = list(dict.fromkeys(name for trial in data.view.trials for name in trial.params))
     if column not in names:
-        known = (*plain, "value", *objectives, *names)
-        raise UsageError(f"there is no column {column}", did_you_mean(column, known, f"columns: {', '.join(known)}"))
-    return lambda one: _by_parameter(one, column)
+        columns = (*plain, "value", *objectives, *names)
+        raise UsageError(
+            f"there is no column {column}", did_you_mean(column, columns, f"columns: {', '.join(columns)}")
+        )
+    return lambda trial: _by_parameter(trial, column)
 
 
 def _by_value(trial: TrialView, objective: Objective) -> tuple[object, ...]:

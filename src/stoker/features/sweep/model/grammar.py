@@ -17,7 +17,7 @@ from stoker.features.sweep.model.space import (
     Range,
     Scalar,
     Space,
-    Steps,
+    SteppedValues,
     rounded,
     same,
     value_text,
@@ -56,16 +56,16 @@ def parse_space(words: Sequence[str]) -> Space:
 def check_space(space: Space) -> Space:
     """Refuse parameters that occur twice, and conditions that can never hold."""
     for product in space.products:
-        known: dict[str, Parameter] = {}
+        earlier: dict[str, Parameter] = {}
         for parameter in product.parameters:
-            if parameter.name in known:
+            if parameter.name in earlier:
                 raise UsageError(
                     f"the parameter {parameter.name} is given twice",
                     "write all its values in one list, or put a + between two products",
                 )
             for condition in parameter.when:
-                _check_condition(parameter.name, condition, known)
-            known[parameter.name] = parameter
+                _check_condition(parameter.name, condition, earlier)
+            earlier[parameter.name] = parameter
     return space
 
 
@@ -117,19 +117,19 @@ def _parse_condition(words: Sequence[str], name: str) -> Condition:
     return Condition(other, tuple(values))
 
 
-def _check_condition(name: str, condition: Condition, known: Mapping[str, Parameter]) -> None:
-    if condition.name not in known:
-        hint = did_you_mean(condition.name, known, f"give {condition.name} its values before {name}")
+def _check_condition(name: str, condition: Condition, earlier: Mapping[str, Parameter]) -> None:
+    if condition.name not in earlier:
+        hint = did_you_mean(condition.name, earlier, f"give {condition.name} its values before {name}")
         raise UsageError(f"{name} depends on {condition.name}, but no parameter {condition.name} comes before it", hint)
-    values = values_of(known[condition.name].domain)
+    values = values_of(earlier[condition.name].domain)
     if values is None:
         raise UsageError(f"{name} depends on {condition.name}, which is a continuous range", "give it a list of values")
     for value in condition.values:
         if isinstance(values, range):
-            found = isinstance(value, int) and value in values
+            is_value = isinstance(value, int) and value in values
         else:
-            found = any(same(value, each) for each in values)
-        if not found:
+            is_value = any(same(value, candidate) for candidate in values)
+        if not is_value:
             shown = ", ".join(map(value_text, values[:8]))
             raise UsageError(
                 f"{name} depends on {condition.name}={value_text(value)}, which is not a value of {condition.name}",
@@ -198,7 +198,7 @@ def _item(item: str) -> tuple[Scalar, str]:
 
 
 def typed(text: str) -> Scalar:
-    """The value that a text means; text itself where it is no number, true, false or null."""
+    """The value that a text means; text itself if it is no number, true, false or null."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if re.fullmatch(_INTEGER, text) and abs(int(text)) <= LARGEST:
@@ -214,16 +214,16 @@ def _parse_range(low: str, rest: str, text: str) -> Range | Choices:
     start, end = _bound(low, text), _bound(high, text)
     steps = [float(sign) for sign in signs if re.fullmatch(_NUMBER, sign)]
     counts = [int(match[1]) for sign in signs if (match := re.fullmatch(_COUNT, sign))]
-    known = [sign for sign in signs if sign in ("log", "int", "float")]
-    if len(steps) + len(counts) + len(known) < len(signs) or len(steps) + len(counts) > 1:
-        odd = next((sign for sign in signs if sign not in known), "")
+    flags = [sign for sign in signs if sign in ("log", "int", "float")]
+    if len(steps) + len(counts) + len(flags) < len(signs) or len(steps) + len(counts) > 1:
+        odd = next((sign for sign in signs if sign not in flags), "")
         hint = did_you_mean(
             odd, ("log", "int", "float"), "write :log, :int, :float, a step (:0.5), or :x5 for five values"
         )
         raise UsageError(f"{text!r} cannot be read: {odd!r} is not known", hint)
-    whole = isinstance(start, int) and isinstance(end, int) and "float" not in known
-    integer = "int" in known or (whole and all(step.is_integer() for step in steps))
-    made = range_of(start, end, log="log" in known, integer=integer, step=steps[0] if steps else None)
+    whole = isinstance(start, int) and isinstance(end, int) and "float" not in flags
+    integer = "int" in flags or (whole and all(step.is_integer() for step in steps))
+    made = range_of(start, end, log="log" in flags, integer=integer, step=steps[0] if steps else None)
     return spaced(made, counts[0]) if counts else made
 
 
@@ -237,7 +237,7 @@ def _bound(text: str, whole: str) -> int | float:
 
 
 def range_of(low: float, high: float, *, log: bool = False, integer: bool = False, step: float | None = None) -> Range:
-    """A range, checked: not empty, finite, and above 0 where it is logarithmic."""
+    """A range, checked: not empty, finite, and above 0 if it is logarithmic."""
     shown = f"{low}..{high}"
     if not (math.isfinite(low) and math.isfinite(high)) or abs(low) > 1e300 or abs(high) > 1e300:
         raise UsageError(f"the range {shown} is not finite", "write both ends as numbers: 1e-5..1e-1")
@@ -279,7 +279,7 @@ def at_fraction(domain: Range, fraction: float) -> int | float:
         whole = int(domain.low) + round((number - low) / step) * step
         return whole if whole <= domain.high else whole - step
     if domain.step is not None:
-        values = Steps(domain)
+        values = SteppedValues(domain)
         return values[min(round((number - low) / domain.step), len(values) - 1)]
     return min(max(rounded(number), low), high)
 
@@ -361,7 +361,7 @@ def domain_of(value: Any) -> Domain:
     items = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if not items:
         raise UsageError("the list of values is empty", "write at least one value")
-    return choices_of([(one, value_text(one)) for one in map(scalar_of, items)])
+    return choices_of([(scalar, value_text(scalar)) for scalar in map(scalar_of, items)])
 
 
 def scalar_of(value: Any) -> Scalar:

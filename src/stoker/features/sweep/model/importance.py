@@ -24,8 +24,8 @@ def importance_of(points: Sequence[tuple[Params, float]]) -> dict[str, float]:
     ranks = ranks_of([value for _, value in usable])
     names = dict.fromkeys(name for params, _ in usable for name in params)
     columns = {name: [params.get(name) for params, _ in usable] for name in names}
-    found = {name: _explained(_groups(column), ranks) for name, column in columns.items() if len(set(column)) > 1}
-    return dict(sorted(found.items(), key=lambda one: -one[1])) if any(found.values()) else {}
+    shares = {name: _explained(_groups(column), ranks) for name, column in columns.items() if len(set(column)) > 1}
+    return dict(sorted(shares.items(), key=lambda share: -share[1])) if any(shares.values()) else {}
 
 
 def ranks_of(values: Sequence[float]) -> list[float]:
@@ -37,7 +37,7 @@ def ranks_of(values: Sequence[float]) -> list[float]:
 
 
 def _groups(column: Sequence[Scalar]) -> list[object]:
-    """The value of each point, or its bin where a parameter has many numbers."""
+    """The value of each point, or its bin if a parameter has many numbers."""
     numbers = [value for value in column if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) < len(column) or len(set(numbers)) <= BINS:
         return list(column)
@@ -64,23 +64,23 @@ def _squares(values: Sequence[float]) -> float:
 
 def best_so_far(values: Sequence[float | None], *, smallest: bool) -> list[float | None]:
     """The best of the values up to each place; None before the first number."""
-    found: list[float | None] = []
+    bests: list[float | None] = []
     best: float | None = None
     for value in values:
         if value is not None and isfinite(value):
             best = value if best is None else (min if smallest else max)(best, value)
-        found.append(best)
-    return found
+        bests.append(best)
+    return bests
 
 
 def saved_seconds(full: Sequence[float], stopped: Sequence[float]) -> float:
-    """What early stopping saved, against the median of the full trials; 0 where no trial ran in full."""
+    """Seconds that early stopping saved, against the median of the full trials; 0 if no trial ran in full."""
     if not full:
         return 0.0
     from statistics import median
 
     typical = median(full)
-    return sum(max(0.0, typical - each) for each in stopped)
+    return sum(max(0.0, typical - seconds) for seconds in stopped)
 
 
 def pareto(points: Mapping[int, Sequence[float]]) -> list[int]:
@@ -93,5 +93,5 @@ def pareto(points: Mapping[int, Sequence[float]]) -> list[int]:
     return sorted(best, key=lambda number: tuple(points[number]))
 
 
-def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and tuple(one) != tuple(other)
+def _beats(scores: Sequence[float], other: Sequence[float]) -> bool:
+    return all(a <= b for a, b in zip(scores, other, strict=True)) and tuple(scores) != tuple(other)

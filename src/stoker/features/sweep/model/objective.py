@@ -66,12 +66,12 @@ class Objective(Struct, frozen=True):
 
 def parse_objectives(texts: Sequence[str], goal: str | None = None) -> tuple[Objective, ...]:
     """All objectives of a sweep, each with a name of its own."""
-    found = tuple(parse_objective(text, goal) for text in texts)
-    names = [one.name for one in found]
+    objectives = tuple(parse_objective(text, goal) for text in texts)
+    names = [objective.name for objective in objectives]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two objectives are called {name}", f"name them: --objective {name}2=regex:...")
-    return found
+    return objectives
 
 
 def parse_objective(text: str, goal: str | None = None) -> Objective:
@@ -86,11 +86,11 @@ def parse_objective(text: str, goal: str | None = None) -> Objective:
 
 def _without_suffixes(text: str) -> tuple[str, list[str]]:
     """The text without `:min`, `:max`, `:last` and `:best` at its end, and these words."""
-    found: list[str] = []
+    suffixes: list[str] = []
     while (parts := text.rpartition(":"))[0] and parts[2] in (*get_args(Goal), *get_args(Take)):
         text, _, word = parts
-        found.append(word)
-    return text, found
+        suffixes.append(word)
+    return text, suffixes
 
 
 def _source_of(text: str, given: str) -> tuple[str, Source, str]:
@@ -154,7 +154,7 @@ def _checked_pattern(pattern: str) -> str:
 
 
 def _goal_of(name: str, goal: str | None, text: str, said: str) -> Goal:
-    """The goal; one has to be given where a word of what was said is the name of a value that should be large."""
+    """The goal; one has to be given if a word of what was said is the name of a value that should be large."""
     if goal in ("minimize", "maximize"):  # W&B's and Optuna's words
         return "min" if goal == "minimize" else "max"
     if goal is None and re.search(_RISING, said):
@@ -180,11 +180,11 @@ def score(goal: Goal, value: float) -> float:
 
 
 def best_of(goal: Goal, values: Iterable[float]) -> float | None:
-    """The best number; None where there is none."""
+    """The best number; None if there is none."""
     return min((value for value in values if not isnan(value)), key=lambda value: score(goal, value), default=None)
 
 
-class Series:
+class ValueSeries:
     """Values of one objective as they arrive. A later value of the same step replaces the earlier one."""
 
     def __init__(self, points: Iterable[Point] = ()) -> None:
@@ -205,7 +205,7 @@ class Series:
 
 
 def value_of(objective: Objective, curve: Curve) -> float | None:
-    """The value of a trial with this curve; None where it has none."""
+    """The value of a trial with this curve; None if it has none."""
     if not curve:
         return None
     if objective.take == "last":
@@ -215,7 +215,7 @@ def value_of(objective: Objective, curve: Curve) -> float | None:
 
 
 def problem_of(objective: Objective, value: float | None) -> str:
-    """Why the end of a trial without a usable value is a failure; empty where the value is usable."""
+    """Why the end of a trial without a usable value is a failure; empty if the value is usable."""
     if value is None:
         return f"it wrote no value of {objective.name}: nothing came from {objective.source_text}"
     return "" if isfinite(value) else f"the value of {objective.name} is nan or infinite"

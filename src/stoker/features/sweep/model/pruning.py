@@ -30,7 +30,7 @@ STEP_RATIO = 1.25
 
 
 class TrialCurve(Struct, frozen=True):
-    """What a rule sees of a trial."""
+    """The facts about a trial that a rule uses."""
 
     number: int
     curve: Curve
@@ -92,7 +92,7 @@ Pruner = Auto | Median | Asha | Hyperband | Patience | Threshold
 def stop_reason(
     rules: Sequence[Pruner], goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float = -inf
 ) -> str:
-    """Why a trial should end now; empty where it should go on. Steps up to `judged` were judged before."""
+    """Why a trial should end now; empty if it should go on. Steps up to `judged` were judged before."""
     if not own.curve or own.curve[-1][0] <= judged:
         return ""
     step, value = own.curve[-1]
@@ -118,7 +118,7 @@ def _reason(rule: Pruner, goal: Goal, own: TrialCurve, others: Sequence[TrialCur
 
 
 def best_until(goal: Goal, curve: Curve, step: float) -> float | None:
-    """The best score up to a step; None where the trial has not reached it."""
+    """The best score up to a step; None if the trial has not reached it."""
     if not curve or curve[-1][0] < step:
         return None
     end = max(1, bisect_right(curve, (step, inf)))
@@ -127,12 +127,12 @@ def best_until(goal: Goal, curve: Curve, step: float) -> float | None:
 
 def _behind_median(rule: Median, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve]) -> str:
     step = own.curve[-1][0]
-    found = [best for one in others if (best := best_until(goal, one.curve, step)) is not None]
+    bests = [best for trial in others if (best := best_until(goal, trial.curve, step)) is not None]
     mine = best_until(goal, own.curve, step)
-    if step <= rule.warmup or mine is None or len(found) < max(1, rule.startup):
+    if step <= rule.warmup or mine is None or len(bests) < max(1, rule.startup):
         return ""
-    middle = median(found)
-    return f"worse than the median of {len(found)} trials at step {step:g}" if mine > middle else ""
+    middle = median(bests)
+    return f"worse than the median of {len(bests)} trials at step {step:g}" if mine > middle else ""
 
 
 def _behind_at_rung(rule: Asha, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float) -> str:
@@ -178,7 +178,7 @@ def runs_through(number: int) -> bool:
 def first_rung(rule: Auto, goal: Goal, trials: Sequence[TrialCurve]) -> float | None:
     """The step from which on the ranks of trials agree with those at the end.
 
-    None where too few trials have ended by themselves, or where the ranks change until the end. Trials that were
+    None if too few trials have ended by themselves, or if the ranks change until the end. Trials that were
     judged and went on are no fair sample: only the first ones count, and those that were never judged.
     """
     ended = sorted(
@@ -218,7 +218,7 @@ def _steps_back(trials: Sequence[TrialCurve]) -> Iterator[float]:
 
 
 def _agreement(values: Sequence[float], final: Sequence[float]) -> float:
-    """The rank correlation; 0 where all values are equal."""
+    """The rank correlation; 0 if all values are equal."""
     try:
         return correlation(ranks_of(values), final)
     except StatisticsError:
@@ -247,7 +247,7 @@ def _behind_in_bracket(
     rule: Hyperband, goal: Goal, own: TrialCurve, others: Sequence[TrialCurve], judged: float
 ) -> str:
     bracket = bracket_of(rule, own.number)
-    same = [one for one in others if bracket_of(rule, one.number) == bracket]
+    same = [trial for trial in others if bracket_of(rule, trial.number) == bracket]
     return _behind_at_rung(brackets_of(rule)[bracket][0], goal, own, same, judged)
 
 
@@ -269,7 +269,7 @@ def _beyond(rule: Threshold, own: TrialCurve, judged: float) -> str:
 
 # -- as typed ---------------------------------------------------------------------------------------
 
-_KINDS: dict[str, type[Any]] = {str(one.__struct_config__.tag): one for one in get_args(Pruner)}
+_KINDS: dict[str, type[Any]] = {str(rule.__struct_config__.tag): rule for rule in get_args(Pruner)}
 _ALIASES = {"successive_halving": "asha", "successive-halving": "asha", "halving": "asha"}
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 
@@ -279,22 +279,22 @@ def parse_pruner(text: str) -> Pruner:
     word, colon, rest = text.strip().partition(":")
     name = _ALIASES.get(word.lower(), word.lower())
     if name not in _KINDS:
-        known = f"the rules are {', '.join(_KINDS)}"
-        raise UsageError(f"--pruner {text!r} is not known", did_you_mean(word, _KINDS, known))
+        rules = f"the rules are {', '.join(_KINDS)}"
+        raise UsageError(f"--pruner {text!r} is not known", did_you_mean(word, _KINDS, rules))
     return _checked(_KINDS[name](**_arguments(name, rest, text)), text) if colon or name != "patience" else Patience(10)
 
 
 def _arguments(name: str, rest: str, text: str) -> dict[str, float]:
     fields = _KINDS[name].__struct_fields__
-    found: dict[str, float] = {}
+    arguments: dict[str, float] = {}
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, sign, value = item.rpartition("=")
         key = key.strip() if sign else fields[0]
         number = float(value) if re.fullmatch(_NUMBER, value.strip()) else inf
-        if key not in fields or key in found or not isfinite(number):
+        if key not in fields or key in arguments or not isfinite(number):
             raise UsageError(f"--pruner {text!r}: {item!r} is not understood", f"{name} has {', '.join(fields)}")
-        found[key] = int(number) if number.is_integer() else number
-    return found
+        arguments[key] = int(number) if number.is_integer() else number
+    return arguments
 
 
 def _checked(rule: Pruner, text: str) -> Pruner:

@@ -20,7 +20,7 @@ Reading = tuple[float, float | None]
 """A value and its step; None is the next step."""
 
 
-class Lines:
+class LineSplitter:
     """Cuts bytes into lines as they arrive. A carriage return ends a line, too: progress bars overwrite themselves."""
 
     def __init__(self) -> None:
@@ -46,10 +46,10 @@ class LineReader(Protocol):
     """Finds the value of an objective in lines."""
 
     notice: str
-    """What a user should know about the text; empty where nothing."""
+    """A note for the user about the text; empty if there is none."""
 
     def read(self, line: str) -> Reading | None:
-        """The value in a line; None where it has none."""
+        """The value in a line; None if it has none."""
 
 
 def reader_for(objective: Objective) -> LineReader:
@@ -131,7 +131,7 @@ class CsvReader:
 
 
 def reading_in(row: Mapping[str, Any], name: str) -> Reading | None:
-    """The value of a name in a row, with the step where the row has one."""
+    """The value of a name in a row, with the step if the row has one."""
     value = number(_found(row, name))
     step = next((row[word] for word in STEP_NAMES if word in row and word != name), None)
     return None if value is None else (value, number(step))

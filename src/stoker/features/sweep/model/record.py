@@ -28,8 +28,8 @@ LONGEST_NAME = 200
 _encode = msgspec.json.Encoder().encode
 
 
-class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a user asked for. It is stored as JSON, so new fields need a default."""
+class SweepSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The request of a user. It is stored as JSON, so new fields need a default."""
 
     space: Space
     command: Command
@@ -45,7 +45,7 @@ class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
     env: dict[str, str] = {}
     """Variables whose values have placeholders."""
     results: str = ""
-    """Path of the folder of a trial, with placeholders; empty where there is none."""
+    """Path of the folder of a trial, with placeholders; empty if there is none."""
     objectives: tuple[str, ...] = ()
     """As typed, like the next two."""
     goal: str = ""
@@ -62,7 +62,7 @@ class Sweep(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TrialMaker:
     """Makes the jobs of the trials of one sweep: the one way from a point of the space to a job."""
 
-    def __init__(self, sweep: Sweep, spec: JobSpec, sweep_id: int = 0) -> None:
+    def __init__(self, sweep: SweepSpec, spec: JobSpec, sweep_id: int = 0) -> None:
         """`spec` is that of all trials; `sweep_id` is 0 for trials that are tasks of a new array."""
         self._sweep = sweep
         self._spec = spec
@@ -133,12 +133,12 @@ class TrialMaker:
         return ((number, point) for number, point in repeated if start <= number < stop)
 
 
-def trial_job(sweep: Sweep, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:
+def trial_job(sweep: SweepSpec, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:
     """One trial of a sweep."""
     return TrialMaker(sweep, spec, sweep_id).job(number, point)
 
 
-def trial_jobs(sweep: Sweep, spec: JobSpec, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
+def trial_jobs(sweep: SweepSpec, spec: JobSpec, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:
     """The trials from one number up to another, for a method that needs no results."""
     return TrialMaker(sweep, spec).jobs(start, stop)
 
@@ -150,12 +150,12 @@ def trial_name(name: str, texts: Mapping[str, str]) -> str:
     return words if len(words) <= LONGEST_NAME else words[: LONGEST_NAME - 1] + "…"
 
 
-def results_of(sweep: Sweep, number: int, texts: Mapping[str, str]) -> str:
+def results_of(sweep: SweepSpec, number: int, texts: Mapping[str, str]) -> str:
     """The folder of a trial."""
     return render_path(sweep.results, {"trial": str(number), "i": str(number), "name": sweep.name, **texts})
 
 
-def file_of_trial(sweep: Sweep, number: int, job: int, params: Mapping[str, Scalar], path: str) -> str:
+def file_of_trial(sweep: SweepSpec, number: int, job: int, params: Mapping[str, Scalar], path: str) -> str:
     """The path of a file that a trial writes, from a path with placeholders."""
     texts = texts_of(sweep.space, params)
     own = {"trial": str(number), "i": str(number), "id": str(job), "name": trial_name(sweep.name, texts)}

@@ -15,22 +15,22 @@ StoredPoint = tuple[float, float | None]
 
 
 class TrialResult(Struct, frozen=True, omit_defaults=True):
-    """What was read of a trial. JSON has no nan and inf: they are stored as null and read as nan."""
+    """The values that were read of a trial. JSON has no nan and inf: they are stored as null and read as nan."""
 
     attempt: int
     """The attempt of its job that was read."""
     curves: dict[str, tuple[StoredPoint, ...]] = {}
     """Values by step of each objective."""
     values: dict[str, float | None] = {}
-    """The value of each objective; missing where it never appeared."""
+    """The value of each objective; missing if it never appeared."""
     over: bool = False
     """Whether the job had ended when this was written."""
     stopped: bool = False
     """Whether the trial was stopped early; its values are then those of its last step."""
     message: str = ""
-    """Why the trial was stopped, or has no usable values; empty where it has."""
+    """Why the trial was stopped, or has no usable values; empty if it has."""
     notice: str = ""
-    """What the user should know about the text that was read."""
+    """A note for the user about the text that was read."""
 
     @property
     def is_usable(self) -> bool:
@@ -46,7 +46,7 @@ def made_result(
     objectives: Sequence[Objective], curves: Mapping[str, Curve], attempt: int, notice: str = ""
 ) -> TrialResult:
     """The result of a trial that runs, or ran, so far."""
-    values = {one.name: value_of(one, curves.get(one.name, ())) for one in objectives}
+    values = {objective.name: value_of(objective, curves.get(objective.name, ())) for objective in objectives}
     return TrialResult(
         attempt,
         {name: tuple((step, _stored(value)) for step, value in thinned(curve)) for name, curve in curves.items()},
@@ -58,7 +58,9 @@ def made_result(
 def ended_result(result: TrialResult, objectives: Sequence[Objective], state: str, why: str) -> TrialResult:
     """The result of a trial whose job ended in a state, and why, in words."""
     if state == "done":
-        problems = [problem for one in objectives if (problem := problem_of(one, _read(result, one.name)))]
+        problems = [
+            problem for objective in objectives if (problem := problem_of(objective, _read(result, objective.name)))
+        ]
         message = "; ".join(filter(None, [*problems[:1], result.notice if problems else ""]))
         return msgspec.structs.replace(result, over=True, stopped=False, message=message)
     return msgspec.structs.replace(result, over=True, stopped=state == "stopped", message=why or state)

@@ -29,7 +29,7 @@ class Choices(Struct, frozen=True, tag="choices", omit_defaults=True):
 
     values: tuple[Scalar, ...]
     texts: tuple[str, ...] = ()
-    """The values as typed; empty where all are as `value_text` writes them."""
+    """The values as typed; empty if all are as `value_text` writes them."""
 
 
 class Range(Struct, frozen=True, tag="range", omit_defaults=True):
@@ -68,7 +68,7 @@ class Product(Struct, frozen=True):
     parameters: tuple[Parameter, ...]
 
     def __getitem__(self, name: str) -> Parameter:
-        return next(one for one in self.parameters if one.name == name)
+        return next(parameter for parameter in self.parameters if parameter.name == name)
 
 
 class Space(Struct, frozen=True):
@@ -79,15 +79,15 @@ class Space(Struct, frozen=True):
     @property
     def names(self) -> tuple[str, ...]:
         """All parameters, each once, in the order of their first appearance."""
-        return tuple(dict.fromkeys(one.name for product in self.products for one in product.parameters))
+        return tuple(dict.fromkeys(parameter.name for product in self.products for parameter in product.parameters))
 
     @property
     def parameters(self) -> Iterator[Parameter]:
         """The parameters of all products; one that several products have comes several times."""
-        return (one for product in self.products for one in product.parameters)
+        return (parameter for product in self.products for parameter in product.parameters)
 
 
-class Steps(Sequence[float]):
+class SteppedValues(Sequence[float]):
     """The values of a range with a step, computed when they are asked for."""
 
     def __init__(self, domain: Range) -> None:
@@ -105,7 +105,7 @@ class Steps(Sequence[float]):
     def __getitem__(self, place: slice) -> list[float]: ...
     def __getitem__(self, place: int | slice) -> float | list[float]:
         if isinstance(place, slice):
-            return [self[each] for each in range(self._size)[place]]
+            return [self[index] for index in range(self._size)[place]]
         number = rounded(self._domain.low + range(self._size)[place] * self._step, STEP_DIGITS)
         return min(max(number, self._domain.low), self._domain.high)
 
@@ -116,19 +116,19 @@ def values_of(domain: Domain) -> Sequence[Scalar] | None:
         return domain.values
     if domain.integer:
         return range(int(domain.low), int(domain.high) + 1, int(domain.step or 1))
-    return None if domain.step is None else Steps(domain)
+    return None if domain.step is None else SteppedValues(domain)
 
 
 def continuous(space: Space) -> list[str]:
     """Names of the parameters that have infinitely many values."""
-    return list(dict.fromkeys(one.name for one in space.parameters if values_of(one.domain) is None))
+    return list(dict.fromkeys(parameter.name for parameter in space.parameters if values_of(parameter.domain) is None))
 
 
 def points_of(space: Space) -> Points[Params]:
     """All points by number. No value is computed before it is asked for."""
     if endless := continuous(space):
         name = endless[0]
-        domain = next(one.domain for one in space.parameters if one.name == name)
+        domain = next(parameter.domain for parameter in space.parameters if parameter.name == name)
         raise UsageError(
             f"a grid needs values, but {name} is a range with infinitely many",
             f"take some of them: {name}={domain_text(domain)}:x5, or search with --method random -N 20",
@@ -138,21 +138,26 @@ def points_of(space: Space) -> Points[Params]:
 
 
 def _points(product: Product) -> Points[Params]:
-    values = {one.name: values_of(one.domain) or () for one in product.parameters}
-    when = {one.name: {each.name: each.values for each in one.when} for one in product.parameters if one.when}
+    values = {parameter.name: values_of(parameter.domain) or () for parameter in product.parameters}
+    when = {
+        parameter.name: {condition.name: condition.values for condition in parameter.when}
+        for parameter in product.parameters
+        if parameter.when
+    }
     return Tree(values, when, same) if when else Grid(values)
 
 
 def is_active(parameter: Parameter, point: Mapping[str, Scalar]) -> bool:
     """Whether the parameter exists, given the values of those before it."""
     return all(
-        each.name in point and any(same(point[each.name], value) for value in each.values) for each in parameter.when
+        condition.name in point and any(same(point[condition.name], value) for value in condition.values)
+        for condition in parameter.when
     )
 
 
-def same(one: Scalar, other: Scalar) -> bool:
+def same(value: Scalar, other: Scalar) -> bool:
     """Whether two values are equal; true is not 1, but 1.0 is."""
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
 
 
 def rounded(number: float, digits: int = DIGITS) -> float:
@@ -196,7 +201,11 @@ class Texts:
 
     def __init__(self, space: Space) -> None:
         self._tables = _Tables()
-        lists = [(one.name, one.domain) for one in space.parameters if isinstance(one.domain, Choices)]
+        lists = [
+            (parameter.name, parameter.domain)
+            for parameter in space.parameters
+            if isinstance(parameter.domain, Choices)
+        ]
         typed = {name for name, domain in lists if any(isinstance(value, bool) for value in domain.values)}
         for name, domain in lists:
             table = self._tables.setdefault(name, _TypedTable() if name in typed else _Table())
@@ -210,14 +219,18 @@ class Texts:
 
 def with_texts(space: Space) -> Space | None:
     """The same points with the texts of their values; None for a space with conditions or very many values."""
-    values = {one: values_of(one.domain) for one in space.parameters}
-    if any(one.when or found is None for one, found in values.items()):
+    values = {parameter: values_of(parameter.domain) for parameter in space.parameters}
+    if any(parameter.when or listed is None for parameter, listed in values.items()):
         return None
-    if sum(len(found) for found in values.values() if found is not None) > MOST_IN_MEMORY:
+    if sum(len(listed) for listed in values.values() if listed is not None) > MOST_IN_MEMORY:
         return None
     return Space(
         tuple(
-            Product(tuple(Parameter(one.name, Choices(_texts_of(one.domain))) for one in product.parameters))
+            Product(
+                tuple(
+                    Parameter(parameter.name, Choices(_texts_of(parameter.domain))) for parameter in product.parameters
+                )
+            )
             for product in space.products
         )
     )
@@ -243,7 +256,7 @@ def domain_text(domain: Domain) -> str:
 
 
 def _item_text(value: Scalar, text: str) -> str:
-    """A value in a list; quoted where it would be read as something else."""
+    """A value in a list; quoted if it would be read as something else."""
     if not isinstance(value, str) or (_PLAIN.fullmatch(text) and text.lower() not in _WORDS):
         return text
     quote = '"' if "'" in text else "'"
@@ -253,8 +266,8 @@ def _item_text(value: Scalar, text: str) -> str:
 def parameter_text(parameter: Parameter) -> str:
     """A parameter as it can be typed: `momentum=0.8,0.9 if optimizer=sgd`."""
     conditions = " and ".join(
-        f"{each.name}={','.join(_item_text(value, value_text(value)) for value in each.values)}"
-        for each in parameter.when
+        f"{condition.name}={','.join(_item_text(value, value_text(value)) for value in condition.values)}"
+        for condition in parameter.when
     )
     return f"{parameter.name}={domain_text(parameter.domain)}{f' if {conditions}' if conditions else ''}"
 
@@ -265,12 +278,14 @@ def space_text(space: Space) -> str:
 
 
 def difference(before: Space, now: Space) -> list[str]:
-    """What is in one space and not in the other: `- lr=1,2`, `+ lr=1,2,3`; empty for equal spaces."""
-    old, new = ([f"{place}{parameter_text(one)}" for place, one in _placed(space)] for space in (before, now))
+    """The parameters that are in one space and not in the other: `- lr=1,2`, `+ lr=1,2,3`; empty for equal spaces."""
+    old, new = (
+        [f"{place}{parameter_text(parameter)}" for place, parameter in _placed(space)] for space in (before, now)
+    )
     return [f"- {line}" for line in old if line not in new] + [f"+ {line}" for line in new if line not in old]
 
 
 def _placed(space: Space) -> Iterator[tuple[str, Parameter]]:
     for number, product in enumerate(space.products, 1):
         place = f"product {number}: " if len(space.products) > 1 else ""
-        yield from ((place, one) for one in product.parameters)
+        yield from ((place, parameter) for parameter in product.parameters)

@@ -37,14 +37,14 @@ _READ_AGAIN = re.compile(
 """Signs of a line of which a shell reads some words as commands or as arithmetic, however they are quoted."""
 
 
-class Slot(NamedTuple):
+class Placeholder(NamedTuple):
     """The place of a value in a command."""
 
     name: str
     context: Context
 
 
-Pieces = tuple[str | Slot, ...]
+Pieces = tuple[str | Placeholder, ...]
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
@@ -52,11 +52,11 @@ def placeholders(words: Sequence[str]) -> list[str]:
     return [match[2] for word in words for match in _PLACEHOLDER.finditer(word) if match[2]]
 
 
-def check_placeholders(words: Sequence[str], known: Sequence[str], what: str = "the command") -> None:
+def check_placeholders(words: Sequence[str], names: Sequence[str], what: str = "the command") -> None:
     """Refuse a placeholder that is no parameter."""
     for name in placeholders(words):
-        if name not in known and name not in OWN and name not in LATER:
-            hint = did_you_mean(name, known, f"the parameters are {', '.join(known)}.")
+        if name not in names and name not in OWN and name not in LATER:
+            hint = did_you_mean(name, names, f"the parameters are {', '.join(names)}.")
             raise UsageError(
                 f"{what} has {{{name}}}, but there is no parameter {name}",
                 f"{hint} To keep the braces, write {{{{{name}}}}}",
@@ -155,7 +155,7 @@ def _plain(match: re.Match[str], values: Mapping[str, str]) -> str:
 class _Quoted(dict[str, str]):
     """Values as they stand in one place of a shell's line; the same ones come again and again."""
 
-    def __init__(self, slot: Slot, command: Command) -> None:
+    def __init__(self, slot: Placeholder, command: Command) -> None:
         super().__init__()
         self._slot = slot
         self._command = command
@@ -171,20 +171,20 @@ class _Form:
     """The words of a command with a NUL between them, as one format of Python: the fastest way to fill it."""
 
     def __init__(self, text: str, slots: Sequence[tuple[str, _Quoted | None]], shell: str) -> None:
-        """`slots` are the names in order, each with the quoted values where a shell reads it."""
+        """`slots` are the names in order, each with the quoted values if a shell reads it."""
         self._text = text
         self._slots = slots
         self._shell = shell
 
     def render(self, values: Mapping[str, str]) -> Command:
-        found = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
-        return Command(tuple((self._text % tuple(found)).split("\0")), self._shell)
+        texts = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
+        return Command(tuple((self._text % tuple(texts)).split("\0")), self._shell)
 
 
 def _form(command: Command, missing: Sequence[str]) -> _Form:
     slots: list[tuple[str, _Quoted | None]] = []
 
-    def piece_text(piece: str | Slot) -> str:
+    def piece_text(piece: str | Placeholder) -> str:
         if isinstance(piece, str):
             return piece.replace("%", "%%")
         if piece.name in LATER and piece.name in missing:
@@ -202,7 +202,7 @@ def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Comman
         return pieces
     kept: list[Pieces] = []
     for place, word in enumerate(pieces):
-        absent = [piece.name for piece in word if isinstance(piece, Slot) and piece.name in missing]
+        absent = [piece.name for piece in word if isinstance(piece, Placeholder) and piece.name in missing]
         if not absent:
             kept.append(word)
         elif place == _line_of(command):
@@ -210,7 +210,7 @@ def _without(pieces: tuple[Pieces, ...], missing: Sequence[str], command: Comman
                 f"{{{absent[0]}}} is in the line of a shell, but not all trials have {absent[0]}",
                 "write the command as several words without quotes",
             )
-        elif kept and word == ("", Slot(absent[0], "word"), "") and _is_option(kept[-1]):
+        elif kept and word == ("", Placeholder(absent[0], "word"), "") and _is_option(kept[-1]):
             kept.pop()
     return tuple(kept)
 
@@ -232,45 +232,45 @@ def _pieces(command: Command) -> tuple[Pieces, ...]:
 
 
 def _line_of(command: Command) -> int | None:
-    """The place of the word that a shell reads as a line; None where there is none."""
+    """The place of the word that a shell reads as a line; None if there is none."""
     if command.shell:
         return 0
-    if not _is_shell(command.words[0], known=False):
+    if not _is_shell(command.words[0], only_known=False):
         return None
     options = [place for place, word in enumerate(command.words) if re.fullmatch(r"-\w*c\w*", word)]
     return options[0] + 1 if options and options[0] + 1 < len(command.words) else None
 
 
-def _is_shell(path: str, *, known: bool = True) -> bool:
+def _is_shell(path: str, *, only_known: bool = True) -> bool:
     name = path.rpartition("/")[2]
-    return name in SHELLS or (not known and name.endswith("sh"))
+    return name in SHELLS or (not only_known and name.endswith("sh"))
 
 
-def _word_pieces(word: str) -> Iterator[str | Slot]:
+def _word_pieces(word: str) -> Iterator[str | Placeholder]:
     yield from _split(word, ["word"] * len(word))
 
 
-def _shell_pieces(line: str, shell: str) -> Iterator[str | Slot]:
+def _shell_pieces(line: str, shell: str) -> Iterator[str | Placeholder]:
     uncertain = _READ_AGAIN.search(line) or not _is_shell(shell)
     yield from _split(line, _others(len(line)) if uncertain else _contexts(line))
 
 
-def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Slot]:
+def _split(text: str, contexts: Sequence[Context]) -> Iterator[str | Placeholder]:
     end = 0
     for match in _PLACEHOLDER.finditer(text):
         yield text[end : match.start()]
-        yield f"{{{match[1]}}}" if match[1] else Slot(match[2], contexts[match.start()])
+        yield f"{{{match[1]}}}" if match[1] else Placeholder(match[2], contexts[match.start()])
         end = match.end()
     yield text[end:]
 
 
 def _contexts(line: str) -> list[Context]:
     """For each character, how a shell reads a word that stands there. After a sign that we do not follow: other."""
-    found: list[Context] = []
+    contexts: list[Context] = []
     context: Context = "plain"
     escaped = False
     for place, sign in enumerate(line):
-        found.append("other" if escaped else context)
+        contexts.append("other" if escaped else context)
         if escaped:
             escaped = False
         elif context == "single":
@@ -278,21 +278,21 @@ def _contexts(line: str) -> list[Context]:
         elif sign == "\\":
             escaped = True
         elif sign == "`" or (sign == "$" and line[place + 1 : place + 2] in ("(", "{", "'", "[")):
-            return [*found, *_others(len(line) - len(found))]
+            return [*contexts, *_others(len(line) - len(contexts))]
         elif context == "double":
             context = "plain" if sign == '"' else context
         elif sign in "'\"":
             context = "single" if sign == "'" else "double"
         elif sign == "#" and (not place or line[place - 1] in " \t\n;&|()"):
-            return [*found, *_others(len(line) - len(found))]
-    return found
+            return [*contexts, *_others(len(line) - len(contexts))]
+    return contexts
 
 
 def _others(count: int) -> list[Context]:
     return ["other"] * count
 
 
-def _in_shell(slot: Slot, value: str, command: Command) -> str:
+def _in_shell(slot: Placeholder, value: str, command: Command) -> str:
     """A value quoted for its place in the line of a shell."""
     if _SAFE.fullmatch(value):
         return value

@@ -48,7 +48,7 @@ class RunLog:
             yield from _logged(record)
 
     def _next(self) -> bytes | None:
-        """The next record; None where it is not there yet."""
+        """The next record; None if it is not there yet."""
         while True:
             left = BLOCK - self._place % BLOCK
             if left < _PREFIX.size:

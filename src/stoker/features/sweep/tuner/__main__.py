@@ -1,4 +1,4 @@
-"""`python -m stoker.features.sweep.tuner STATE`: the command of the job that advises a sweep."""
+"""`python -m stoker.features.sweep.tuner STATE`: the command of the tuner of a sweep."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import StokerError, UsageError
-from stoker.features.sweep.trials import sweep_of_adviser
-from stoker.features.sweep.tuner.loop import Adviser, only_adviser, say
+from stoker.features.sweep.trials import sweep_of_tuner
+from stoker.features.sweep.tuner.loop import Tuner, only_tuner, say
 from stoker.features.sweep.tuner_job import TRY_AGAIN
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
@@ -22,13 +22,13 @@ AGAIN_SECONDS = 5.0
 
 
 def main() -> int:
-    """Advise until the sweep is over; an error ends up in the log of this job, and all but the user's may pass."""
+    """Tune until the sweep is over; an error ends up in the log of this job, and all but the user's may pass."""
     paths, job = Paths(Path(sys.argv[1])), int(os.environ["STOKER_JOB_ID"])
     try:
         with contextlib.closing(open_store(paths)) as store:
-            sweep_id = sweep_of_adviser(store, job)
-            with only_adviser(paths, sweep_id), contextlib.closing(Adviser(paths, store, sweep_id)) as adviser:
-                return adviser.run()
+            sweep_id = sweep_of_tuner(store, job)
+            with only_tuner(paths, sweep_id), contextlib.closing(Tuner(paths, store, sweep_id)) as tuner:
+                return tuner.run()
     except StokerError as error:
         say(str(error))
         if error.exit_code != StokerError.exit_code:  # of the user

@@ -1,4 +1,4 @@
-"""The loop of the adviser: read values, record results, stop trials, choose new ones, until the sweep is over.
+"""The loop of the tuner: read values, record results, stop trials, choose new ones, until the sweep is over.
 
 All that it knows is in the queue: after a crash at any point the next process continues. A point is first in the
 study, then its trials are added under their numbers, which the queue takes only once.
@@ -27,7 +27,7 @@ from stoker.features.sweep.folders import make_folder
 from stoker.features.sweep.model.objective import Objective, parse_objectives
 from stoker.features.sweep.model.points import ADAPTIVE
 from stoker.features.sweep.model.pruning import TrialCurve, parse_pruner, stop_reason
-from stoker.features.sweep.model.record import REPEAT, Sweep, file_of_trial, trial_job
+from stoker.features.sweep.model.record import REPEAT, SweepSpec, file_of_trial, trial_job
 from stoker.features.sweep.model.result import TrialResult, ended_result, made_result, read_result
 from stoker.features.sweep.model.space import Params
 from stoker.features.sweep.store import StoredSweep, add_trial, find_sweep, set_trial_result, trial_results
@@ -49,7 +49,7 @@ from stoker.store.status_file import read_machine
 from stoker.store.writer import Store
 
 if TYPE_CHECKING:
-    from stoker.features.sweep.tuner.study import Study, Told
+    from stoker.features.sweep.tuner.study import Study, StudyRecord
 
 SHORTEST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
@@ -64,7 +64,7 @@ NO_ENGINE_SECONDS = 3.0
 """How long to wait for an engine that was killed before this process ends: only then can its worker start one."""
 
 
-class Adviser:
+class Tuner:
     """One sweep and its trials."""
 
     def __init__(self, paths: Paths, store: Store, sweep_id: int, clock: Callable[[], float] = time.time) -> None:
@@ -91,7 +91,7 @@ class Adviser:
             trial.close()
 
     @property
-    def _sweep(self) -> Sweep:
+    def _sweep(self) -> SweepSpec:
         return self._stored.sweep
 
     @property
@@ -151,17 +151,17 @@ class Adviser:
         self._stored = _found(self._store, self._stored.id)
         active = {row.number: row for row in active_trials(self._store, self._stored.id)}
         for number, row in active.items():
-            known = self._running.get(number)
-            if known is None or known.attempt != row.attempt:
+            watched = self._running.get(number)
+            if watched is None or watched.attempt != row.attempt:
                 self._watch(row)
-            elif known.row.state != row.state:
-                known.row = row
+            elif watched.row.state != row.state:
+                watched.row = row
         return True
 
     def _watch(self, row: TrialJob) -> None:
         """Read the values of a trial from the beginning of its newest attempt."""
-        if (known := self._running.pop(row.number, None)) is not None:
-            known.close()
+        if (watched := self._running.pop(row.number, None)) is not None:
+            watched.close()
         values = self._values_of(row)
         if values is not None:
             self._running[row.number] = _RunningTrial(row, values)
@@ -177,7 +177,7 @@ class Adviser:
         return str(Path(self._stored.spec.cwd, file_of_trial(self._sweep, row.number, row.job, row.params, text)))
 
     def _read_values(self) -> bool:
-        """Read the files of all running trials; True where one has new values."""
+        """Read the files of all running trials; True if one has new values."""
         fresh = [trial.read() for trial in self._running.values()]
         return any(fresh)
 
@@ -188,8 +188,8 @@ class Adviser:
         for row in ended_trials(self._store, self._stored.id, self._ended_up_to):
             assert row.ended is not None
             self._ended_up_to = max(self._ended_up_to, row.ended)
-            known = self._results.get(row.number)
-            if known is None or not known.over or known.attempt != row.attempt:
+            recorded = self._results.get(row.number)
+            if recorded is None or not recorded.over or recorded.attempt != row.attempt:
                 self._record_end(row)
             if (trial := self._running.pop(row.number, None)) is not None:
                 trial.close()
@@ -246,7 +246,7 @@ class Adviser:
             if not trial.is_unjudged or trial.row.state == "stopping":
                 continue
             own = curves[number]
-            others = [one for other, one in curves.items() if other != number]
+            others = [curve for other, curve in curves.items() if other != number]
             reason = stop_reason(self._rules, self._primary.goal, own, others, trial.judged)
             trial.judged, trial.is_unjudged = (own.curve[-1][0] if own.curve else -inf), False
             if reason:
@@ -263,9 +263,9 @@ class Adviser:
                 result = self._results[number]
                 value = result.values.get(name) if result.is_usable else None
                 self._ended_curves[number] = TrialCurve(number, result.curve(name), value)
-        found = {number: self._ended_curves[number] for number in ended}
+        ended_curves = {number: self._ended_curves[number] for number in ended}
         running = {number: TrialCurve(number, trial.values.curves[name]) for number, trial in self._running.items()}
-        return {**found, **running}
+        return {**ended_curves, **running}
 
     # -- choosing -------------------------------------------------------------------------------------
 
@@ -282,7 +282,7 @@ class Adviser:
         return self._study
 
     def _compared_study(self) -> Study:
-        from stoker.features.sweep.tuner.study import Study, Told  # loads Optuna, which a grid does not need
+        from stoker.features.sweep.tuner.study import Study, StudyRecord  # loads Optuna, which a grid does not need
 
         sweep = self._sweep
         path = self._paths.study(self._stored.id)
@@ -292,35 +292,35 @@ class Adviser:
             say(f"the study had lost {restored} points; they are there again")
         unfinished = study.unfinished()
         self._untold = set(unfinished)
-        known = self._points()
+        by_point = self._points()
         for point, params in unfinished.items():
-            if len(known.get(point, ())) == sweep.repeat:
+            if len(by_point.get(point, ())) == sweep.repeat:
                 continue
             if self._stored.stopped is None:
                 self._add_point(point, params)
             else:
-                study.tell(Told(point, params, message="the sweep was stopped before it was queued"))
+                study.tell(StudyRecord(point, params, message="the sweep was stopped before it was queued"))
                 self._untold.discard(point)
         return study
 
     def _points(self) -> dict[int, list[TrialJob]]:
         """The trials in the queue by point."""
-        found: dict[int, list[TrialJob]] = {}
+        by_point: dict[int, list[TrialJob]] = {}
         for row in all_trials(self._store, self._stored.id):
-            found.setdefault(row.number // self._sweep.repeat, []).append(row)
-        return found
+            by_point.setdefault(row.number // self._sweep.repeat, []).append(row)
+        return by_point
 
-    def _told(self, point: int, rows: Sequence[TrialJob]) -> Told:
-        """What the queue knows of a point: the mean of its repeats."""
-        from stoker.features.sweep.tuner.study import Told
+    def _told(self, point: int, rows: Sequence[TrialJob]) -> StudyRecord:
+        """The record of a point from the queue: the mean of its repeats."""
+        from stoker.features.sweep.tuner.study import StudyRecord
 
         params = {name: value for name, value in rows[0].params.items() if name != REPEAT or self._sweep.repeat == 1}
         results = [self._results.get(row.number) for row in rows]
         over = [result for result in results if result is not None and result.over]
         if len(over) < self._sweep.repeat:
-            return Told(point, params, over=False)
+            return StudyRecord(point, params, over=False)
         usable = [result for result in over if result.is_usable] or [result for result in over if result.stopped]
-        return Told(
+        return StudyRecord(
             point,
             params,
             values=_means(usable, self._objectives),
@@ -344,7 +344,7 @@ class Adviser:
         return range(point * self._sweep.repeat, (point + 1) * self._sweep.repeat)
 
     def _choose(self) -> bool:
-        """Choose points while trials are wanted; True where one was added."""
+        """Choose points while trials are wanted; True if one was added."""
         added = False
         while self._missing() and self._is_wanted():
             point, params = self._open_study().ask()
@@ -410,7 +410,7 @@ class _RunningTrial:
         return self.values.attempt
 
     def read(self) -> bool:
-        """Read what is new; True where there are new values."""
+        """Read what is new; True if there are new values."""
         self.values.read()
         points, self._points = self._points, self.values.count
         if points != self._points:
@@ -422,9 +422,12 @@ class _RunningTrial:
 
 
 def _means(results: Sequence[TrialResult], objectives: Sequence[Objective]) -> tuple[float, ...]:
-    """The mean of each objective over the repeats; empty where one has none."""
-    found = [[value for one in results if (value := one.values.get(each.name)) is not None] for each in objectives]
-    return tuple(map(fmean, found)) if all(found) else ()
+    """The mean of each objective over the repeats; empty if one has none."""
+    values = [
+        [value for result in results if (value := result.values.get(objective.name)) is not None]
+        for objective in objectives
+    ]
+    return tuple(map(fmean, values)) if all(values) else ()
 
 
 def _found(store: Store, sweep_id: int) -> StoredSweep:
@@ -442,14 +445,14 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def only_adviser(paths: Paths, sweep_id: int) -> Iterator[None]:
-    """Hold the lock of a sweep: there is one adviser at a time, whatever happened to the last one."""
+def only_tuner(paths: Paths, sweep_id: int) -> Iterator[None]:
+    """Hold the lock of a sweep: there is one tuner at a time, whatever happened to the last one."""
     folder = paths.study(sweep_id).parent
     folder.mkdir(mode=0o700, exist_ok=True)
     descriptor = os.open(folder / f"{sweep_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(descriptor):
-            raise StokerError(f"another process advises sweep {sweep_id}", "it may be the last one of this job")
+            raise StokerError(f"another process tunes sweep {sweep_id}", "it may be the last one of this job")
         yield
     finally:
         os.close(descriptor)

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 
 from stoker.features.sweep.model.objective import parse_objectives
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.tuner.study import Study
 
 
 def main() -> None:
     """Ask a study that is thrown away; none of its points has a result."""
-    sweep = msgspec.json.decode(sys.stdin.buffer.read(), type=Sweep)
+    sweep = msgspec.json.decode(sys.stdin.buffer.read(), type=SweepSpec)
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
     with tempfile.TemporaryDirectory() as folder:
         study = Study(Path(folder, "study"), "preview", sweep, objectives)

@@ -25,7 +25,7 @@ from optuna.trial import FrozenTrial, TrialState
 from stoker.app.jobs.installation import how_to_add
 from stoker.core.errors import StudyLost, UsageError
 from stoker.features.sweep.model.objective import Curve, Objective, thinned
-from stoker.features.sweep.model.record import Sweep
+from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import (
     Choices,
     Domain,
@@ -55,8 +55,8 @@ NEEDED: dict[str, tuple[str, ...]] = {"tpe": (), "gp": ("torch", "scipy"), "cmae
 _DIRECTIONS = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
 
 
-class Told(Struct, frozen=True):
-    """What is known of a point that was chosen before."""
+class StudyRecord(Struct, frozen=True):
+    """The facts about a point that was chosen before."""
 
     number: int
     params: Params
@@ -115,7 +115,7 @@ class _Backend(JournalFileBackend):  # type: ignore[misc,unused-ignore]
 
 
 def _append(descriptor: int, data: bytes) -> None:
-    """Write all of the data, or none of it where the disk is full."""
+    """Write all of the data, or none of it if the disk is full."""
     before = os.fstat(descriptor).st_size
     try:
         while data:
@@ -135,7 +135,7 @@ def _cut_unfinished_line(path: Path) -> None:
 class Study:
     """Asks for points and tells results. Numbers of points are those of Optuna's trials."""
 
-    def __init__(self, path: Path, name: str, sweep: Sweep, objectives: Sequence[Objective]) -> None:
+    def __init__(self, path: Path, name: str, sweep: SweepSpec, objectives: Sequence[Objective]) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", module="optuna")
         self._space = sweep.space
@@ -155,13 +155,13 @@ class Study:
 
     def unfinished(self) -> dict[int, Params]:
         """Points that were chosen and have no result. One that a killed process left half chosen is completed."""
-        found = {}
+        open_points = {}
         for frozen in self.trials():
             if not frozen.state.is_finished():
-                found[frozen.number] = self._suggested(optuna.trial.Trial(self._study, frozen._trial_id))
-        return found
+                open_points[frozen.number] = self._suggested(optuna.trial.Trial(self._study, frozen._trial_id))
+        return open_points
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: StudyRecord) -> None:
         """Record the result of a point, unless it has one."""
         frozen = self.trials()[told.number]
         if frozen.state.is_finished():
@@ -174,17 +174,17 @@ class Study:
         state = _state(told)
         self._study.tell(trial, list(told.values) if state == TrialState.COMPLETE else None, state=state)
 
-    def restore(self, points: Sequence[Told]) -> int:
+    def restore(self, points: Sequence[StudyRecord]) -> int:
         """Add points that the queue has and the study has not, in the order of their numbers; returns how many.
 
         A point of which the study has lost some parameters gets those of the queue.
         """
-        known = self.trials()
-        by_number = {one.number: one for one in points}
-        for frozen in known:
+        trials = self.trials()
+        by_number = {point.number: point for point in points}
+        for frozen in trials:
             if frozen.number in by_number and not frozen.state.is_finished():
                 self._complete(frozen, by_number[frozen.number].params)
-        missing = range(len(known), max(by_number, default=-1) + 1)
+        missing = range(len(trials), max(by_number, default=-1) + 1)
         for number in missing:
             self._study.add_trial(self._made(by_number.get(number)))
         return len(missing)
@@ -195,7 +195,7 @@ class Study:
             value = distributions[key].to_internal_repr(values[key])
             self._study._storage.set_trial_param(frozen._trial_id, key, value, distributions[key])
 
-    def _made(self, told: Told | None) -> FrozenTrial:
+    def _made(self, told: StudyRecord | None) -> FrozenTrial:
         if told is None:
             return optuna.trial.create_trial(state=TrialState.FAIL)
         distributions, params = self._distributions(told.params)
@@ -214,12 +214,15 @@ class Study:
 
     def _check_space(self, path: Path, objectives: Sequence[Objective]) -> None:
         """Refuse the study of another space; a new one gets this space, also one whose process was killed there."""
-        now = {SPACE: _space_lines(self._space), OBJECTIVES: [f"{one.name}:{one.goal}" for one in objectives]}
+        now = {
+            SPACE: _space_lines(self._space),
+            OBJECTIVES: [f"{objective.name}:{objective.goal}" for objective in objectives],
+        }
         if not self.trials():
             for key in now.keys() - self._study.user_attrs.keys():
                 self._study.set_user_attr(key, now[key])
-        known = self._study.user_attrs
-        before = [line for key in now for line in known.get(key, ())]
+        attributes = self._study.user_attrs
+        before = [line for key in now for line in attributes.get(key, ())]
         after = [line for lines in now.values() for line in lines]
         theirs = [line for line in before if line not in after]
         ours = [line for line in after if line not in before]
@@ -252,30 +255,31 @@ class Study:
     def _distributions(self, params: Params) -> tuple[dict[str, BaseDistribution], dict[str, Any]]:
         """Distributions and values of a point, as the study has them."""
         place = next((number for number in range(len(self._space.products)) if self._is_in(number, params)), 0)
-        found: dict[str, BaseDistribution] = {}
+        distributions: dict[str, BaseDistribution] = {}
         values: dict[str, Any] = {}
         if len(self._space.products) > 1:
-            found[PRODUCT], values[PRODUCT] = CategoricalDistribution(range(len(self._space.products))), place
+            distributions[PRODUCT], values[PRODUCT] = CategoricalDistribution(range(len(self._space.products))), place
         for parameter in self._space.products[place].parameters:
             if parameter.name in params and (distribution := distribution_of(parameter.domain)) is not None:
                 key = self._key(place, parameter)
-                found[key], values[key] = distribution, _within(parameter.domain, params[parameter.name])
-        return found, values
+                distributions[key], values[key] = distribution, _within(parameter.domain, params[parameter.name])
+        return distributions, values
 
     def _is_in(self, place: int, params: Mapping[str, Scalar]) -> bool:
         """Whether a point can be of this product."""
         parameters = self._space.products[place].parameters
-        names = {one.name for one in parameters}
+        names = {parameter.name for parameter in parameters}
         return all(
-            one.name not in params or _contains(one.domain, params[one.name]) for one in parameters
+            parameter.name not in params or _contains(parameter.domain, params[parameter.name])
+            for parameter in parameters
         ) and names >= set(params)
 
 
 def _space_lines(space: Space) -> list[str]:
     return [
-        f"{place}: {parameter_text(one)}" if place else parameter_text(one)
+        f"{place}: {parameter_text(parameter)}" if place else parameter_text(parameter)
         for place, product in enumerate(space.products)
-        for one in product.parameters
+        for parameter in product.parameters
     ]
 
 
@@ -308,7 +312,7 @@ def _within(domain: Domain, value: Scalar) -> Scalar:
 
 def _contains(domain: Domain, value: Scalar) -> bool:
     if isinstance(domain, Choices):
-        return any(same(value, one) for one in domain.values)
+        return any(same(value, choice) for choice in domain.values)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and float(rounded(domain.low)) <= float(value) <= float(rounded(domain.high))  # type: ignore[arg-type]
 
@@ -316,7 +320,7 @@ def _contains(domain: Domain, value: Scalar) -> bool:
 # -- results --------------------------------------------------------------------------------------------
 
 
-def _state(told: Told) -> TrialState:
+def _state(told: StudyRecord) -> TrialState:
     if not told.over:
         return TrialState.RUNNING
     if told.stopped:
@@ -324,7 +328,7 @@ def _state(told: Told) -> TrialState:
     return TrialState.COMPLETE if told.values else TrialState.FAIL
 
 
-def _shown(told: Told, directions: Sequence[Any]) -> Iterator[tuple[int, float]]:
+def _shown(told: StudyRecord, directions: Sequence[Any]) -> Iterator[tuple[int, float]]:
     """Points of the curve for a study of one objective; Optuna has none for several."""
     if len(directions) == 1:
         points = {int(step): value for step, value in thinned(told.curve, SHOWN_POINTS) if step >= 0}
@@ -333,7 +337,7 @@ def _shown(told: Told, directions: Sequence[Any]) -> Iterator[tuple[int, float]]
 
 def _opened(path: Path, name: str, objectives: Sequence[Objective]) -> optuna.Study:
     """The study in a file; a damaged file is kept beside it, and the study begins anew."""
-    directions = [_DIRECTIONS[one.goal] for one in objectives]
+    directions = [_DIRECTIONS[objective.goal] for objective in objectives]
     for again in (True, False):
         try:
             storage = JournalStorage(_Backend(path))

@@ -13,8 +13,8 @@ import msgspec
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import UsageError
-from stoker.features.sweep.model.objective import Curve, Objective, Series
-from stoker.features.sweep.model.readings import LineReader, Lines, reader_for, reading_in
+from stoker.features.sweep.model.objective import Curve, Objective, ValueSeries
+from stoker.features.sweep.model.readings import LineReader, LineSplitter, reader_for, reading_in
 from stoker.features.sweep.model.wandb_log import Logged, RunLog
 from stoker.store.logs import Tail
 from stoker.store.paths import UNREADABLE
@@ -33,9 +33,9 @@ class ValueSource(Protocol):
 
     @property
     def notice(self) -> str:
-        """What the user should know about the text; empty where nothing."""
+        """A note for the user about the text; empty if there is none."""
 
-    def read(self, series: Series, *, last: bool) -> None:
+    def read(self, series: ValueSeries, *, last: bool) -> None:
         """Read what is new; `last` also takes a line that has no end yet."""
 
     def close(self) -> None: ...
@@ -49,13 +49,13 @@ class TextSource:
         self._tail = Tail(path)
         self._reader = reader
         self._since = since
-        self._lines = Lines()
+        self._lines = LineSplitter()
 
     @property
     def notice(self) -> str:
         return self._reader.notice
 
-    def read(self, series: Series, *, last: bool) -> None:
+    def read(self, series: ValueSeries, *, last: bool) -> None:
         if self._since is not None and not self._is_new():
             return
         with contextlib.suppress(OSError, ValueError):  # a path with a null byte is the latter
@@ -74,7 +74,7 @@ class TextSource:
                 return True
         return False
 
-    def _add(self, series: Series, lines: Sequence[str]) -> None:
+    def _add(self, series: ValueSeries, lines: Sequence[str]) -> None:
         for line in lines:
             if (reading := self._reader.read(line)) is not None:
                 series.add(*reading)
@@ -114,7 +114,7 @@ class EventFiles:
         self._since = since - CLOCK_SECONDS
         self._events = plugin_event_multiplexer.EventMultiplexer(tensor_size_guidance={"scalars": MOST_SCALARS})
 
-    def read(self, series: Series, *, last: bool) -> None:
+    def read(self, series: ValueSeries, *, last: bool) -> None:
         del last
         if not os.path.isdir(self._folder):
             return
@@ -129,7 +129,7 @@ class EventFiles:
     def close(self) -> None:
         pass
 
-    def _add(self, series: Series, events: Sequence[Any]) -> None:
+    def _add(self, series: ValueSeries, events: Sequence[Any]) -> None:
         from tensorboard.util import tensor_util
 
         for event in events:
@@ -151,7 +151,7 @@ class WandbRuns:
         self._files: dict[Path, tuple[Tail, RunLog]] = {}
         self._summary: float | None = None
 
-    def read(self, series: Series, *, last: bool) -> None:
+    def read(self, series: ValueSeries, *, last: bool) -> None:
         if last or not self._files:
             self._find()
         for path, (tail, log) in self._files.items():
@@ -185,7 +185,7 @@ class WandbRuns:
                 return runs - {self._folder / name for name in started.earlier}
         return set()
 
-    def _add(self, series: Series, records: Iterable[Logged]) -> None:
+    def _add(self, series: ValueSeries, records: Iterable[Logged]) -> None:
         for kind, values in records:
             if (value := values.get(self._name)) is None:
                 continue
@@ -234,7 +234,7 @@ class TrialValues:
         `resolve` makes the path of a file that the trial writes from the text of an objective.
         """
         self.attempt = attempt.number
-        self._series = {objective.name: Series() for objective in objectives}
+        self._series = {objective.name: ValueSeries() for objective in objectives}
         self._sources = {objective.name: _sources(objective, attempt, run, report, resolve) for objective in objectives}
 
     def read(self, *, last: bool = False) -> None:
@@ -254,7 +254,7 @@ class TrialValues:
 
     @property
     def notice(self) -> str:
-        return next((one.notice for sources in self._sources.values() for one in sources if one.notice), "")
+        return next((source.notice for sources in self._sources.values() for source in sources if source.notice), "")
 
     def close(self) -> None:
         for sources in self._sources.values():

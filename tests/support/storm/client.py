@@ -1,4 +1,4 @@
-"""What people do to a queue during a storm: they submit, cancel, hold, release, edit and retry."""
+"""A client of the queue during a storm, which submits, cancels, holds, releases, edits and retries jobs by chance."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
-from support.storm.book import AGAIN, CANCEL, EDIT, HOLD, RELEASE, Entry, JobBook, Wish
+from support.storm.job_script import command
 from support.storm.jobs import FIRST_EDITION, GRACE, Work
-from support.storm.witness import command
+from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
 
 RECENT = 40
-"""How many of the newest jobs are meddled with."""
+"""How many of the newest jobs are changed."""
 
 
-class Doors:
-    """Opens the queue anew for everything it does, as each command of a person does."""
+class RandomClient:
+    """Opens the queue anew for everything it does, as each command of a user does."""
 
     def __init__(
-        self, paths: Paths, work: Path, variables: Mapping[str, str], book: JobBook, dice: random.Random
+        self, paths: Paths, work: Path, variables: Mapping[str, str], request_log: RequestLog, dice: random.Random
     ) -> None:
         self._paths = paths
         self._work = work
         self._variables = variables
-        self._book = book
+        self._request_log = request_log
         self._dice = dice
         self._held: set[int] = set()
         self._editions = 0
@@ -50,13 +50,13 @@ class Doors:
         with contextlib.closing(open_store(self._paths)) as store:
             ids = submit(store, submission, now)
         for job, work in zip(ids, works, strict=True):
-            self._book.entries[job] = Entry(work, now, ids[0] if array else 0, held)
+            self._request_log.submitted[job] = SubmittedJob(work, now, ids[0] if array else 0, held)
         self._held |= set(ids) if held else set()
         return list(ids)
 
-    def meddle(self) -> None:
+    def change_jobs(self) -> None:
         """Do something to a few jobs."""
-        recent = sorted(self._book.entries)[-RECENT:]
+        recent = sorted(self._request_log.submitted)[-RECENT:]
         if self._dice.random() < 0.3:
             self.cancel(self._dice.choice(recent))
         if self._dice.random() < 0.3:
@@ -84,13 +84,13 @@ class Doors:
         """Write down which requests are gone by now."""
         left = {number for (number,) in self._rows("SELECT id FROM requests")}
         now = time.time()
-        for number, wish in list(self._book.unanswered()):
+        for number, request in list(self._request_log.unanswered()):
             if number not in left:
-                wish.answered = now
+                request.answered = now
 
     def _cancel_endless(self) -> None:
-        endless = [job for job, entry in self._book.entries.items() if entry.work.endless]
-        left = [job for job in endless if not self._book.of(job, CANCEL)]
+        endless = [job for job, entry in self._request_log.submitted.items() if entry.work.endless]
+        left = [job for job in endless if not self._request_log.of(job, CANCEL)]
         if left:
             self.cancel(self._dice.choice(left))
 
@@ -104,26 +104,30 @@ class Doors:
         self._editions += 1
         edition = f"edition{self._editions}"
         with contextlib.closing(open_store(self._paths)) as store:
-            found = store.job(job)
-        assert found is not None
+            stored = store.job(job)
+        assert stored is not None
         spec = msgspec.structs.replace(
-            found.spec, extra_env=(("STORM_WORD", edition),), priority=self._dice.choice([-5, 0, 5])
+            stored.spec, extra_env=(("STORM_WORD", edition),), priority=self._dice.choice([-5, 0, 5])
         )
-        self._ask(EDIT, Edit(job, spec, found.name), edition)
+        self._ask(EDIT, Edit(job, spec, stored.name), edition)
 
     def _run_again(self) -> None:
         """Retry a job that is over and that no other was to come after."""
         over = "('done', 'failed', 'oom', 'timeout', 'cancelled', 'lost')"
         ended = [job for (job,) in self._rows(f"SELECT id FROM jobs WHERE state IN {over} ORDER BY id DESC LIMIT 30")]
-        ours = [job for job in ended if job in self._book.entries and not self._book.entries[job].work.endless]
-        if free := [job for job in ours if not self._book.is_targeted(job)]:
+        ours = [
+            job
+            for job in ended
+            if job in self._request_log.submitted and not self._request_log.submitted[job].work.endless
+        ]
+        if free := [job for job in ours if not self._request_log.is_targeted(job)]:
             self._ask(AGAIN, Again(self._dice.choice(free)))
 
     def _ask(self, kind: str, request: Request, edition: str = "") -> None:
         now = time.time()
         with contextlib.closing(open_store(self._paths)) as store:
             for number in ask(self._paths, store, [request], now):
-                self._book.wishes[number] = Wish(kind, request.job, now, edition)
+                self._request_log.requests[number] = SentRequest(kind, request.job, now, edition)
 
     def _rows(self, query: str) -> list[Any]:
         with contextlib.closing(sqlite3.connect(self._paths.database)) as database:

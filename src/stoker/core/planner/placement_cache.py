@@ -11,9 +11,9 @@ from msgspec import structs
 from stoker.core.device import Snapshot
 from stoker.core.job import Job
 from stoker.core.planner.fairshare import never_within_limits
-from stoker.core.planner.occupancy import FOREVER, Occupancy, Room, View
+from stoker.core.planner.occupancy import FOREVER, DeviceView, Headroom, Occupancy
 from stoker.core.planner.placement import (
-    Offer,
+    DeviceOffer,
     Reservation,
     most_at_once,
     never_fits,
@@ -37,29 +37,29 @@ from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on, load_on, suits
 
 
-class Prospects:
-    """Cached answers per resources. There are fewer of them than shapes, which also differ in priority and caps."""
+class PlacementCache:
+    """Caches answers per resources. There are fewer resources than kinds of jobs, which also differ in priority."""
 
     def __init__(self, occupancy: Occupancy, snapshot: Snapshot, policy: Policy) -> None:
         self._occupancy = occupancy
         self._policy = policy
         self._devices = snapshot.devices
         self._absence = "" if snapshot.devices else snapshot.note
-        """Why there is no device at all, where known."""
+        """Why there is no device at all, if known."""
         self._never: dict[Resources, NeverFits | None] = {}
-        self._offers: dict[Resources, list[Offer]] = {}
+        self._offers: dict[Resources, list[DeviceOffer]] = {}
         self._blocked: dict[Resources, Reason] = {}
         self._unreserved: set[Resources] = set()
 
-    def hold(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
+    def assign(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
         """Give a job these devices, which changes the answers for all others."""
-        self._occupancy.hold(job_id, resources, device_ids, until)
+        self._occupancy.assign(job_id, resources, device_ids, until)
         self._offers.clear()
         self._blocked.clear()
         self._unreserved.clear()
 
     def never(self, resources: Resources) -> NeverFits | None:
-        """Why the resources can never be met; None where they can."""
+        """Why the resources can never be met; None if they can."""
         if resources not in self._never:
             sentence = never_fits(resources, self._devices) or never_within_limits(
                 resources.gpus, self._devices, self._policy
@@ -67,7 +67,7 @@ class Prospects:
             self._never[resources] = NeverFits(self._absence or sentence) if sentence else None
         return self._never[resources]
 
-    def offers(self, resources: Resources) -> list[Offer]:
+    def offers(self, resources: Resources) -> list[DeviceOffer]:
         """The devices that are open for the resources."""
         offers = self._offers.get(resources)
         if offers is None:
@@ -89,12 +89,12 @@ class Prospects:
             self._unreserved.add(resources)
         return reservation
 
-    def _find_offers(self, resources: Resources) -> list[Offer]:
+    def _find_offers(self, resources: Resources) -> list[DeviceOffer]:
         offers = []
         for view in self._occupancy.views:
             if suits(view.device, resources) and (fit := self._occupancy.fit(view, resources)) is not None:
                 rank = preference(view.device, resources), *self._occupancy.crowding(view, resources), fit
-                offers.append(Offer(rank, view.order, view.device))
+                offers.append(DeviceOffer(rank, view.order, view.device))
         return offers
 
 
@@ -136,7 +136,7 @@ def _of_all_holders(blame: Outside, outside: Sequence[Outside]) -> Outside:
     )
 
 
-def _detailed(blame: Leased, resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> Leased:
+def _detailed(blame: Leased, resources: Resources, suited: Sequence[DeviceView], occupancy: Occupancy) -> Leased:
     """Add what the job is short of beside the leases of others. The end of our own jobs would not help it."""
     short = _short_of_room(resources, suited, occupancy)
     return structs.replace(blame, short=short and structs.replace(short, first_to_end=None))
@@ -147,8 +147,8 @@ def _required_open(resources: Resources, occupancy: Occupancy) -> bool:
     return all(occupancy.fit(view, resources) is not None for view in required)
 
 
-def _outside(view: View, resources: Resources, occupancy: Occupancy) -> Outside | None:
-    """What would block a device even if none of our own jobs ran."""
+def _outside(view: DeviceView, resources: Resources, occupancy: Occupancy) -> Outside | None:
+    """Why a device would be blocked even if none of our own jobs ran; None if it would be free."""
     if view.closed is not None:
         return view.closed
     if occupancy.fit(view, resources, FOREVER) is not None:
@@ -160,8 +160,10 @@ def _outside(view: View, resources: Resources, occupancy: Occupancy) -> Outside 
     return Occupied(view.device.label, view.who, view.gone, stale=view.stale and not resources.shares)
 
 
-def _short_of_room(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> MemoryShort | TooBusy | None:
-    """What is missing on the device with the most memory to spare, where the job could share one."""
+def _short_of_room(
+    resources: Resources, suited: Sequence[DeviceView], occupancy: Occupancy
+) -> MemoryShort | TooBusy | None:
+    """Why the device with the most memory to spare is still too small or busy, if the job could share one."""
     rooms = [
         (occupancy.room(view, resources), amount, view)
         for view in suited
@@ -170,31 +172,33 @@ def _short_of_room(resources: Resources, suited: Sequence[View], occupancy: Occu
     if not rooms:
         return None
     first = _first_to_end(suited, occupancy)
-    room, amount, view = max(rooms, key=lambda one: one[0].memory - one[1])
+    room, amount, view = max(rooms, key=lambda entry: entry[0].memory - entry[1])
     if amount <= room.memory:
         return _too_busy(room, resources, view, occupancy, first)
     return MemoryShort(amount, room.memory, view.device.label, first) if room.memory > 0 else None
 
 
-def _too_busy(room: Room, resources: Resources, view: View, occupancy: Occupancy, first: int | None) -> TooBusy | None:
+def _too_busy(
+    room: Headroom, resources: Resources, view: DeviceView, occupancy: Occupancy, first: int | None
+) -> TooBusy | None:
     load = load_on(resources, view.device)
     if room.load is None or load <= room.load:
         return None
     return TooBusy(view.device.label, occupancy.busy - room.load + load, occupancy.busy, first)
 
 
-def _crowded(resources: Resources, suited: Sequence[View], occupancy: Occupancy) -> Crowded:
+def _crowded(resources: Resources, suited: Sequence[DeviceView], occupancy: Occupancy) -> Crowded:
     free = most_at_once(view.device for view in suited if occupancy.fit(view, resources) is not None)
     return Crowded(resources.gpus, free, _first_to_end(suited, occupancy), _is_unmeasured(resources, suited))
 
 
-def _is_unmeasured(resources: Resources, suited: Sequence[View]) -> bool:
+def _is_unmeasured(resources: Resources, suited: Sequence[DeviceView]) -> bool:
     """Whether the job needs exclusive GPUs only for its first run, which measures its memory."""
-    known = dict(resources.predicted)
-    return resources.auto and all(view.device.memory and view.device.model not in known for view in suited)
+    predicted = dict(resources.predicted)
+    return resources.auto and all(view.device.memory and view.device.model not in predicted for view in suited)
 
 
-def _first_to_end(suited: Sequence[View], occupancy: Occupancy) -> int | None:
+def _first_to_end(suited: Sequence[DeviceView], occupancy: Occupancy) -> int | None:
     holdings = [holding for view in suited for holding in occupancy.holdings(view) if holding.sure]
     ends = [(holding.until, holding.job) for holding in holdings]
     until, job_id = min(ends, default=(inf, 0))

@@ -1,4 +1,4 @@
-"""People who submit by the command line itself, several at once, so that one of them has to start the engine."""
+"""Submits by the command line itself, several at once, so that one of them has to start the engine."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from support.cli import PROGRAM
-from support.storm.book import Entry, JobBook
+from support.storm.job_script import command
 from support.storm.jobs import FIRST_EDITION, Work
-from support.storm.witness import command
+from support.storm.request_log import RequestLog, SubmittedJob
 
 TYPING_SECONDS = 60.0
 
 
 def submit_at_once(
-    works: Sequence[Work], directory: Path, environment: Mapping[str, str], book: JobBook, sim: str = ""
+    works: Sequence[Work], directory: Path, environment: Mapping[str, str], request_log: RequestLog, sim: str = ""
 ) -> list[str]:
     """Submit each of the jobs by a command of its own; what went wrong, in words."""
     began = time.time()
-    people = [start_submit(work, directory, environment, sim) for work in works]
+    submits = [start_submit(work, directory, environment, sim) for work in works]
     faults = []
-    for person, work in zip(people, works, strict=True):
-        out, err = person.communicate(timeout=TYPING_SECONDS)
+    for process, work in zip(submits, works, strict=True):
+        out, err = process.communicate(timeout=TYPING_SECONDS)
         if out.strip().isdecimal():
-            book.entries[int(out)] = Entry(work, began)
-        if person.returncode != 0:
-            faults.append(f"a submit ended with {person.returncode}: {err}")
+            request_log.submitted[int(out)] = SubmittedJob(work, began)
+        if process.returncode != 0:
+            faults.append(f"a submit ended with {process.returncode}: {err}")
     return faults
 
 

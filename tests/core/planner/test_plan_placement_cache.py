@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
-from stoker.core.planner.occupancy import NOW, Occupancy, View
+from stoker.core.planner.occupancy import NOW, DeviceView, Occupancy
 from stoker.core.planner.placement import never_fits, reserve
-from stoker.core.planner.prospects import Prospects, why_blocked
+from stoker.core.planner.placement_cache import PlacementCache, why_blocked
 from stoker.core.planner.reasons import NeverFits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -30,7 +30,7 @@ class CountingOccupancy(Occupancy):
 
     looks = 0
 
-    def fit(self, view: View, resources: Resources, at: float = NOW) -> int | None:
+    def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """Count the call."""
         self.looks += 1
         return super().fit(view, resources, at)
@@ -41,15 +41,17 @@ def occupied(snapshot: Snapshot, leases: Sequence[Lease] = ()) -> CountingOccupa
     return CountingOccupancy((), snapshot, leases, policy=Policy(), now=10.0, freed={})
 
 
-def check(prospects: Prospects, occupancy: Occupancy, resources: Resources, devices: Sequence[Device]) -> None:
+def check(
+    placement_cache: PlacementCache, occupancy: Occupancy, resources: Resources, devices: Sequence[Device]
+) -> None:
     """All answers equal those of the functions."""
     job, never = a_job(1, resources), never_fits(resources, devices)
-    fresh = Prospects(occupancy, Snapshot(10.0, tuple(devices)), Policy())
-    assert prospects.never(resources) == (NeverFits(never) if never else None)
-    assert prospects.offers(resources) == fresh.offers(resources)
+    fresh = PlacementCache(occupancy, Snapshot(10.0, tuple(devices)), Policy())
+    assert placement_cache.never(resources) == (NeverFits(never) if never else None)
+    assert placement_cache.offers(resources) == fresh.offers(resources)
     if never is None:
-        assert prospects.why_blocked(resources) == why_blocked(resources, occupancy)
-        assert prospects.reserve(job, resources) == reserve(job, resources, occupancy)
+        assert placement_cache.why_blocked(resources) == why_blocked(resources, occupancy)
+        assert placement_cache.reserve(job, resources) == reserve(job, resources, occupancy)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
@@ -59,26 +61,26 @@ def test_cached_answers_are_correct(
 ) -> None:
     """Answers are correct after any starts."""
     occupancy = occupied(a_snapshot(devices, at=10.0), leases)
-    prospects = Prospects(occupancy, Snapshot(10.0, devices), Policy())
+    placement_cache = PlacementCache(occupancy, Snapshot(10.0, devices), Policy())
     for number, (resources, device, until) in enumerate(starts):
         for asked in needs * 2:
-            check(prospects, occupancy, asked, devices)
-        prospects.hold(100 + number, resources, (device,), until)
+            check(placement_cache, occupancy, asked, devices)
+        placement_cache.assign(100 + number, resources, (device,), until)
     for asked in needs * 2:
-        check(prospects, occupancy, asked, devices)
+        check(placement_cache, occupancy, asked, devices)
 
 
 def test_resources_are_examined_once() -> None:
-    """A thousand shapes with the same resources cost as much as one."""
+    """A thousand kinds with the same resources cost as much as one."""
     snapshot = a_snapshot(simulated(24, 24), at=10.0)
     occupancy = occupied(snapshot, [a_lease("0", "1")])
-    prospects, job = Prospects(occupancy, snapshot, Policy()), a_job(1, a_need())
+    placement_cache, job = PlacementCache(occupancy, snapshot, Policy()), a_job(1, a_need())
     looks = []
     for _ in range(1000):
-        prospects.never(job.spec.resources)
-        prospects.offers(job.spec.resources)
-        prospects.why_blocked(job.spec.resources)
-        assert prospects.reserve(job, job.spec.resources) is None
+        placement_cache.never(job.spec.resources)
+        placement_cache.offers(job.spec.resources)
+        placement_cache.why_blocked(job.spec.resources)
+        assert placement_cache.reserve(job, job.spec.resources) is None
         looks.append(occupancy.looks)
     assert looks[-1] == looks[0]
 
@@ -86,7 +88,7 @@ def test_resources_are_examined_once() -> None:
 def test_a_start_is_seen() -> None:
     """A device that a job got is not offered again."""
     snapshot = a_snapshot(declared("0", "1"))
-    prospects = Prospects(occupied(snapshot), snapshot, Policy())
-    assert [offer.device.id for offer in prospects.offers(Resources())] == ["0", "1"]
-    prospects.hold(7, Resources(), slot(7, "0").devices, 20.0)
-    assert [offer.device.id for offer in prospects.offers(Resources())] == ["1"]
+    placement_cache = PlacementCache(occupied(snapshot), snapshot, Policy())
+    assert [offer.device.id for offer in placement_cache.offers(Resources())] == ["0", "1"]
+    placement_cache.assign(7, Resources(), slot(7, "0").devices, 20.0)
+    assert [offer.device.id for offer in placement_cache.offers(Resources())] == ["1"]

@@ -1,4 +1,4 @@
-"""What the jobs of a storm do, and what they themselves write down in a file that Stoker never sees."""
+"""The script of the jobs of a storm, and the log that the jobs write themselves, which Stoker never sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from support.storm.memory import SHORT, Memory
 
 SCRIPT = "job.sh"
-WITNESS = "witness"
+RUN_LOG = "run.log"
 LOCKS = "locks"
 DOUBLE = 97
 """The code of a run that found the lock of its job or of one of its GPUs held, which only another run can do."""
@@ -18,7 +18,7 @@ LOCK_SECONDS = 1
 
 _JOB = """\
 say() {
-  echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> witness
+  echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> run.log
 }
 id=$1 codes=$2 seconds=$3 kind=${4%,shared} memory=${5:-}
 if [ -z "${STORM_GUARDED:-}" ]; then
@@ -59,7 +59,7 @@ first, last = map(int, open('/proc/self/stat').read().rpartition(')')[2].split()
 ctypes.memset(first, 0, last - first)
 seconds, before, code, after = sys.argv[1:]
 time.sleep(float(seconds))
-open('witness', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
+open('run.log', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
 sys.exit(int(code))" \\
     "$seconds" "$id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
 elif [ -z "$memory" ]; then
@@ -83,8 +83,8 @@ esac
 
 
 @dataclass(frozen=True)
-class Line:
-    """What a job itself wrote down."""
+class LogLine:
+    """A line that a job wrote into its log."""
 
     word: str
     """start, end, or after: a child that outlived the command."""
@@ -97,7 +97,7 @@ class Line:
     at: float
     code: int
     edition: str
-    """What the job was given to say, which an edit changes."""
+    """The word that the job was given to write, which an edit changes."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -129,9 +129,9 @@ def command(number: int, codes: tuple[str, ...], seconds: float, kind: str, memo
     return line if memory is None else f"{line} {memory.words}{' --cap' if memory.capped else ''}"
 
 
-def read_witness(directory: Path) -> list[Line]:
+def read_run_log(directory: Path) -> list[LogLine]:
     """All that jobs wrote down, in that order."""
-    path = directory / WITNESS
+    path = directory / RUN_LOG
     return [_parse(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -141,7 +141,7 @@ def end_of_run(codes: tuple[str, ...], run: int) -> End:
     return End(128 + int(code[1:]), int(code[1:])) if code.startswith("s") else End(int(code))
 
 
-def _parse(line: str) -> Line:
+def _parse(line: str) -> LogLine:
     word, number, job, attempt, devices, at, code, edition = line.split()
-    found = () if devices == "-" else tuple(devices.split(","))
-    return Line(word, int(number), int(job), int(attempt), found, float(at), int(code), edition)
+    device_ids = () if devices == "-" else tuple(devices.split(","))
+    return LogLine(word, int(number), int(job), int(attempt), device_ids, float(at), int(code), edition)

@@ -1,4 +1,4 @@
-"""Tells from a job's events alone what must have become of it, and what in them cannot be."""
+"""Replays a job from its events alone: the state that it must have reached, and events that cannot be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORTAGES_ALLOWED = 2
 
 
 @dataclass
-class Story:
+class JobReplay:
     """A job on its way through its events."""
 
     work: Work
@@ -31,7 +31,7 @@ class Story:
     shared_failures: int = 0
     """Attempts that company on its devices cost it."""
     editions: list[str] = field(default_factory=list)
-    """What each run was given to say."""
+    """The words that the runs were given to write."""
     short: bool = False
     """Whether it could not be started, and waits until the machine is tried again."""
     tried_again: list[float] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Story:
     starts_unseen: bool = False
     """Whether a journal was damaged, perhaps in the line of a start that no engine had read."""
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def apply(self, event: dict[str, Any]) -> None:
         """Go on with the next event."""
         getattr(self, f"_{event['type']}")(event)
 
@@ -132,13 +132,13 @@ class Story:
         self.failures = self.losses = self.shared_failures = 0
 
 
-def faults_of_story(evidence: Evidence, job: int, story: Story) -> list[str]:
-    """What is wrong with a job by its own events; the story is told on the way."""
-    story.starts_unseen = evidence.kills is None
+def faults_of_replay(evidence: Evidence, job: int, replay: JobReplay) -> list[str]:
+    """The contradictions between a job and its own events, found by a replay of these."""
+    replay.starts_unseen = evidence.kills is None
     for event in evidence.record.events.get(job, []):
-        story.tell(event)
-    faults = [f"job {job}: {fault}" for fault in story.faults]
+        replay.apply(event)
+    faults = [f"job {job}: {fault}" for fault in replay.faults]
     state = evidence.record.jobs[job].state
-    if state != story.result:
-        faults.append(f"job {job} is {state}, though by its events it is {story.result or 'not over'}")
+    if state != replay.result:
+        faults.append(f"job {job} is {state}, though by its events it is {replay.result or 'not over'}")
     return faults

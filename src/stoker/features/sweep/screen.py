@@ -67,7 +67,7 @@ def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
     best = view.best[:SHOWN_BEST]
     if best:
         lines += [EMPTY, *best_lines(best, view, width)]
-    running = [one for one in view.trials if one.state in ACTIVE]
+    running = [trial for trial in view.trials if trial.state in ACTIVE]
     if running:
         lines += [EMPTY, *trial_lines(running[:SHOWN_RUNNING], view, width)]
     more = [f"stoker sweep {word} {view.id}{sim}" for word in ("best", "table", "plot")]
@@ -76,14 +76,14 @@ def render_sweep(view: SweepView, width: int, sim: str = "") -> list[Line]:
 
 
 def _over(view: SweepView) -> int:
-    return sum(one.ended is not None for one in view.trials)
+    return sum(trial.ended is not None for trial in view.trials)
 
 
 def _facts(view: SweepView) -> Iterator[str]:
     if view.counts:
         yield counts_text(view.counts)
-    for one in view.objectives:
-        yield f"{one.name} ({one.goal}), from {one.source}"
+    for objective in view.objectives:
+        yield f"{objective.name} ({objective.goal}), from {objective.source}"
     if view.pruners:
         yield f"stops early: {', '.join(view.pruners)}"
     if view.importance:
@@ -93,7 +93,7 @@ def _facts(view: SweepView) -> Iterator[str]:
         yield _gpu_time(view)
     if view.adviser is not None and view.adviser_state not in ("done", "running"):
         why = f": {view.adviser_message}" if view.adviser_message else ""
-        yield f"its adviser (job {view.adviser}): {view.adviser_state}{why}"
+        yield f"its tuner (job {view.adviser}): {view.adviser_state}{why}"
     if view.state in ("interrupted", "stopped"):
         yield f"to go on: stoker sweep extend {view.id} 10"
     yield from (f"note: {notice}" for notice in view.notices)
@@ -116,14 +116,21 @@ def hours_text(hours: float) -> str:
 def best_lines(best: Sequence[BestView], view: SweepView, width: int) -> list[Line]:
     """A line for each of the best points."""
     columns = [
-        Column("BEST" if len(view.objectives) == 1 else "NOT BEATEN", [Span(_trials(one), "id") for one in best], 9),
-        Column("JOB", [Span(",".join(map(str, one.jobs))) for one in best], 5),
+        Column(
+            "BEST" if len(view.objectives) == 1 else "NOT BEATEN", [Span(_trials(point), "id") for point in best], 9
+        ),
+        Column("JOB", [Span(",".join(map(str, point.jobs))) for point in best], 5),
         *(
-            Column(each.name.upper(), [Span(number_text(one.values[each.name])) for one in best], 8, right=True)
-            for each in view.objectives
+            Column(
+                objective.name.upper(),
+                [Span(number_text(point.values[objective.name])) for point in best],
+                8,
+                right=True,
+            )
+            for objective in view.objectives
         ),
     ]
-    return table_lines(columns, "PARAMETERS", [(Span(params_text(one.params)),) for one in best], width, 20)
+    return table_lines(columns, "PARAMETERS", [(Span(params_text(point.params)),) for point in best], width, 20)
 
 
 def _trials(best: BestView) -> str:
@@ -136,20 +143,24 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
     names = tuned_names(view)
 
     def column(title: str, text: Callable[[TrialView], str], weight: int, *, right: bool = True) -> Column:
-        return Column(title, [Span(text(one)) for one in trials], weight, right=right)
+        return Column(title, [Span(text(trial)) for trial in trials], weight, right=right)
 
     columns = [
-        column("TRIAL", lambda one: str(one.number), 9),
-        column("JOB", lambda one: str(one.job), 5),
-        Column("STATE", [Span(one.state, LOOKS.get(one.state, "")) for one in trials], 9),
+        column("TRIAL", lambda trial: str(trial.number), 9),
+        column("JOB", lambda trial: str(trial.job), 5),
+        Column("STATE", [Span(trial.state, LOOKS.get(trial.state, "")) for trial in trials], 9),
         *(
-            column(each.name.upper(), lambda one, name=each.name: number_text(one.values.get(name)), 8)  # type: ignore[misc]
-            for each in view.objectives
+            column(
+                objective.name.upper(),
+                lambda trial, name=objective.name: number_text(trial.values.get(name)),  # type: ignore[misc]
+                8,
+            )
+            for objective in view.objectives
         ),
-        column("STEP", lambda one: number_text(one.step), 3),
-        column("TIME", lambda one: "-" if one.seconds is None else duration_text(one.seconds), 4),
+        column("STEP", lambda trial: number_text(trial.step), 3),
+        column("TIME", lambda trial: "-" if trial.seconds is None else duration_text(trial.seconds), 4),
     ]
-    last = [(Span(params_text(one.params, names)), *_message(one)) for one in trials]
+    last = [(Span(params_text(trial.params, names)), *_message(trial)) for trial in trials]
     return table_lines(columns, "PARAMETERS", last, width, 20)
 
 
@@ -169,13 +180,13 @@ def render_best(view: SweepView, best: Sequence[BestView], width: int) -> list[L
 def render_list(sweeps: Sequence[SweepLine], width: int) -> list[Line]:
     """A line for each sweep."""
     columns = [
-        Column("SWEEP", [Span(str(one.id), "id") for one in sweeps], 9, right=True),
-        Column("STATE", [Span(one.state) for one in sweeps], 8),
-        Column("METHOD", [Span(one.method) for one in sweeps], 5),
-        Column("TRIALS", [Span(str(one.total)) for one in sweeps], 7, right=True),
-        Column("NAME", [Span(one.name) for one in sweeps], 4),
+        Column("SWEEP", [Span(str(sweep.id), "id") for sweep in sweeps], 9, right=True),
+        Column("STATE", [Span(sweep.state) for sweep in sweeps], 8),
+        Column("METHOD", [Span(sweep.method) for sweep in sweeps], 5),
+        Column("TRIALS", [Span(str(sweep.total)) for sweep in sweeps], 7, right=True),
+        Column("NAME", [Span(sweep.name) for sweep in sweeps], 4),
     ]
-    lines = table_lines(columns, "", [(Span(counts_text(one.counts)),) for one in sweeps], width, 20)
+    lines = table_lines(columns, "", [(Span(counts_text(sweep.counts)),) for sweep in sweeps], width, 20)
     return [clipped(line, width) for line in lines]
 
 
@@ -184,12 +195,12 @@ def render_list(sweeps: Sequence[SweepLine], width: int) -> list[Line]:
 
 def rows_of(view: SweepView, trials: Sequence[TrialView]) -> Iterator[list[str]]:
     """A header and a row for each trial, with a column for each parameter and each objective."""
-    names = list(dict.fromkeys(name for one in view.trials for name in one.params))
-    goals = [one.name for one in view.objectives]
+    names = list(dict.fromkeys(name for trial in view.trials for name in trial.params))
+    goals = [objective.name for objective in view.objectives]
     yield ["trial", "job", "state", *names, *goals, "step", "seconds", "gpu_hours", "message"]
-    for one in trials:
-        values = [one.params.get(name) for name in names] + [one.values.get(name) for name in goals]
-        row = [one.number, one.job, one.state, *values, one.step, one.seconds, one.gpu_hours, one.message]
+    for trial in trials:
+        values = [trial.params.get(name) for name in names] + [trial.values.get(name) for name in goals]
+        row = [trial.number, trial.job, trial.state, *values, trial.step, trial.seconds, trial.gpu_hours, trial.message]
         yield [_cell(value) for value in row]
 
 

@@ -1,4 +1,4 @@
-"""Attempts on their devices by what the database tells: for how long each had them, and how much of them."""
+"""Attempts on their devices according to the database: for how long each had them, and how much of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {"M": 2**20, "G": 2**30}
 
 
 @dataclass(frozen=True)
-class Stay:
+class DeviceUse:
     """One attempt, from its assignment until nothing of it was left."""
 
     job: int
@@ -34,7 +34,7 @@ class Stay:
 
     @property
     def whole(self) -> bool:
-        """Whether nobody else may be where it is."""
+        """Whether no other attempt may use its devices."""
         return None in self.parts.values()
 
 
@@ -45,32 +45,32 @@ def sizes_of(sim: str) -> dict[str, int]:
     return {str(index): size for index, size in enumerate(sizes)}
 
 
-def stays_of(record: Record, sizes: Mapping[str, int]) -> list[Stay]:
+def device_uses(record: Record, sizes: Mapping[str, int]) -> list[DeviceUse]:
     """All attempts that had devices."""
-    found = [stay for job in record.events for stay in _stays(record, job, sizes)]
-    return [stay for stay in found if stay.parts]
+    uses = [use for job in record.events for use in _device_uses(record, job, sizes)]
+    return [use for use in uses if use.parts]
 
 
-def by_device(stays: list[Stay]) -> dict[str, list[Stay]]:
-    """The stays on each device, in the order in which they began."""
-    found: dict[str, list[Stay]] = defaultdict(list)
-    for stay in sorted(stays, key=lambda each: each.since):
-        for device in stay.parts:
-            found[device].append(stay)
-    return found
+def by_device(uses: list[DeviceUse]) -> dict[str, list[DeviceUse]]:
+    """The attempts on each device, in the order in which they began."""
+    by_id: dict[str, list[DeviceUse]] = defaultdict(list)
+    for use in sorted(uses, key=lambda use: use.since):
+        for device in use.parts:
+            by_id[device].append(use)
+    return by_id
 
 
-def _stays(record: Record, job: int, sizes: Mapping[str, int]) -> Iterator[Stay]:
+def _device_uses(record: Record, job: int, sizes: Mapping[str, int]) -> Iterator[DeviceUse]:
     number, given = 0, None
     asked = record.jobs[job].resources if job in record.jobs else {}
     for event in record.events[job]:
         if event["type"] == "assigned":
             number, given = number + 1, event
         elif event["type"] in OVER and given is not None:
-            yield Stay(job, number, _parts(given, asked, sizes), given["at"], event["at"], event)
+            yield DeviceUse(job, number, _parts(given, asked, sizes), given["at"], event["at"], event)
             given = None
     if given is not None:
-        yield Stay(job, number, _parts(given, asked, sizes), given["at"])
+        yield DeviceUse(job, number, _parts(given, asked, sizes), given["at"])
 
 
 def _parts(given: Mapping[str, Any], asked: Mapping[str, Any], sizes: Mapping[str, int]) -> dict[str, int | None]:

@@ -12,14 +12,14 @@ FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
     "action-1": "stoker.web.actions:Action",
-    "change-1": "stoker.app.control.sentences:Report",
+    "change-1": "stoker.app.control.sentences:ChangeReport",
     "changes-1": "stoker.app.views.feed:Changes",
     "cluster-check-1": "stoker.app.service.doctor:Check",
     "cluster-status-1": "stoker.features.slurm.status:Clusters",
     "dry-run-1": "stoker.cli.screens.dry_run:DryRun",
     "engine-check-1": "stoker.app.service.doctor:Check",
     "engine-config-1": "stoker.cli.screens.engine:ConfigShown",
-    "engine-status-1": "stoker.app.service.engine_status:EngineStatus",
+    "engine-status-1": "stoker.app.service.engine_status:EngineOverview",
     "gpu-samples-1": "stoker.app.views.samples:GpuSamples",
     "gpus-1": "stoker.app.views.gpus:Gpus",
     "history-1": "stoker.app.views.history:History",
@@ -45,7 +45,7 @@ TYPES = {
     "sweep-estimate-1": "stoker.features.sweep.estimate:Estimate",
     "timeline-1": "stoker.app.views.timeline:Timeline",
     "usage-1": "stoker.app.views.usage:Usage",
-    "wait-1": "stoker.cli.commands.wait:Waited",
+    "wait-1": "stoker.cli.commands.wait:WaitResult",
 }
 """Names of the schemas and the types of the printed values."""
 

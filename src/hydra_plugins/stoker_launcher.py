@@ -59,9 +59,9 @@ class StokerLauncher(Launcher):
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run a job for each list of overrides, and return their results in the same order."""
-        from stoker.python.hydra import Sweep, launch
+        from stoker.python.hydra import Multirun, launch
 
-        return launch(Sweep(*self._parts), job_overrides, initial_job_idx)
+        return launch(Multirun(*self._parts), job_overrides, initial_job_idx)
 
 
 ConfigStore.instance().store(group="hydra/launcher", name="stoker", node=StokerConf, provider="stoker")

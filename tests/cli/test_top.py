@@ -19,7 +19,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from stoker.cli.top.app import Top
-from stoker.cli.top.source import Source, tail_lines
+from stoker.cli.top.source import QueueReader, tail_lines
 from stoker.core.errors import StokerError
 from stoker.core.requests import Cancel
 from stoker.core.spec import NewJob
@@ -62,7 +62,7 @@ def follow(queue: PastQueue, steps: Steps, *, size: tuple[int, int] = (80, 24), 
     """Open the view, and let a test press keys in it."""
 
     async def run() -> None:
-        with closing(Source(queue.paths)) as source:
+        with closing(QueueReader(queue.paths)) as source:
             source.start()
             app = Top(source, readonly=readonly)
             async with app.run_test(size=size) as pilot:
@@ -155,7 +155,7 @@ def test_no_key_acts_on_a_list_that_did_not_follow_the_filter(queue: PastQueue) 
     """Until the new list is read, the cursor is on a job of the old one."""
 
     async def run() -> None:
-        with closing(Source(queue.paths)) as source:
+        with closing(QueueReader(queue.paths)) as source:
             source.start()
             async with Top(source, readonly=False).run_test(size=(80, 24)) as pilot:
                 await wait_for_text(pilot, "resnet")
@@ -179,7 +179,7 @@ def test_a_look_may_end_after_the_screen_is_gone(queue: PastQueue) -> None:
     """A thread reads the queue while the view is left; what it brings is then drawn nowhere."""
 
     async def run() -> None:
-        with closing(Source(queue.paths)) as source:
+        with closing(QueueReader(queue.paths)) as source:
             source.start()
             view = Top(source, readonly=False)
             async with view.run_test(size=(80, 24)) as pilot:
@@ -278,7 +278,7 @@ def test_a_queue_of_a_newer_version_is_refused(queue: PastQueue) -> None:
     queue.close()
     with closing(sqlite3.connect(queue.paths.database)) as database:
         database.execute("PRAGMA user_version = 99")
-    with closing(Source(queue.paths)) as source, pytest.raises(StokerError, match="newer Stoker"):
+    with closing(QueueReader(queue.paths)) as source, pytest.raises(StokerError, match="newer Stoker"):
         source.start()
 
 

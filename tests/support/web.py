@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from stoker.web.app import application
 from stoker.web.feed import Broadcast
 
@@ -18,7 +18,7 @@ TOKEN = "a-token-of-the-tests-0123456789"
 class Browser:
     """Sends requests to the application of a queue, and keeps its cookies."""
 
-    def __init__(self, service: Service, **headers: str) -> None:
+    def __init__(self, service: ServedQueue, **headers: str) -> None:
         self.headers = headers
         self.cookies = httpx.Cookies()
         self._app: Any = application(service, TOKEN, Broadcast(service.paths))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stoker import __version__
-from stoker.app.service.engine_status import EngineStatus
+from stoker.app.service.engine_status import EngineOverview
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.restart import read_restart
 from support.background import SIMULATED, Background
@@ -32,9 +32,9 @@ subprocess.run([sys.argv[3], "engine", "start"], check=True, close_fds=False)
 """
 
 
-def status(background: Background) -> EngineStatus:
+def status(background: Background) -> EngineOverview:
     """What the engine is said to do, as JSON."""
-    return msgspec.json.decode(background("engine", "status", "--json").out, type=EngineStatus)
+    return msgspec.json.decode(background("engine", "status", "--json").out, type=EngineOverview)
 
 
 class TestStatus:

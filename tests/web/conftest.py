@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from support.past import PastQueue
 from support.web import TOKEN, Browser
 
@@ -25,7 +25,7 @@ def queue(tmp_path: Path) -> Iterator[PastQueue]:
 @pytest.fixture
 def stranger(queue: PastQueue) -> Browser:
     """A browser that has not opened the link."""
-    return Browser(Service(queue.paths, "tester"))
+    return Browser(ServedQueue(queue.paths, "tester"))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from stoker.store.web_server import entry_code
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from stoker.web.guard import is_loopback
 from support.past import PastQueue
 from support.web import ADDRESS, TOKEN, Browser
@@ -80,7 +80,7 @@ def test_an_old_link(queue: PastQueue, stranger: Browser) -> None:
     """It is valid for ten minutes, and not from before the server's start: that one knew which links were used."""
     assert open_link(stranger, time.time() - 601).status_code == 401
     assert open_link(stranger, time.time() + 60).status_code == 401
-    later = Browser(Service(queue.paths, "tester", started=time.time() - 60))
+    later = Browser(ServedQueue(queue.paths, "tester", started=time.time() - 60))
     assert open_link(later, time.time() - 90).status_code == 401
     assert open_link(later, time.time() - 30).status_code == 200
 
@@ -168,7 +168,7 @@ def test_reads_by_other_sites(client: Browser) -> None:
 
 def test_readonly(queue: PastQueue) -> None:
     """It refuses every action, and says so to the page."""
-    service = Service(queue.paths, "tester", readonly=True)
+    service = ServedQueue(queue.paths, "tester", readonly=True)
     client = Browser(service, Authorization=f"Bearer {TOKEN}")
     answer = client.post("/api/v1/actions", json=ACTION)
     assert (answer.status_code, answer.json()["error"]["hint"]) == (403, "start it without --readonly")

@@ -3,6 +3,7 @@
 import type {
   Action,
   ActionName,
+  ChangeReport,
   GpuSamples,
   HistoryPage,
   JobDetails,
@@ -10,7 +11,6 @@ import type {
   LogSearch,
   LogText,
   Matching,
-  Report,
   SelectedJobs,
   Series,
   Session,
@@ -120,7 +120,7 @@ export function postAction(
   action: ActionName,
   jobs: (string | TasksLine)[] | Matching,
   value: number | null = null,
-): Promise<Report> {
+): Promise<ChangeReport> {
   const asked: Action = { action, value, ...(Array.isArray(jobs) ? { jobs } : { matching: jobs }) };
   const body = JSON.stringify(asked);
   const signal = AbortSignal.timeout(ACTION_PATIENCE_MS);

@@ -83,6 +83,15 @@ export interface BestView {
   values: Record<string, number>;
 }
 
+/** All that a verb did: `stoker cancel --json` and others. */
+export interface ChangeReport {
+  schema: string;
+  verb: string;
+  dry_run: boolean;
+  jobs: ChangeResult[];
+  notes: string[];
+}
+
 /** The effect of a command on one job. */
 export interface ChangeResult {
   id: number;
@@ -512,15 +521,6 @@ export interface PastLine {
   tags: Record<string, string>;
   log: string | null;
   counts: Record<string, number>;
-}
-
-/** All that a verb did: `stoker cancel --json` and others. */
-export interface Report {
-  schema: string;
-  verb: string;
-  dry_run: boolean;
-  jobs: ChangeResult[];
-  notes: string[];
 }
 
 /** Some jobs: `stoker status ID... --json`. */

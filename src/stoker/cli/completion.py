@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from stoker.cli.console import tell
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
 from stoker.store.paths import LAST_GPUS, Paths, paths_for, user_home
@@ -67,7 +67,7 @@ def _found(paths: Paths, part: str, *, ended: bool) -> Iterator[Offer]:
         yield from (Offer(word, "") for word in _WORDS if word.startswith(part))
 
 
-class Line(NamedTuple):
+class TypedLine(NamedTuple):
     """A command line as far as it is typed."""
 
     shell: str
@@ -87,7 +87,7 @@ def complete_at_once() -> bool:
     return True
 
 
-def _typed() -> Line | None:
+def _typed() -> TypedLine | None:
     """The line, unless it has quotes, which only click reads."""
     shell, _, instruction = os.environ.get(VARIABLE, "").partition("_")
     text, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
@@ -95,13 +95,13 @@ def _typed() -> Line | None:
         return None
     words = text.split()
     if shell == "fish":  # it passes the word itself
-        return Line(shell, words[:-1] if place else words, place)
+        return TypedLine(shell, words[:-1] if place else words, place)
     if not place.isdecimal():
         return None
-    return Line(shell, words[: int(place)], words[int(place)] if int(place) < len(words) else "")
+    return TypedLine(shell, words[: int(place)], words[int(place)] if int(place) < len(words) else "")
 
 
-def _wants_ids(line: Line) -> bool:
+def _wants_ids(line: TypedLine) -> bool:
     """Whether it is a verb with ids, and neither an option nor the value of one is being typed."""
     if len(line.words) < 2 or line.words[1] not in ALL | OPEN_ONLY:
         return False
@@ -136,8 +136,9 @@ def install_script(shell: str, text: str) -> None:
     path = script_path(shell, os.environ)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    print(f"wrote {printable(str(path))}", file=sys.stderr)
-    print(_NEXT[shell].format(path=path), file=sys.stderr)
+    tell(f"wrote {path}")
+    for line in _NEXT[shell].format(path=path).splitlines():
+        tell(line)
 
 
 _NEXT = {

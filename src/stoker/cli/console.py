@@ -68,9 +68,24 @@ def to_stderr(text: str) -> None:
 
 
 def say(text: str) -> None:
+    """Write a sentence of the program to standard error, with control characters escaped."""
+    tell(f"stoker: {text}")
+
+
+def tell(text: str) -> None:
+    """Write a line to standard error, with control characters escaped."""
+    to_stderr(f"{_escaped(text)}\n")
+
+
+def print_line(text: str) -> None:
+    """Write a line to standard output, with control characters escaped."""
+    print(_escaped(text), flush=True)
+
+
+def _escaped(text: str) -> str:
     from stoker.core.text import printable  # help needs neither this nor all that it brings along
 
-    to_stderr(f"stoker: {printable(text)}\n")
+    return printable(text)
 
 
 def write_past_buffer(descriptor: int, text: str) -> None:

@@ -24,7 +24,7 @@ from stoker.app.views.model import RunStatus
 from stoker.app.views.processes import jobs_of_processes
 from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
-from stoker.cli.console import is_written_pipe, say, to_stderr
+from stoker.cli.console import is_written_pipe, say, tell
 from stoker.cli.output_options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.screens.counts import terminal_width
@@ -34,7 +34,6 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Exited, JobEvent, Lost
 from stoker.core.launch import INHERIT
 from stoker.core.planner.forecast import Forecast
-from stoker.core.text import printable
 from stoker.core.units import parse_duration
 from stoker.engine.foreground import Complaints, Foreground
 from stoker.engine.status_writer import engine_status
@@ -227,10 +226,10 @@ def _sum_up(request: RunOptions, foreground: Foreground, batch: RunBatch, ids: d
         typed = [word for word in request.typed if word != "--resume"]
         # A stream cannot be read twice.
         again = "" if batch.label in ("-", "--demo") else shlex.join(["stoker", "run", "--resume", *typed])
-        folder = "" if request.demo else printable(batch.logs_kept())
+        folder = "" if request.demo else batch.logs_kept()
         width = terminal_width() if sys.stderr.isatty() else None
-        for line in summary_lines(run, printable(again), logs, folder, width):
-            to_stderr(line + "\n")
+        for line in summary_lines(run, again, logs, folder, width):
+            tell(line)
 
 
 def _view(request: RunOptions, batch: RunBatch, joblog: JobLog | None) -> RunView | SessionView:

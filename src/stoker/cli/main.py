@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stoker import __version__
-from stoker.cli.console import json_is_default, leave, open_missing_streams, silence_output
+from stoker.cli.console import json_is_default, leave, open_missing_streams, say, silence_output, tell
 from stoker.cli.sim_option import StokerCommand, sim_words
 from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.features import feature_commands
@@ -223,17 +223,15 @@ def _with_command(words: list[str]) -> list[str]:
 def _report(error: StokerError, *, as_json: bool) -> int:
     if as_json:
         body = {"code": error.exit_code, "message": error.message, "hint": error.hint}
-        import json
+        from stoker.core.text import to_json
 
-        print(json.dumps({"error": body}))
+        print(to_json({"error": body}).decode())
     else:
         _complain(error)
     return error.exit_code
 
 
 def _complain(error: StokerError) -> None:
-    from stoker.core.text import printable  # imported here, since help does not need it
-
-    print(f"stoker: {printable(error.message)}", file=sys.stderr)
+    say(error.message)
     if error.hint:
-        print(f"        {printable(error.hint)}", file=sys.stderr)
+        tell(f"        {error.hint}")

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
-import msgspec
 from msgspec import Struct
 
-from stoker.cli.console import json_is_default, watch_reads
+from stoker.cli.console import json_is_default, say, watch_reads
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import UsageError
-from stoker.core.text import printable
+from stoker.core.text import to_json
 from stoker.store.paths import Paths
 
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
@@ -100,7 +99,7 @@ def output_options(function: Callable[..., int], *more: Decorator) -> Callable[.
 
 
 def write_json(value: Struct) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    sys.stdout.write(to_json(value).decode() + "\n")
 
 
 def write_file(name: str, text: str) -> None:
@@ -114,7 +113,7 @@ def write_file(name: str, text: str) -> None:
         raise UsageError(
             f"cannot write {name}: {error.strerror}", "name another file, or - for standard output"
         ) from error
-    print(f"stoker: wrote {printable(name)}", file=sys.stderr)
+    say(f"wrote {name}")
 
 
 def write_plain(lines: Iterable[str]) -> None:

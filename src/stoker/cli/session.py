@@ -145,7 +145,7 @@ class Waits:
             self.clear()
             self._shown = text
             width = os.get_terminal_size().columns if sys.stderr.isatty() else 80
-            to_stderr(shortened(text, max(20, width - 1)))
+            to_stderr(shortened(printable(text), max(20, width - 1)))
 
     def clear(self) -> None:
         if self._shown:
@@ -161,7 +161,7 @@ class Waits:
             named = ", ".join(f"{id_text(own)} {title(own, LONGEST_TITLE)}" for own in self._own[:NAMED_JOBS])
             more = ", …" if len(self._own) > NAMED_JOBS else ""
             why = f"for {'your jobs' if len(self._own) > 1 else 'your job'} {named}{more}; {why}"
-        return f"stoker: waiting{when} (Ctrl-C to stop waiting): {printable(why)}"
+        return f"stoker: waiting{when} (Ctrl-C to stop waiting): {why}"
 
 
 def _jobs_on_gpus(run: Foreground) -> list[Job]:

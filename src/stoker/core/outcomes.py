@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
 """How a job ended. `stopped`: a sweep ended it early; `skipped`: a job that it depends on failed."""
@@ -16,41 +16,60 @@ ACTIVE: tuple[JobStateName, ...] = ("starting", "running", "stopping")
 OPEN: tuple[JobStateName, ...] = (*WAITING, "held", *ACTIVE)
 RESULTS: tuple[Result, ...] = get_args(Result)
 
-FAILURES: tuple[Result, ...] = ("failed", "oom", "timeout", "lost")
+Tone = Literal["active", "waiting", "held", "good", "bad", "faint"]
+"""How a screen with many colours shows a state; a terminal has fewer."""
+
+
+class _End(NamedTuple):
+    """What a result means."""
+
+    result: Result
+    code: str
+    """State code of Slurm's squeue."""
+    colour: str
+    """In charts, which also name it."""
+    tone: Tone
+    is_good: bool = False
+    is_whole: bool = False
+    """Whether the last attempt ran as long as it ever does."""
+
+
+_ENDS = (
+    _End("done", "CD", "#2da44e", "good", is_good=True, is_whole=True),
+    _End("failed", "F", "#cf222e", "bad"),
+    _End("oom", "OOM", "#a40e26", "bad"),
+    _End("timeout", "TO", "#bc4c00", "bad", is_whole=True),
+    _End("lost", "NF", "#8250df", "bad"),
+    _End("cancelled", "CA", "#8c959f", "faint"),
+    _End("stopped", "CA", "#6e7781", "faint", is_good=True),
+    _End("skipped", "CA", "#afb8c1", "faint"),
+)
+"""In the order of charts."""
+
+FAILURES = tuple(end.result for end in _ENDS if end.tone == "bad")
 """A user or a sweep wanted all other ends, or the failure of another job caused them."""
-RETRIED: tuple[Result, ...] = tuple(result for result in FAILURES if result != "lost")
+RETRIED = tuple(result for result in FAILURES if result != "lost")
 """Failures that --retries and --retry-on are about; a lost job is queued again anyway."""
-GOOD_RESULTS: tuple[Result, ...] = ("done", "stopped")
+GOOD_RESULTS = tuple(end.result for end in _ENDS if end.is_good)
 """Results of jobs that did not fail: the rule of a sweep ends a job early because it knows enough."""
+WHOLE_RESULTS = tuple(end.result for end in _ENDS if end.is_whole)
+"""After these, the peak of what the job used is final."""
 CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
+RESULT_COLOURS = {end.result: end.colour for end in _ENDS}
 
-Tone = Literal["active", "waiting", "held", "good", "bad", "faint"]
 TONES: dict[JobStateName, Tone] = {
     **dict.fromkeys(WAITING, "waiting"),
     "held": "held",
     **dict.fromkeys(ACTIVE, "active"),
-    **dict.fromkeys(RESULTS, "faint"),
-    **dict.fromkeys(FAILURES, "bad"),
-    "done": "good",
+    **{result: end.tone for result in RESULTS for end in _ENDS if end.result == result},
 }
-"""How a screen with many colours shows a state; a terminal has fewer."""
 
 SLURM_CODES: dict[JobStateName, str] = {
-    "queued": "PD",
-    "held": "PD",
-    "blocked": "PD",
-    "scheduled": "PD",
+    **dict.fromkeys(OPEN, "PD"),
     "starting": "CF",
     "running": "R",
     "stopping": "CG",
-    "done": "CD",
-    "failed": "F",
-    "oom": "OOM",
-    "timeout": "TO",
-    "cancelled": "CA",
-    "stopped": "CA",
-    "skipped": "CA",
-    "lost": "NF",
+    **{end.result: end.code for end in _ENDS},
 }
 """State codes of Slurm's squeue."""

@@ -1,10 +1,12 @@
-"""Text that is safe for a terminal and JSON, hidden secrets, titles and outcomes of jobs."""
+"""Text that is safe for a terminal, JSON, hidden secrets, titles and outcomes of jobs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
+
+import msgspec
 
 from stoker.core.job import Ended, Job
 from stoker.core.launch import shown_command
@@ -31,6 +33,9 @@ PATTERNS = (
 HIDDEN = "********"
 """Shown in place of a secret; of fixed length, because the length of a secret is information, too."""
 _UNSAFE = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+"""A character that could move a cursor or hide text, or that is none."""
+ESCAPE_SEQUENCE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])"
+"""A whole sequence that a program writes to colour text or to control a terminal, on one line."""
 
 
 def looks_secret(name: str, patterns: Iterable[str] = PATTERNS) -> bool:
@@ -43,7 +48,10 @@ def shown_value(name: str, value: str, patterns: Iterable[str] = PATTERNS) -> st
 
 
 def printable(text: str) -> str:
-    """The text with every character escaped that could move a cursor or hide text."""
+    """The text with every character escaped that could move a cursor or hide text; escaped text stays as it is.
+
+    Writers of terminals and HTML call this. All other code holds text as it is.
+    """
     if text.isprintable():
         return text
     return re.sub(_UNSAFE, lambda match: _escaped(match[0]), text)
@@ -55,9 +63,41 @@ def _escaped(character: str) -> str:
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(character)[1:-1]
 
 
-def text_for_json(text: str) -> str:
-    """The text with bytes that are not UTF-8 as escapes, since JSON cannot hold them."""
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+def valid_text(text: str) -> str:
+    """The text with bytes that are not UTF-8 as escapes, since neither JSON nor TOML can hold them."""
+    return re.sub("[\ud800-\udfff]", lambda match: _escaped(match[0]), text)
+
+
+_encoder = msgspec.json.Encoder()
+
+
+def to_json(value: object) -> bytes:
+    """The value as JSON that is also safe on a terminal. All JSON for users and front ends is written here."""
+    try:
+        data = _encoder.encode(value)
+    except UnicodeEncodeError:
+        data = _encoder.encode(_with_valid_text(value))
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    text = data.decode()
+    return data if text.isprintable() else re.sub(_UNSAFE, lambda match: f"\\u{ord(match[0]):04x}", text).encode()
+
+
+def _with_valid_text(value: object) -> object:
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, dict):
+        return {_with_valid_text(key) if isinstance(key, str) else key: _part(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_part(part) for part in value]
+    return _with_valid_text(msgspec.to_builtins(value))
+
+
+def _part(value: object) -> object:
+    try:
+        return msgspec.Raw(_encoder.encode(value))  # quick, and most parts are valid
+    except UnicodeEncodeError:
+        return _with_valid_text(value)
 
 
 def shortened(text: str, width: int) -> str:

@@ -6,11 +6,10 @@ import contextlib
 import os
 from pathlib import Path
 
-import msgspec
-
 from stoker import __version__
 from stoker.core.planner.forecast import Forecast
 from stoker.core.settings import EngineSettings
+from stoker.core.text import to_json
 from stoker.engine.loop import Engine
 from stoker.store.status_file import EngineStatus, Wait
 
@@ -19,9 +18,6 @@ INTERVAL = 1.0
 
 FORECAST_INTERVAL = 10.0
 """Seconds between two forecasts, unless a front end asks: each costs dozens of plans."""
-
-
-_encoder = msgspec.json.Encoder()
 
 
 class StatusWriter:
@@ -56,7 +52,7 @@ class StatusWriter:
         status = engine_status(engine, self._since, self._forecast, self.settings)
         made = self._path.with_suffix(".status.new")
         with contextlib.suppress(OSError):  # a full disk must not keep jobs from running
-            made.write_bytes(_encoder.encode(status))
+            made.write_bytes(to_json(status))
             made.rename(self._path)
         return status
 

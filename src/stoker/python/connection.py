@@ -63,7 +63,7 @@ TROUBLE_SECONDS = 60.0
 """How long an unreadable queue is tried again before the handles fail."""
 
 
-class Watched(Protocol):
+class WaitingHandle(Protocol):
     """A handle that waits for the end of a job."""
 
     @property
@@ -83,14 +83,14 @@ class Watcher:
     def __init__(self, link: Link) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self._waiting: dict[int, list[Watched]] = {}
+        self._waiting: dict[int, list[WaitingHandle]] = {}
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
         self._leaving = False
         self._read_at = 0.0
         """When the queue was read last."""
 
-    def watch(self, handles: Sequence[Watched]) -> None:
+    def watch(self, handles: Sequence[WaitingHandle]) -> None:
         """Call the handles once when their jobs have ended."""
         with self._lock:
             for handle in handles:
@@ -196,7 +196,7 @@ _of_parent: list[object] = []
 """Watchers of the parent process after a fork; kept, because only the parent may close their stores."""
 
 
-def watch(link: Link, handles: Sequence[Watched]) -> None:
+def watch(link: Link, handles: Sequence[WaitingHandle]) -> None:
     """Call the handles once when their jobs have ended."""
     _watchers.setdefault(link, Watcher(link)).watch(handles)
 

@@ -57,7 +57,7 @@ def current(config: DictConfig) -> Iterator[None]:
         hydra.cfg = before
 
 
-class Sweep(NamedTuple):
+class Multirun(NamedTuple):
     """The arguments that Hydra passes to a launcher."""
 
     context: HydraContext
@@ -65,10 +65,10 @@ class Sweep(NamedTuple):
     config: DictConfig
 
 
-class Task:
+class MultirunFunction:
     """The function of all jobs of a multirun, under the name of the program."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Multirun) -> None:
         functools.update_wrapper(self, sweep.function)
         self.__name__ = self.__module__ = str(sweep.config.hydra.job.name)  # else it would be __main__
         self._function = sweep.function
@@ -119,7 +119,7 @@ def _settle_directory(config: DictConfig) -> str | None:
     return folder if is_moved or (is_moved is None and not version.base_at_least("1.2")) else os.getcwd()
 
 
-class Run(NamedTuple):
+class MultirunJob(NamedTuple):
     """One job of a multirun."""
 
     number: int
@@ -127,19 +127,19 @@ class Run(NamedTuple):
     config: DictConfig
 
 
-class Batch(NamedTuple):
+class MultirunArray(NamedTuple):
     """Jobs of a multirun with the same options: the tasks of an array."""
 
     options: JobOptions
     at_once: int | None
-    runs: list[Run]
+    runs: list[MultirunJob]
 
     @property
     def array(self) -> str:
         return f"0-{len(self.runs) - 1}" + ("" if self.at_once is None else f"%{self.at_once}")
 
 
-def launch(sweep: Sweep, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
+def launch(sweep: Multirun, job_overrides: Sequence[Sequence[str]], first: int) -> list[JobReturn]:
     """Run a job for each list of overrides, numbered from `first`. A failure does not stop the others."""
     setup_globals()
     configure_log(sweep.config.hydra.hydra_logging, sweep.config.hydra.verbose)
@@ -151,21 +151,21 @@ def launch(sweep: Sweep, job_overrides: Sequence[Sequence[str]], first: int) -> 
     return [returned[number] for number in sorted(returned)]
 
 
-def _composed(sweep: Sweep, number: int, overrides: Sequence[str]) -> Run:
+def _composed(sweep: Multirun, number: int, overrides: Sequence[str]) -> MultirunJob:
     """Compose the configuration now: later changes of its files must not change a waiting job."""
     config = sweep.context.config_loader.load_sweep_config(sweep.config, list(overrides))
     with open_dict(config):
         config.hydra.job.num = number
         config.hydra.job.id = str(number)  # until the queue gives it one
-    return Run(number, filter_overrides(overrides), config)
+    return MultirunJob(number, filter_overrides(overrides), config)
 
 
-def _run_all(sweep: Sweep, runs: Sequence[Run]) -> dict[int, JobReturn]:
+def _run_all(sweep: Multirun, runs: Sequence[MultirunJob]) -> dict[int, JobReturn]:
     link = find_link()
     batches = _batches(runs)
     for batch in batches:
         submitting.check(link, replace(batch.options, array=batch.array))
-    submitted: dict[Job, Run] = {}
+    submitted: dict[Job, MultirunJob] = {}
     try:
         for batch in batches:
             submitted |= _submit(link, sweep, batch)
@@ -175,13 +175,13 @@ def _run_all(sweep: Sweep, runs: Sequence[Run]) -> dict[int, JobReturn]:
         raise
 
 
-def _batches(runs: Sequence[Run]) -> list[Batch]:
+def _batches(runs: Sequence[MultirunJob]) -> list[MultirunArray]:
     """Runs with the same options, which may depend on the overrides."""
-    found: dict[str, Batch] = {}
+    found: dict[str, MultirunArray] = {}
     for run in runs:
         words = _words(run.config)
         if (key := repr(words)) not in found:
-            found[key] = Batch(*_read(words), [])
+            found[key] = MultirunArray(*_read(words), [])
         found[key].runs.append(run)
     return list(found.values())
 
@@ -199,9 +199,9 @@ def _read(words: dict[str, Any]) -> tuple[JobOptions, int | None]:
     return read_keywords({**given, "chdir": working_directory()}), words["max_parallel"]
 
 
-def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
+def _submit(link: Link, sweep: Multirun, batch: MultirunArray) -> dict[Job, MultirunJob]:
     calls = [Call((run.config,), _shown(run)) for run in batch.runs]
-    jobs = handles_of(link, submitting.submit_calls(link, Task(sweep), calls, batch.options, batch.array))
+    jobs = handles_of(link, submitting.submit_calls(link, MultirunFunction(sweep), calls, batch.options, batch.array))
     follow = f"follow one: stoker logs -f {jobs[0].shown_id}"
     log.info(f"Submitted {count_text(len(jobs), 'job')} to Stoker ({follow})")
     for job, run in zip(jobs, batch.runs, strict=True):
@@ -209,12 +209,12 @@ def _submit(link: Link, sweep: Sweep, batch: Batch) -> dict[Job, Run]:
     return dict(zip(jobs, batch.runs, strict=True))
 
 
-def _shown(run: Run) -> dict[str, str]:
+def _shown(run: MultirunJob) -> dict[str, str]:
     """The overrides, which distinguish the jobs on screens and in what is learnt."""
     return {key.lstrip("+"): value for key, _, value in (override.partition("=") for override in run.overrides)}
 
 
-def _wait(submitted: Mapping[Job, Run]) -> Iterator[tuple[int, JobReturn]]:
+def _wait(submitted: Mapping[Job, MultirunJob]) -> Iterator[tuple[int, JobReturn]]:
     for job in concurrent.futures.as_completed(submitted):
         assert isinstance(job, Job)
         run = submitted[job]
@@ -223,7 +223,7 @@ def _wait(submitted: Mapping[Job, Run]) -> Iterator[tuple[int, JobReturn]]:
         yield run.number, returned
 
 
-def _returned(job: Job, run: Run) -> JobReturn:
+def _returned(job: Job, run: MultirunJob) -> JobReturn:
     try:
         returned = job.result()
     except StokerError as error:  # it names the log itself

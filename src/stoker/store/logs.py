@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
-from stoker.core.text import printable
+from stoker.core.text import ESCAPE_SEQUENCE, printable
 
 _LAST_LINE_BYTES = 16_384
 _TAIL_BYTES = 128 * 1024
@@ -25,7 +25,6 @@ _NOTHING_SAID = rb"[\W_]+|(?:rerun the rest|logs|charts): .*"
 _EXCEPTION = rb"(?:\[?(?:rank)?\d{1,5}\]?: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)(?::|$)"
 _LAUNCHER = b"CalledProcessError"
 """Raised by accelerate and by scripts, after the error of the program that they started."""
-_ESCAPE_SEQUENCE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])"
 
 
 LONGEST_SAID = 200
@@ -41,7 +40,7 @@ def last_line(path: str) -> str:
         with open_log(path) as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - _LAST_LINE_BYTES))
-            tail = re.sub(_ESCAPE_SEQUENCE, b"", log.read())
+            tail = re.sub(ESCAPE_SEQUENCE.encode(), b"", log.read())
     except (OSError, ValueError):  # a path with a null byte is the latter
         return ""
     lines = [part.strip() for line in _before_epilogue(tail).splitlines() for part in line.split(b"\r")]

@@ -8,7 +8,7 @@ from pathlib import Path
 from stoker.core.job import Job, Running, Stopping, started_at
 from stoker.core.logs.progress import Progress, read_progress
 from stoker.store.logs import read_tail
-from stoker.store.reports import TAIL, Report, read_reports
+from stoker.store.reports import TAIL, ReportLine, read_reports
 
 LOG_BYTES = 64 * 1024
 LEAST_FRACTION = 0.005
@@ -32,7 +32,7 @@ def progress_of(job: Job, report: Path, now: float) -> Progress | None:
     return found._replace(left=ran * (1 - found.fraction) / found.fraction)
 
 
-def _reported(reports: list[Report], attempt: int, now: float) -> Progress | None:
+def _reported(reports: list[ReportLine], attempt: int, now: float) -> Progress | None:
     """The newest progress of an attempt; the time left by the rate since the first report that is known."""
     known = [one for one in reports if one.attempt == attempt and _is_progress(one)]
     if not known:
@@ -49,6 +49,6 @@ def _reported(reports: list[Report], attempt: int, now: float) -> Progress | Non
     return Progress(fraction, max(0.0, (last.total - last.done) / rate - max(0.0, now - last.at)))
 
 
-def _is_progress(report: Report) -> bool:
+def _is_progress(report: ReportLine) -> bool:
     done, total = report.done, report.total
     return done is not None and total is not None and isfinite(done) and isfinite(total) and done >= 0 and total > 0

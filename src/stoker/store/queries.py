@@ -131,7 +131,8 @@ def is_tuner(reader: Reader, job_id: int) -> bool:
 def sweep_named(reader: Reader, name: str) -> int | None:
     """The newest sweep of a name."""
     rows = reader.rows(
-        "SELECT id FROM sweeps WHERE json_extract(body, '$.name') = ? ORDER BY created DESC, id DESC LIMIT 1", name
+        "SELECT id FROM sweeps WHERE json_extract(body, '$.name') = ? ORDER BY created DESC, id DESC LIMIT 1",
+        text_of(name),
     )
     return int(rows[0][0]) if rows else None
 

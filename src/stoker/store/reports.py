@@ -18,7 +18,7 @@ LARGEST = 64 * 2**20
 TAIL = 16 * 1024
 
 
-class Report(Struct, frozen=True):
+class ReportLine(Struct, frozen=True):
     """One line of the file."""
 
     at: float
@@ -41,7 +41,7 @@ class Latest(Struct, frozen=True):
     total: float | None = None
 
 
-def read_reports(path: Path, most: int = LARGEST) -> list[Report]:
+def read_reports(path: Path, most: int = LARGEST) -> list[ReportLine]:
     """All reports of a job, oldest first. Invalid lines are skipped."""
     return list(_lines(_end_of(path, most)))
 
@@ -83,8 +83,8 @@ def _end_of(path: Path, most: int) -> bytes:
     return b""
 
 
-def _lines(data: bytes) -> Iterator[Report]:
-    decoder = msgspec.json.Decoder(Report)
+def _lines(data: bytes) -> Iterator[ReportLine]:
+    decoder = msgspec.json.Decoder(ReportLine)
     for line in data.split(b"\n"):
         with contextlib.suppress(*UNREADABLE):
             yield decoder.decode(line)

@@ -14,13 +14,12 @@ from stoker.app.control.actions import cancel, hold, release
 from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
-from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
+from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
 from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.pages import ids_of_pages
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
-from stoker.core.text import printable
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from stoker.web.query import jobs_filter
@@ -80,7 +79,7 @@ def parse_action(body: bytes) -> Action:
         raise UsageError(f"this is not an action: {error}", "see docs/schema/stoker.action-1.json") from error
 
 
-def carry_out(paths: Paths, action: Action) -> Report:
+def carry_out(paths: Paths, action: Action) -> ChangeReport:
     """Do it, and tell what became of each job."""
     with contextlib.closing(open_store(paths)) as store:
         control = Control(paths, store)
@@ -90,7 +89,7 @@ def carry_out(paths: Paths, action: Action) -> Report:
                 ids = _matching(facts, action.matching)
             jobs += jobs_in_order(store, ids)
         unique = list({job.id: job for job in jobs}.values())
-        return Report(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
+        return ChangeReport(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
 
 
 def _matching(facts: QueueFacts, wanted: Matching) -> list[int]:
@@ -122,7 +121,7 @@ def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeR
 def _jobs(control: Control, given: str | TasksLine) -> list[Job]:
     label, form = (given, _LABEL) if isinstance(given, str) else (given.label, _LABEL_OF_TASKS)
     if not form.fullmatch(label):
-        raise UsageError(f"{printable(label[:40])!r} is not the label of a job", "give labels such as 3 or 12.4")
+        raise UsageError(f"{label[:40]!r} is not the label of a job", "give labels such as 3 or 12.4")
     if isinstance(given, TasksLine):
         return tasks_of_line(control.store, label, given.state)
     return jobs_in_order(control.store, find(control.store, [label]))

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
 from starlette.responses import Response
 
 from stoker.core.errors import StokerError
+from stoker.core.text import to_json
 
 STATUS = {2: 400, 3: 503, 4: 404, 5: 409, 125: 503}
 """HTTP status by the exit code that the same error has on the command line."""
 
 
 def answer(value: object) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")
+    return Response(to_json(value), media_type="application/json")
 
 
 def error_body(error: StokerError) -> dict[str, object]:
@@ -24,4 +24,4 @@ def error_body(error: StokerError) -> dict[str, object]:
 
 def failure(error: StokerError, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
     code = STATUS.get(error.exit_code, 500) if status is None else status
-    return Response(msgspec.json.encode(error_body(error)), code, headers, "application/json")
+    return Response(to_json(error_body(error)), code, headers, "application/json")

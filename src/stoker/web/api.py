@@ -33,7 +33,6 @@ from stoker.app.views.usage import read_usage
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
 from stoker.core.outcomes import RESULTS
-from stoker.core.text import printable, text_for_json
 from stoker.core.units import parse_since
 from stoker.features import FEATURES, load
 from stoker.store.logs import blocks_of
@@ -65,7 +64,7 @@ class Session(Struct, frozen=True):
     readonly: bool
 
 
-class Service(Struct, frozen=True):
+class ServedQueue(Struct, frozen=True):
     """The queue that a server shows."""
 
     paths: Paths
@@ -78,7 +77,7 @@ class Service(Struct, frozen=True):
         return read_facts(self.paths)
 
 
-def routes(service: Service) -> list[BaseRoute]:
+def routes(service: ServedQueue) -> list[BaseRoute]:
     api = Api(service)
     reads: dict[str, Endpoint] = {
         "session": api.session,
@@ -103,7 +102,7 @@ def routes(service: Service) -> list[BaseRoute]:
     ]
 
 
-def explained(endpoint: Endpoint, service: Service) -> Endpoint:
+def explained(endpoint: Endpoint, service: ServedQueue) -> Endpoint:
     """Answer errors that a user can meet as JSON, also that the queue is gone. Starlette runs it in a thread."""
 
     @wraps(endpoint)
@@ -120,14 +119,14 @@ def explained(endpoint: Endpoint, service: Service) -> Endpoint:
 class Api:
     """The answers for one queue."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: ServedQueue) -> None:
         self._service = service
         self._paths = service.paths
 
     def session(self, _request: Request) -> Response:
-        one = self._service
-        host, user = text_for_json(host_name()), text_for_json(one.user)
-        return answer(Session(SESSION, host, user, __version__, one.paths.is_simulated, one.readonly))
+        service = self._service
+        simulated = service.paths.is_simulated
+        return answer(Session(SESSION, host_name(), service.user, __version__, simulated, service.readonly))
 
     def status(self, _request: Request) -> Response:
         with self._service.read_facts() as facts:
@@ -234,7 +233,7 @@ def _label(request: Request) -> str:
     if tasks := re.fullmatch(_TASKS, text):
         return f"{tasks[1]}.{tasks[2]}"
     if not re.fullmatch(_LABEL, text):
-        raise NoSuchJob(f"{printable(text[:40])!r} is not the label of a job", "list jobs with /api/v1/jobs")
+        raise NoSuchJob(f"{text[:40]!r} is not the label of a job", "list jobs with /api/v1/jobs")
     return str(text)
 
 
@@ -258,7 +257,7 @@ def _hours(request: Request) -> float:
     with contextlib.suppress(ValueError):
         if 0 < (hours := float(text)) <= 24 * 366:
             return hours
-    raise UsageError(f"hours={printable(text[:40])} is not a number of hours", "give hours=2, for example")
+    raise UsageError(f"hours={text[:40]} is not a number of hours", "give hours=2, for example")
 
 
 def _moment(request: Request, name: str) -> float | None:

@@ -15,14 +15,14 @@ from starlette.types import ASGIApp
 from stoker.core.errors import StokerError
 from stoker.web import api, metrics, page
 from stoker.web.answers import failure
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from stoker.web.feed import Broadcast
 from stoker.web.guard import Guard
 
 HEARTBEAT_SECONDS = 10
 
 
-def application(service: Service, token: str, broadcast: Broadcast) -> ASGIApp:
+def application(service: ServedQueue, token: str, broadcast: Broadcast) -> ASGIApp:
     async def events(_request: Request) -> Response:
         return EventSourceResponse(
             broadcast.events(), ping=HEARTBEAT_SECONDS, sep="\n", ping_message_factory=lambda: HEARTBEAT

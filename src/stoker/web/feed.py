@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 
-import msgspec
 from sse_starlette import ServerSentEvent
 
 from stoker.app.views.feed import Feed
 from stoker.core.errors import StokerError
+from stoker.core.text import to_json
 from stoker.store.paths import Paths
 from stoker.web.answers import error_body
 
@@ -131,7 +131,7 @@ class _Watch:
 
 
 def event(name: str, value: object) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(value).decode(), event=name, sep="\n")
+    return ServerSentEvent(to_json(value).decode(), event=name, sep="\n")
 
 
 HELLO = event("hello", {})

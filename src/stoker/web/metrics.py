@@ -16,7 +16,7 @@ from stoker.app.views.status import status_of
 from stoker.store import queries
 from stoker.store.paths import host_name
 from stoker.store.queries import Period
-from stoker.web.api import Service, explained
+from stoker.web.api import ServedQueue, explained
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -76,7 +76,7 @@ def _of_devices(name: str, text: str, values: list[tuple[DeviceLine, float | Non
     return family
 
 
-def route(service: Service) -> Route:
+def route(service: ServedQueue) -> Route:
     def metrics(_request: Request) -> Response:
         with service.read_facts() as facts:
             ended = queries.past_counts(facts.store, Period())

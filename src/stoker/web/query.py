@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from stoker.app.jobs.select import parse_filter
 from stoker.core.errors import UsageError
 from stoker.core.outcomes import RESULTS
-from stoker.core.text import printable
 from stoker.store.filters import Filter, Scope
 
 LONGEST_TEXT = 1000
@@ -56,7 +55,5 @@ def page_of(given: Given) -> int:
 def number_of(given: Given, name: str, default: int, least: int = -(2**62), most: int = 2**62) -> int:
     text = given.get(name) or str(default)
     if not re.fullmatch(r"(?a)-?\d{1,18}", text) or not least <= int(text) <= most:
-        raise UsageError(
-            f"{name}={printable(text[:40])} is not a number that fits", f"give {name}={default}, for example"
-        )
+        raise UsageError(f"{name}={text[:40]} is not a number that fits", f"give {name}={default}, for example")
     return int(text)

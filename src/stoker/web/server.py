@@ -19,7 +19,7 @@ from stoker.core.errors import StokerError
 from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
-from stoker.web.api import Service
+from stoker.web.api import ServedQueue
 from stoker.web.app import application
 from stoker.web.connections import BoundedConnection, LoopErrors, most_connections
 from stoker.web.feed import Broadcast
@@ -43,7 +43,7 @@ def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tupl
         yield made, f"http://{ADDRESS}:{made.getsockname()[1]}"
 
 
-def serve(service: Service, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
+def serve(service: ServedQueue, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
     """Serve until a signal ends it."""
     broadcast = Broadcast(service.paths)
     prepare_decoders()  # requests are answered in threads

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.app.jobs.local_time import to_datetime
-from stoker.app.views.timeline import Bar, Span, Timeline, read_timeline, stack, timeline_of
+from stoker.app.views.timeline import Bar, Stacked, Timeline, read_timeline, stack, timeline_of
 from stoker.app.views.usage import read_usage
 from stoker.core.learning import Live
 from stoker.store.queries import Period
@@ -132,9 +132,9 @@ A_BAR = Bar(1, "1", "", "", 1, "done", to_datetime(0.0), None, None, None, None,
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 10), st.sampled_from([1, 2, 4, 8])), max_size=25))
 def test_bars_never_overlap_where_memory_fits(some: list[tuple[int, int, int]]) -> None:
     """Of bars that fit into the memory at every moment, those without gaps between places never overlap."""
-    spans: list[Span] = []
+    spans: list[Stacked] = []
     for start, length, eighths in sorted(some):
-        span = Span(start, start + length, eighths / 8)
+        span = Stacked(start, start + length, eighths / 8)
         present = [one for one in spans if one.end > span.start]
         if sum(one.height for one in present) + span.height <= 1:
             spans.append(span)

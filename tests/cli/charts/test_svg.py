@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import PALETTE, RED, Clock, Drawing, contrast, escape, fitted, ink_on, tinted
 from stoker.core.colours import COLOURS
+from stoker.core.outcomes import RESULT_COLOURS
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)

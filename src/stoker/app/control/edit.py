@@ -27,7 +27,7 @@ from stoker.core.launch import INHERIT
 from stoker.core.planner.placement import never_fits
 from stoker.core.requests import Edit
 from stoker.core.spec import LIMIT_FIELDS, JobSpec, Resources, with_fields
-from stoker.core.text import printable
+from stoker.core.text import valid_text
 from stoker.core.units import size_text, watch_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.reader import Reader
@@ -232,11 +232,19 @@ def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={value[name]}" for name in value) or "none"
-    return printable(str(value)) if value != "" else "none"
+    return str(value) if value != "" else "none"
 
 
 def editable_options(job: Job, names: ShownNames) -> dict[str, Value]:
-    return {name: value for name, value in options_of(job, names).items() if not BY_NAME[name].at_submit}
+    """With texts that TOML can hold, so that those which a user leaves alone are no changes."""
+    shown = options_of(job, names)
+    return {name: _valid(value) for name, value in shown.items() if not BY_NAME[name].at_submit}
+
+
+def _valid(value: Value) -> Value:
+    if isinstance(value, dict):
+        return {valid_text(name): valid_text(text) for name, text in value.items()}
+    return valid_text(value) if isinstance(value, str) else value
 
 
 def write_toml(options: Mapping[str, Any], heading: str) -> str:

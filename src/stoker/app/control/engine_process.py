@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.text import printable
+from stoker.core.text import to_json
 from stoker.core.units import device_sizes, sim_text
 from stoker.store.database import WriteLock
 from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, signal_engine, wait_gone, wake
@@ -64,7 +64,7 @@ def last_words(path: Path) -> str:
     with contextlib.suppress(OSError), path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LONGEST_LINE))
         lines = file.read().decode(errors="replace").strip().splitlines()
-        return f": {printable(lines[-1])}" if lines else ""
+        return f": {lines[-1]}" if lines else ""
     return ""
 
 
@@ -128,7 +128,7 @@ def tell_failure(descriptor: int | None, error: StokerError) -> None:
     """Tell the process that started the engine why it failed."""
     if descriptor is not None:
         body = {"message": error.message, "hint": error.hint, "code": error.exit_code}
-        os.write(descriptor, msgspec.json.encode(body))
+        os.write(descriptor, to_json(body))
         os.close(descriptor)
 
 
@@ -295,14 +295,14 @@ def _other_ledger(paths: Paths) -> str:
 
 
 def _other(has: str, wanted: str, fix: str) -> str:
-    return printable(f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs continue)")
+    return f"the running engine has {has}, not {wanted}; to change that: {fix} (running jobs continue)"
 
 
 def died_again(paths: Paths) -> EngineFailed | None:
     """The failure of an engine that died right after its start; None if it left as it should."""
     if not paths.restart.exists():
         return None
-    return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {printable(str(paths.log))}")
+    return EngineFailed(f"the engine started, but died{last_words(paths.log)}", f"see {paths.log}")
 
 
 def start_engine(paths: Paths, cluster: str = "") -> bool:

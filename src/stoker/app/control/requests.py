@@ -16,6 +16,7 @@ from stoker.core.job import Job
 from stoker.core.launch import INHERIT, log_pattern
 from stoker.core.requests import Release, Request
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
+from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
@@ -128,7 +129,7 @@ def start_for(control: Control, otherwise: str, cluster: str = "") -> None:
 
 
 def warn(text: str) -> None:
-    print(f"stoker: {text}", file=sys.stderr, flush=True)
+    print(f"stoker: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def _wait_answered(store: Store, numbers: Sequence[int]) -> None:

@@ -18,7 +18,7 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.launch import shown_command
 from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
-from stoker.core.text import outcome, printable
+from stoker.core.text import outcome
 from stoker.store import queries
 from stoker.store.queries import is_tuner
 from stoker.store.writer import Store
@@ -146,7 +146,7 @@ def _retried(verb: str, retried: Retry, after: Job) -> ChangeResult:
         when="ended again" if again else "",
         how=outcome(before.state),
         memory=retried.memory,
-        command=printable(shown_command(before).text),
+        command=shown_command(before).text,
         outcome=outcome(state) if isinstance(state, Ended) else "",
-        note=f": {printable(state.note)}" if isinstance(state, Ended) and state.note else "",
+        note=f": {state.note}" if isinstance(state, Ended) and state.note else "",
     )

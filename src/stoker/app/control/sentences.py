@@ -9,7 +9,6 @@ from msgspec import Struct
 
 from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
 from stoker.core.outcomes import ACTIVE, RESULTS
-from stoker.core.text import text_for_json
 
 SCHEMA = "stoker.change/1"
 
@@ -30,7 +29,7 @@ class ChangeResult(Struct, frozen=True):
     said: str
 
 
-class Report(Struct, frozen=True):
+class ChangeReport(Struct, frozen=True):
     """All that a verb did: `stoker cancel --json` and others."""
 
     schema: str
@@ -124,4 +123,4 @@ def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -
     was, now, shown = state_name(before), state_name(after), id_text(before)
     sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
     said = sentence.text.format(id=shown, was=was, now=now, **details)
-    return ChangeResult(before.id, shown, text_for_json(before.name), was, now, sentence.refused, said)
+    return ChangeResult(before.id, shown, before.name, was, now, sentence.refused, said)

@@ -255,7 +255,7 @@ class Value(Struct, frozen=True):
     origin: str
 
 
-class Row(Struct, frozen=True):
+class SettingRow(Struct, frozen=True):
     """A value as `stoker engine config` shows it."""
 
     key: str
@@ -287,11 +287,11 @@ class Config(Struct, frozen=True):
             raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, known))
         return self.clusters[name]
 
-    def origins(self) -> list[Row]:
+    def origins(self) -> list[SettingRow]:
         """Every value with its origin, engine settings first; secrets are hidden."""
         order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, "defaults"])}
         names = sorted(self.values, key=lambda name: order[name[0]])
-        return [Row(".".join(name), self._shown(name), self.values[name].origin) for name in names]
+        return [SettingRow(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
     def _shown(self, name: Name) -> str:
         text = setting_text(self.values[name].raw)

@@ -22,7 +22,6 @@ from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy, policy_of
 from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
-from stoker.core.text import text_for_json
 from stoker.core.units import size_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
@@ -145,7 +144,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
     start = begin if begins_later else outlook.starts.get(job.id)
     starts = outlook.plan.starts if outlook.plan else ()
     chosen = next((one.devices for one in starts if one.job.id == job.id), ())
-    labels = {device.id: text_for_json(device.label) for device in outlook.devices}
+    labels = {device.id: device.label for device in outlook.devices}
     return PlannedJob(
         job=place,
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
@@ -153,8 +152,8 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         devices=[labels[device] for device in chosen],
         start=None if start is None else to_datetime(round(start)),
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
-        directory=text_for_json(job.spec.cwd),
-        command=text_for_json(shown_command(job).text),
+        directory=job.spec.cwd,
+        command=shown_command(job).text,
         why=why,
     )
 

@@ -16,7 +16,6 @@ from stoker.app.jobs.signals import check_early_signal
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
 from stoker.core.spec import JobSpec, Resources, with_fields
-from stoker.core.text import text_for_json
 
 _RESOURCES = frozenset(Resources.__struct_fields__)
 
@@ -85,13 +84,9 @@ def given_options(job: Job, names: ShownNames) -> dict[str, Value]:
 
 def _shown(option: Option, job: Job, names: ShownNames) -> Value:
     if option.show:
-        value = option.show(job, names)
-    else:
-        field = getattr(job.spec.resources if option.fields[0] in _RESOURCES else job.spec, option.fields[0])
-        value = dict(field) if option.kind == "table" else ",".join(field) if isinstance(field, tuple) else field
-    if isinstance(value, dict):
-        return {text_for_json(name): text_for_json(text) for name, text in value.items()}
-    return text_for_json(value) if isinstance(value, str) else value
+        return option.show(job, names)
+    field = getattr(job.spec.resources if option.fields[0] in _RESOURCES else job.spec, option.fields[0])
+    return dict(field) if option.kind == "table" else ",".join(field) if isinstance(field, tuple) else field
 
 
 def _refuse_unusable(options: JobOptions) -> None:

@@ -31,7 +31,7 @@ from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
 from stoker.core.spec import Command, Dependency, NewJob, digest_of
-from stoker.core.text import shortened, text_for_json
+from stoker.core.text import shortened
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import without_given
@@ -129,7 +129,7 @@ class RunBatch:
     def what(self) -> str:
         """The run as other users see it in the ledger."""
         words = [item.command.text for item in self.listed] if self.one_command else []
-        return shortened(text_for_json(" ".join(["stoker run", self.label, *words])), LONGEST_LABEL)
+        return shortened(" ".join(["stoker run", self.label, *words]), LONGEST_LABEL)
 
     @property
     def listed(self) -> list[ParsedJob]:

@@ -23,7 +23,6 @@ from stoker.core.selectors import (
     pick_text,
 )
 from stoker.core.spec import Dependency, parse_after
-from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
 from stoker.store.queries import arrays_of, is_tuner, jobs_of_sweep, tasks_in
@@ -70,9 +69,7 @@ def _parse_tag(text: str) -> tuple[str, str]:
     """`K=V`, where V may be a pattern; `K` is any value."""
     name, equals, value = text.partition("=")
     if not name:
-        raise UsageError(
-            f"--tag {printable(text)!r} has no name", "write it as --tag lr=0.1, or --tag lr for any value"
-        )
+        raise UsageError(f"--tag {text!r} has no name", "write it as --tag lr=0.1, or --tag lr for any value")
     return name, value if equals else "*"
 
 
@@ -84,7 +81,7 @@ def _parse_states(texts: Sequence[str]) -> list[str]:
         meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
         if not meant:
             hint = did_you_mean(word.lower(), known, f"known states: {', '.join(known)}")
-            raise UsageError(f"unknown state {printable(word)!r}", hint)
+            raise UsageError(f"unknown state {word!r}", hint)
         found += meant
     return list(dict.fromkeys(found))
 
@@ -201,7 +198,7 @@ def _no_task(store: Store, pick: TaskRange) -> list[int]:
 def _no_name(store: Store, pick: Named) -> list[int]:
     what = "no job has a name like" if pick.is_glob else "no job is named"
     hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
-    raise NoSuchJob(f"{what} '{printable(pick.pattern)}'", printable(hint), pick.pattern)
+    raise NoSuchJob(f"{what} {pick.pattern!r}", hint, pick.pattern)
 
 
 MOST = 10_000

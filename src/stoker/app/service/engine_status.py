@@ -13,12 +13,10 @@ from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import to_datetime
 from stoker.core.errors import StokerError
 from stoker.core.settings import KEYS, EngineSettings
-from stoker.core.text import text_for_json
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, process_of, version_of, wake
 from stoker.store.paths import Paths, write_problem
-from stoker.store.status_file import EngineStatus as PublishedStatus
-from stoker.store.status_file import read_status
+from stoker.store.status_file import EngineStatus, read_status
 from stoker.store.waiting import wait_until
 from stoker.store.writer import open_store
 
@@ -38,7 +36,7 @@ class EngineDevice(Struct, frozen=True):
     problem: str
 
 
-class EngineStatus(Struct, frozen=True):
+class EngineOverview(Struct, frozen=True):
     """The engine of the queue: `stoker engine status --json`. What only a living engine knows is null without one."""
 
     schema: str
@@ -61,7 +59,7 @@ class EngineStatus(Struct, frozen=True):
     """Which settings the engine does not go by, since it was started with others."""
 
 
-def engine_status(paths: Paths) -> EngineStatus:
+def engine_status(paths: Paths) -> EngineOverview:
     """All that is known of the engine, whether or not it lives."""
     pid = process_of(paths, QUEUE)
     answers = pid is not None and engine_answers(paths)
@@ -70,7 +68,7 @@ def engine_status(paths: Paths) -> EngineStatus:
     with contextlib.closing(open_store(paths)) as store:
         load, settings = queries.loads(store).get(QUEUE), store.settings()
     blocked = alive.blocked if alive else load.held if load else 0
-    return EngineStatus(
+    return EngineOverview(
         schema="stoker.engine-status/1",
         running=pid is not None,
         answers=answers,
@@ -85,13 +83,13 @@ def engine_status(paths: Paths) -> EngineStatus:
         active=load.active if load else 0,
         waiting=load.open - load.active - blocked if load else 0,
         parked=blocked,
-        state=text_for_json(str(paths.state)),
-        log=text_for_json(str(paths.log)),
+        state=str(paths.state),
+        log=str(paths.log),
         not_in_force=_not_in_force(alive),
     )
 
 
-def not_in_force(settings: EngineSettings, view: PublishedStatus | None) -> str:
+def not_in_force(settings: EngineSettings, view: EngineStatus | None) -> str:
     """A sentence on settings that the engine of a view does not use; empty where there are none.
 
     An engine reads changed files again, but keeps its devices, and the flags and variables that it was started with.
@@ -157,17 +155,15 @@ def _written(path: Path) -> int:
     return 0
 
 
-def _devices(view: PublishedStatus) -> list[EngineDevice]:
+def _devices(view: EngineStatus) -> list[EngineDevice]:
     problems = {device_id: reading.problem for device_id, reading in view.readings.items()}
     return [
-        EngineDevice(
-            text_for_json(each.label), text_for_json(each.id), each.model, each.memory, problems.get(each.id) or ""
-        )
-        for each in view.devices
+        EngineDevice(device.label, device.id, device.model, device.memory, problems.get(device.id) or "")
+        for device in view.devices
     ]
 
 
-def _not_in_force(view: PublishedStatus | None) -> str:
+def _not_in_force(view: EngineStatus | None) -> str:
     with contextlib.suppress(StokerError):  # `stoker engine config` says what is wrong with a file
         return not_in_force(load_config(os.environ, None).engine, view)
     return ""

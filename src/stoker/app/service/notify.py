@@ -127,7 +127,7 @@ def send_through_apprise(target: str, message: Message) -> None:
             raise NotSent("apprise does not support this URL")
         if not sender.notify(title=message.title, body=message.text):
             reason = log.getvalue().strip().splitlines()
-            raise NotSent(printable(reason[-1])[:300] if reason else "apprise could not send it")
+            raise NotSent(reason[-1][:300] if reason else "apprise could not send it")
 
 
 if __name__ == "__main__":

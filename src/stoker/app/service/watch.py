@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from math import inf
 
-from stoker.app.control.requests import Control, interrupted, start_for, warn
+from stoker.app.control.requests import Control, interrupted, start_for
 from stoker.app.views.facts import read_facts
 from stoker.app.views.job import situation
 from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text
-from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, is_background
@@ -26,7 +25,7 @@ ENGINE_INTERVAL = 1.0
 class Watch:
     """Jobs that are waited for."""
 
-    def __init__(self, control: Control, ids: Sequence[int], say: Callable[[str], None] = warn) -> None:
+    def __init__(self, control: Control, ids: Sequence[int], say: Callable[[str], None]) -> None:
         """`say` tells the user why jobs wait or do not start."""
         self.left = list(ids)
         self._control = control
@@ -70,7 +69,7 @@ class Watch:
         """Say what the first job waits for, if none of them runs."""
         jobs, left = self._jobs(LOOKED_AT)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
-            self._say(printable(why_waits(self._control, jobs[0])))
+            self._say(why_waits(self._control, jobs[0]))
 
     def _ensure_engine(self) -> None:
         """Restart a dead engine; warn once of jobs that no engine would start."""
@@ -114,7 +113,7 @@ def _stuck(job: Job, left: set[int]) -> str:
     """Why a job will not start by itself, and what to type; empty if it will."""
     shown = id_text(job)
     if isinstance(job.state, OnHold):
-        return f"{shown} is {printable(job.state.note) or 'held'}; to release it: stoker resume {shown}"
+        return f"{shown} is {job.state.note or 'held'}; to release it: stoker resume {shown}"
     if isinstance(job.state, Waiting) and job.id in left:
         return f"its 'stoker run' stopped; continue: stoker resume {shown}"
     return ""

@@ -12,7 +12,6 @@ from stoker.app.jobs.local_time import clock_text, start_text
 from stoker.app.views.job import JobFacts, JobLine, PastLine
 from stoker.core.amounts import VramMode
 from stoker.core.outcomes import ACTIVE, FAILURES, SLURM_CODES, JobStateName
-from stoker.core.text import printable
 from stoker.core.units import amount_text, left_text, short_size, size_text, span_text, watch_text
 
 StateLook = Literal["", "good", "bad", "odd"]
@@ -181,7 +180,7 @@ COLUMNS: dict[str, JobColumn] = {
         "devices",
         lambda job: ",".join(job.devices),
         title="GPU",
-        text=lambda job, _: printable(",".join(job.devices)) or "-",
+        text=lambda job, _: ",".join(job.devices) or "-",
         weight=6,
         most=7,
     ),

@@ -20,7 +20,6 @@ from stoker.app.views.status import device_lines
 from stoker.core.device import Snapshot, with_drains
 from stoker.core.errors import Impossible
 from stoker.core.lease import Lease
-from stoker.core.text import text_for_json
 from stoker.devices.interface import Devices
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths, host_name
@@ -61,12 +60,12 @@ def gpus_of(facts: QueueFacts, picked: Sequence[str] = ()) -> Gpus:
     return Gpus(
         schema=SCHEMA,
         at=to_datetime(facts.now),
-        host=text_for_json(host_name()),
+        host=host_name(),
         simulated=facts.simulated,
         engine_running=statuses.lives,
         devices=device_lines(facts),
-        picked=[text_for_json(one) for one in picked],
-        notes=list(dict.fromkeys(text_for_json(status.note) for status in statuses.current if status.note)),
+        picked=list(picked),
+        notes=list(dict.fromkeys(status.note for status in statuses.current if status.note)),
     )
 
 

@@ -36,7 +36,7 @@ from stoker.core.planner.queue import is_gated, queued_word, why_not_eligible
 from stoker.core.planner.reasons import CapFull
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import NeverSatisfied, never_satisfied_text
-from stoker.core.text import text_for_json, title_text
+from stoker.core.text import title_text
 from stoker.core.units import size_text
 from stoker.store.engine_lock import is_background
 from stoker.store.queries import Past, PastTasks
@@ -157,12 +157,12 @@ def job_facts(
         id=job.id,
         label=tasks_text(job.array, indices) if is_array else id_text(job),
         tasks=len(indices) if is_array else 1,
-        name=text_for_json(job.name),
-        command=text_for_json((job.command if is_array else shown_command(job)).text),
+        name=job.name,
+        command=(job.command if is_array else shown_command(job)).text,
         state=state,
-        group=text_for_json(job.spec.group),
+        group=job.spec.group,
         gpus=resources.gpus,
-        devices=[text_for_json(label) for label in device_labels(run.devices, devices)],
+        devices=device_labels(run.devices, devices),
         vram_bytes=resources.memory,
         submitted=to_datetime(job.submitted),
         started=to_datetime_or_none(run.started),
@@ -171,7 +171,7 @@ def job_facts(
         reserved_bytes=run.reserved,
         peak_vram_bytes=run.peak,
         utilisation_percent=run.utilisation,
-        title=text_for_json(title_text(job, array=is_array)),
+        title=title_text(job, array=is_array),
     )
 
 
@@ -191,7 +191,7 @@ def job_line(job: Job, engine: str, facts: QueueFacts, indices: Sequence[int] = 
         job,
         engine,
         facts,
-        why=text_for_json(why),
+        why=why,
         seconds=None if run.started is None else round(max(0.0, (seen or facts.now) - run.started), 3),
         held_bytes=live.memory if live else None,
         speed=facts.speeds.get(job.id) if devices else None,
@@ -217,7 +217,7 @@ def _line(record: JobFacts, job: Job, engine: str, facts: QueueFacts, **more: An
         priority=job.spec.priority,
         used_bytes=facts.used_bytes.get(job.id),
         limit_seconds=job.spec.limit,
-        run="" if is_background(engine) else text_for_json(status.label if status else engine),
+        run="" if is_background(engine) else status.label if status else engine,
         hook=job.spec.role == "hook",
         **more,
     )
@@ -297,13 +297,13 @@ def _end_of(past: Past) -> dict[str, Any]:
     return {
         "exit_code": None if ended.signal else ended.code,
         "signal": ended.signal or None,
-        "note": text_for_json(_note(past)),
+        "note": _note(past),
         "attempts": job.run,
         "peak_memory_bytes": last.peak_memory or None if last else None,
-        "directory": text_for_json(job.spec.cwd),
-        "commit": text_for_json(job.spec.commit),
-        "tags": {text_for_json(name): text_for_json(value) for name, value in job.spec.tags},
-        "log": text_for_json(last.log) if last and last.log and last.log != INHERIT else None,
+        "directory": job.spec.cwd,
+        "commit": job.spec.commit,
+        "tags": dict(job.spec.tags),
+        "log": last.log if last and last.log and last.log != INHERIT else None,
     }
 
 

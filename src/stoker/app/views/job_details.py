@@ -52,7 +52,7 @@ from stoker.core.learning import MIB, MeasuredUse, reached
 from stoker.core.planner.order import QueuePosition, times_waited
 from stoker.core.planner.reasons import UnknownDuration, rough_duration
 from stoker.core.spec import Resources, dependency_text, suits
-from stoker.core.text import PATTERNS, outcome, shown_value, text_for_json
+from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter
@@ -110,7 +110,7 @@ def _line(
     seen = facts.last_seen(engine, row.started or 0.0)
     return AttemptLine(
         number=row.number,
-        devices=[text_for_json(label) for label in device_labels(row.devices, facts.devices)],
+        devices=device_labels(row.devices, facts.devices),
         assigned=to_datetime(row.assigned),
         started=to_datetime_or_none(row.started),
         ended=to_datetime_or_none(row.ended),
@@ -119,7 +119,7 @@ def _line(
         signal=row.signal or None,
         why=row.why or "",
         peak_memory_bytes=row.peak_memory or None,
-        note=text_for_json(row.note or ""),
+        note=row.note or "",
         log=_path(row.log),
         errors=_path(row.errors),
         reserved_bytes=amount_now(resources, facts.devices_of(row.devices)) if row.devices else None,
@@ -137,7 +137,7 @@ def _seconds(row: AttemptRow, now: float) -> float | None:
 
 
 def _path(path: str) -> str | None:
-    return text_for_json(path) if path and path != INHERIT else None
+    return path if path and path != INHERIT else None
 
 
 class EventLine(Struct, frozen=True):
@@ -152,7 +152,7 @@ def event_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[Ev
     """All events since its submission."""
     needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
-        EventLine(to_datetime(event.at), event_word(event), text_for_json(_detail(event, after, needs, facts)))
+        EventLine(to_datetime(event.at), event_word(event), _detail(event, after, needs, facts))
         for event, after in zip(events, _replayed(job, events), strict=True)
     ]
 
@@ -318,12 +318,12 @@ def details_of(
     ended = job.state if isinstance(job.state, Ended) else None
     return JobDetails(
         **msgspec.structs.asdict(_current_line(job, facts)),
-        directory=text_for_json(spec.cwd),
+        directory=spec.cwd,
         shell=job.command.shell,
-        tags=_texts(dict(spec.tags)),
-        allowed=_labels(spec.resources.allowed + spec.resources.required, facts),
-        preferred=_labels(spec.resources.preferred, facts),
-        gpu_type=text_for_json(spec.resources.model),
+        tags=dict(spec.tags),
+        allowed=device_labels(spec.resources.allowed + spec.resources.required, facts.devices),
+        preferred=device_labels(spec.resources.preferred, facts.devices),
+        gpu_type=spec.resources.model,
         after=[dependency_text(one, store.shown_id) for one in spec.after],
         begin=to_datetime_or_none(spec.begin),
         grace_seconds=spec.grace,
@@ -331,24 +331,26 @@ def details_of(
         retry_on=list(spec.retry_on),
         requeue=spec.requeue,
         at_once=spec.at_once,
-        commit=text_for_json(spec.commit),
+        commit=spec.commit,
         exit_code=ended.code if ended else None,
         signal=(ended.signal or None) if ended else None,
-        note=text_for_json(ended.note) if ended else "",
+        note=ended.note if ended else "",
         attempts=attempts,
         events=[EventLine(to_datetime(job.submitted), "submitted", ""), *event_lines(job, happened, facts)],
         variables=_shown(dict(spec.extra_env), secrets),
         environment=_environment(job, facts, secrets) if environment else None,
         early_signal="" if spec.signal is None else early_signal_text(spec.signal),
-        notify=tuple(text_for_json(shown_target(target)) for target in spec.notify),
-        notified=text_for_json(_notified(job, facts)) if spec.notify else "",
-        advice=text_for_json(_advice(job, happened, facts)),
+        notify=tuple(shown_target(target) for target in spec.notify),
+        notified=_notified(job, facts) if spec.notify else "",
+        advice=_advice(job, happened, facts),
         failure=failure_text(store, job),
         order=tuple(_order(job, facts)),
         sweep=job.trial.sweep if job.trial else None,
         trial=job.trial.number if job.trial else None,
         params=msgspec.json.decode(job.trial.params) if job.trial else None,
-        options=given_options(job, ShownNames(lambda device: _labels((device,), facts)[0], store.shown_id, secrets)),
+        options=given_options(
+            job, ShownNames(lambda device: device_labels((device,), facts.devices)[0], store.shown_id, secrets)
+        ),
     )
 
 
@@ -397,21 +399,13 @@ def _advice(job: Job, events: Sequence[Event], facts: QueueFacts) -> str:
     return oom_advice(job, ends[-1], had, facts.devices.values(), f"{sim} {id_text(job)}")
 
 
-def _labels(ids: tuple[str, ...], facts: QueueFacts) -> list[str]:
-    return [text_for_json(label) for label in device_labels(ids, facts.devices)]
-
-
 def _environment(job: Job, facts: QueueFacts, secrets: Sequence[str]) -> dict[str, str]:
     digest = job.spec.environment
     return _shown(facts.store.environment(digest), secrets) if digest else {}
 
 
 def _shown(variables: Mapping[str, str], secrets: Sequence[str]) -> dict[str, str]:
-    return _texts({name: shown_value(name, value, secrets) for name, value in sorted(variables.items())})
-
-
-def _texts(values: Mapping[str, str]) -> dict[str, str]:
-    return {text_for_json(name): text_for_json(value) for name, value in values.items()}
+    return {name: shown_value(name, value, secrets) for name, value in sorted(variables.items())}
 
 
 # -- advice --------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.job import Waiting, is_handed_over
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
-from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
 from stoker.store.listing import (
@@ -107,7 +106,7 @@ def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope, most: int) -> 
 def _known_sort(sort: str) -> str:
     if sort.removeprefix("-") not in SORTS:
         hint = did_you_mean(sort, SORTS, f"known: {', '.join(SORTS)}; a minus before it reverses the order")
-        raise UsageError(f"cannot sort by {printable(sort)!r}", hint)
+        raise UsageError(f"cannot sort by {sort!r}", hint)
     return sort
 
 

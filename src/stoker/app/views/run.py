@@ -21,7 +21,7 @@ from stoker.core.device import Device
 from stoker.core.job import Assigned, Ended, Exited, Job, JobEvent, Lost, Waiting, result_of, state_word
 from stoker.core.launch import INHERIT, shown_command
 from stoker.core.run_result import Tally
-from stoker.core.text import common_lead, outcome, text_for_json, title, without_lead
+from stoker.core.text import common_lead, outcome, title, without_lead
 from stoker.core.units import duration_text
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store
@@ -254,17 +254,17 @@ def _job_result(store: Store, job_id: int) -> JobResult:
     started = last.started if last else None
     return JobResult(
         id=job.id,
-        name=text_for_json(job.name),
-        command=text_for_json(shown_command(job).text),
+        name=job.name,
+        command=shown_command(job).text,
         state=state_word(job),
         exit_code=ended.code if ended else None,
         signal=ended.signal if ended else 0,
-        note=text_for_json(ended.note) if ended else "",
+        note=ended.note if ended else "",
         attempts=len(runs),
-        devices=[text_for_json(device) for device in last.devices] if last else [],
+        devices=list(last.devices) if last else [],
         started=_iso(started),
         ended=_iso(ended.at if ended else None),
         seconds=ended.at - started if ended and started is not None else None,
         peak_memory=last.peak_memory if last else None,
-        log=text_for_json(last.log) if last and last.log != INHERIT else None,
+        log=last.log if last and last.log != INHERIT else None,
     )

@@ -11,7 +11,6 @@ from msgspec import Struct
 from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.core.device import Reading
-from stoker.core.text import text_for_json
 from stoker.store.paths import Paths
 from stoker.store.samples import MINUTE, Sample, samples_between
 
@@ -89,9 +88,9 @@ def read_samples(paths: Paths, since: float) -> GpuSamples:
         curves = curves_of(facts, steps)
         devices = [
             DeviceSamples(
-                text_for_json(device.id),
-                text_for_json(device.label),
-                text_for_json(device.model),
+                device.id,
+                device.label,
+                device.model,
                 device.memory,
                 curves.get(device.id) or curves_from((), steps),
             )
@@ -122,7 +121,7 @@ def _latest(facts: QueueFacts, steps: Steps) -> Iterable[Sample]:
     readings: Mapping[str, Reading] = facts.readings
     for device, one in readings.items():
         if one.used is not None or one.utilisation is not None:
-            size = reserved.get(text_for_json(device), 0)
+            size = reserved.get(device, 0)
             yield Sample(minute, device, one.utilisation, one.used, size, one.temperature, one.power)
 
 

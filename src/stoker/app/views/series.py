@@ -14,7 +14,7 @@ from stoker.app.views.facts import QueueFacts
 from stoker.app.views.job_details import AttemptLine, attempt_lines
 from stoker.core.job import Active, Job, id_text
 from stoker.store.paths import Paths
-from stoker.store.reports import Report, read_reports
+from stoker.store.reports import ReportLine, read_reports
 
 SCHEMA = "stoker.series/1"
 MOST_POINTS = 1000
@@ -80,13 +80,13 @@ def _limit(job: Job, facts: QueueFacts) -> int | None:
     return min((device.memory for device in facts.devices_of(ids) if device.memory), default=None)
 
 
-def _part(report: Report) -> float | None:
+def _part(report: ReportLine) -> float | None:
     if report.done is None or not report.total:
         return None
     return min(1.0, max(0.0, report.done / report.total))
 
 
-def _metrics(reports: Sequence[Report], *, steps: bool) -> dict[str, list[tuple[float, float]]]:
+def _metrics(reports: Sequence[ReportLine], *, steps: bool) -> dict[str, list[tuple[float, float]]]:
     """Numbers only: other values have no curve."""
     found: dict[str, list[tuple[float, float]]] = {}
     for report in reports:

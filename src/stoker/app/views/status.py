@@ -32,7 +32,7 @@ from stoker.core.job import Ended, Job, Queued, id_text, is_handed_over, resourc
 from stoker.core.outcomes import FAILURES, WAITING
 from stoker.core.selectors import number_ranges
 from stoker.core.spec import amount_on
-from stoker.core.text import outcome, text_for_json
+from stoker.core.text import outcome
 from stoker.core.units import duration_text
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
@@ -147,7 +147,7 @@ def mark_of(value: Any) -> Mark | None:
     """A setting that a user made, such as a drained device."""
     if not isinstance(value, dict):
         return None
-    return Mark(text_for_json(str(value.get("note", ""))), to_datetime_or_none(value.get("at")))
+    return Mark(str(value.get("note", "")), to_datetime_or_none(value.get("at")))
 
 
 def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, settling: bool) -> DeviceLine:
@@ -157,9 +157,9 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
     whole = device.memory or 0
     reserved = [amount_on(resources_of(job), device) for job in jobs if job.id not in facts.nested]
     return DeviceLine(
-        id=text_for_json(device.id),
-        label=text_for_json(device.label),
-        model=text_for_json(device.model),
+        id=device.id,
+        label=device.label,
+        model=device.model,
         kind=device.kind,
         memory_bytes=device.memory,
         used_bytes=reading.used,
@@ -169,13 +169,12 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
         utilisation_percent=reading.utilisation,
         temperature_celsius=reading.temperature,
         power_watts=reading.power,
-        problem=text_for_json(reading.problem),
+        problem=reading.problem,
         drained=_drained(device, reading, facts),
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[
-            ForeignProcess(one.pid, text_for_json(one.owner), text_for_json(one.command), one.memory, one.graphics)
-            for one in holders.strangers
+            ForeignProcess(one.pid, one.owner, one.command, one.memory, one.graphics) for one in holders.strangers
         ],
         combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, facts)),
@@ -204,7 +203,7 @@ def _leases(device: Device, facts: QueueFacts) -> Iterator[LeaseLine]:
     for lease in facts.statuses.leases:
         claim = next((claim for claim in lease.claims if claim.name in device.claims), None)
         if claim is not None:
-            owner, what = text_for_json(lease.owner), text_for_json(lease.what)
+            owner, what = lease.owner, lease.what
             yours = lease.owner == facts.user
             yield LeaseLine(
                 owner,
@@ -224,7 +223,7 @@ def _elsewhere(device: Device, facts: QueueFacts) -> Iterator[OtherJob]:
     for pid, name, allocation in facts.elsewhere:
         gpu = next((gpu for gpu in allocation.gpus if gpu.claim in device.claims), None)
         if gpu is not None:
-            yield OtherJob(text_for_json(allocation.job), text_for_json(name), pid, gpu.memory)
+            yield OtherJob(allocation.job, name, pid, gpu.memory)
 
 
 def memory_split(
@@ -279,7 +278,7 @@ def status_of(
     return Status(
         schema=SCHEMA,
         at=to_datetime(facts.now),
-        host=text_for_json(host),
+        host=host,
         version=__version__,
         simulated=facts.simulated,
         engine=engine_line(facts),
@@ -289,7 +288,7 @@ def status_of(
         hidden=_hidden(counts, len(active), queued),
         today=queries.past_counts(facts.store, Period(midnight(facts.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
-        notes=[text_for_json(note) for note in _notes(statuses, facts)],
+        notes=_notes(statuses, facts),
         interrupted=interrupted_runs(facts) if chosen == NO_FILTER else [],
         failures=recent_failures(facts) if chosen == NO_FILTER else [],
         filtered=chosen != NO_FILTER,
@@ -343,7 +342,7 @@ def engine_line(facts: QueueFacts) -> EngineLine:
         version=status.version,
         since=to_datetime_or_none(status.since) if lives else None,
         seen=seen,
-        trouble=text_for_json(status.trouble) if lives else "",
+        trouble=status.trouble if lives else "",
         draining=status.draining and lives,
         paused=paused,
         silence=_silence(facts.statuses),
@@ -396,7 +395,7 @@ def interrupted_runs(facts: QueueFacts) -> list[InterruptedRun]:
 def _runs_of(engine: str, facts: QueueFacts) -> Iterator[InterruptedRun]:
     """Several runs may have left jobs without an owner, each in a batch of its own."""
     for batch, submitted, ids in queries.queued_by_batch(facts.store, engine):
-        label = text_for_json(facts.store.batch_label(batch)) or "a run"
+        label = facts.store.batch_label(batch) or "a run"
         listed = ranges_text(ids)
         commands = f"stoker resume {listed}", f"stoker cancel {listed}"
         yield InterruptedRun(label, len(ids), to_datetime(submitted), *commands)

@@ -14,7 +14,6 @@ from stoker.core.job import Active, resources_of
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.core.spec import amount_on
-from stoker.core.text import text_for_json
 from stoker.ledger import Ledger, LedgerView, ledger_path
 from stoker.store.filters import NO_FILTER, Filter, counts_by_group
 from stoker.store.paths import Paths
@@ -34,7 +33,7 @@ def group_lines(facts: QueueFacts, chosen: Filter = NO_FILTER) -> list[GroupLine
     status = facts.statuses.queue
     limits = status.settings.groups if status and status.settings else {}
     return [
-        GroupLine(text_for_json(one.group), one.active, one.waiting, one.held, gpus[one.group], limits.get(one.group))
+        GroupLine(one.group, one.active, one.waiting, one.held, gpus[one.group], limits.get(one.group))
         for one in counts_by_group(facts.store, chosen)
     ]
 
@@ -61,7 +60,7 @@ def _own(facts: QueueFacts, demands: Iterable[Demand]) -> UserLine:
     waiting = sum(load.waiting for load in facts.loads.values())
     usage, since, gpus = _demanded(facts.user, demands)
     return UserLine(
-        user=text_for_json(facts.user),
+        user=facts.user,
         you=True,
         running=len(facts.active),
         gpus=len({device.id for _, device in placed}),
@@ -79,7 +78,7 @@ def _other(owner: str, leases: Iterable[Lease], demands: Iterable[Demand], waiti
     usage, since, gpus = _demanded(owner, demands)
     sizes = [claim.memory for claim in claims]
     return UserLine(
-        user=text_for_json(owner),
+        user=owner,
         you=False,
         running=len(held),
         gpus=len({claim.name for claim in claims}),

@@ -21,7 +21,7 @@ from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of
 from stoker.core.outcomes import JobStateName
 from stoker.core.spec import Resources, amount_on
-from stoker.core.text import text_for_json, title_text
+from stoker.core.text import title_text
 from stoker.store import queries
 from stoker.store.filters import groups_in_order
 from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs
@@ -102,7 +102,7 @@ class Timeline(Struct, frozen=True):
     """Numbers of the colours of groups; of titles, if no bar has a group."""
 
 
-class Span(NamedTuple):
+class Stacked(NamedTuple):
     """A part of a lane that is to be stacked."""
 
     start: float
@@ -147,7 +147,7 @@ def timeline_of(
     return Timeline(
         schema=SCHEMA,
         at=to_datetime(now),
-        host=text_for_json(host_name()),
+        host=host_name(),
         simulated=facts.simulated,
         engine_running=facts.statuses.lives,
         since=to_datetime(since),
@@ -170,7 +170,7 @@ def colour_key(timeline: Timeline, bar: Bar) -> str:
 def _colours(facts: QueueFacts, lanes: Sequence[Lane]) -> dict[str, int]:
     bars = sorted((bar for lane in lanes for bar in (*lane.bars, *lane.forecast)), key=lambda bar: (bar.start, bar.job))
     if any(bar.group for bar in bars):
-        return colours_of(map(text_for_json, groups_in_order(facts.store)))
+        return colours_of(groups_in_order(facts.store))
     return colours_of(bar.title for bar in bars)
 
 
@@ -227,12 +227,12 @@ def _expected_ends(found: Iterable[Ran], facts: QueueFacts) -> list[float]:
 def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, steps: Steps) -> Iterator[Lane]:
     """Those of the known devices first, then of devices that only attempts tell of."""
     resources = {(one.job.id, one.attempt.number): _resources(one, facts) for one in found}
-    past: dict[str, list[tuple[Bar, Span]]] = {}
+    past: dict[str, list[tuple[Bar, Stacked]]] = {}
     for one in found:
         for device_id in one.attempt.devices:
             bar = _bar(one, resources[one.job.id, one.attempt.number], facts.devices.get(device_id), facts)
             past.setdefault(device_id, []).append(bar)
-    future: dict[str, list[tuple[Bar, Span]]] = {}
+    future: dict[str, list[tuple[Bar, Stacked]]] = {}
     for coming in ahead:
         for device_id in coming.devices:
             future.setdefault(device_id, []).append(_expected_bar(coming, facts.devices.get(device_id)))
@@ -242,9 +242,9 @@ def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, s
         bars = past.get(device_id, [])
         stacked = stack([*bars, *future.get(device_id, [])])
         yield Lane(
-            id=text_for_json(device_id),
-            label=text_for_json(device.label if device else device_id),
-            model=text_for_json(device.model) if device else "",
+            id=device_id,
+            label=device.label if device else device_id,
+            model=device.model if device else "",
             memory_bytes=device.memory if device else None,
             bars=stacked[: len(bars)],
             forecast=stacked[len(bars) :],
@@ -263,7 +263,7 @@ def _resources(ran: Ran, facts: QueueFacts) -> Resources | None:
     return attempts[ran.attempt.number - 1] if ran.attempt.number <= len(attempts) else asked
 
 
-def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: QueueFacts) -> tuple[Bar, Span]:
+def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: QueueFacts) -> tuple[Bar, Stacked]:
     reserved = amount_on(resources, device) if resources and device else None
     live = facts.statuses.live(ran.job.id) if ran.ended is None else None
     expected = _expected_end(ran, facts)
@@ -271,8 +271,8 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
     bar = Bar(
         job=ran.job.id,
         label=id_text(ran.job),
-        title=text_for_json(title_text(ran.job)),
-        group=text_for_json(ran.job.spec.group),
+        title=title_text(ran.job),
+        group=ran.job.spec.group,
         attempt=ran.attempt.number,
         state=result_of_attempt(ran),
         start=to_datetime(ran.started),
@@ -283,16 +283,16 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
         bottom=0.0,
         height=height,
     )
-    return bar, Span(ran.started, ran.ended or expected or inf, height)
+    return bar, Stacked(ran.started, ran.ended or expected or inf, height)
 
 
-def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
+def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Stacked]:
     height = _height(coming.reserved, device)
     bar = Bar(
         job=coming.job.id,
         label=id_text(coming.job),
-        title=text_for_json(title_text(coming.job)),
-        group=text_for_json(coming.job.spec.group),
+        title=title_text(coming.job),
+        group=coming.job.spec.group,
         attempt=coming.job.attempts + 1,
         state="queued",
         start=to_datetime(coming.start),
@@ -303,7 +303,7 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Span]:
         bottom=0.0,
         height=height,
     )
-    return bar, Span(coming.start, coming.end or inf, height)
+    return bar, Stacked(coming.start, coming.end or inf, height)
 
 
 def result_of_attempt(ran: Ran) -> JobStateName:
@@ -331,7 +331,7 @@ def _height(reserved: int | None, device: Device | None) -> float:
     return 1.0 if reserved is None else min(1.0, max(LEAST_HEIGHT, round(reserved / device.memory, 4)))
 
 
-def stack(bars: Sequence[tuple[Bar, Span]]) -> list[Bar]:
+def stack(bars: Sequence[tuple[Bar, Stacked]]) -> list[Bar]:
     """Put each bar at the lowest place that is free for all of its time; the order stays.
 
     Where clocks overlap by a moment no place is free: such a bar goes to the top and covers others.

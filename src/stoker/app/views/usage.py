@@ -20,7 +20,6 @@ from stoker.app.views.summary import ledger_here, user_lines
 from stoker.core.amounts import VramMode
 from stoker.core.colours import colours_of
 from stoker.core.outcomes import JobStateName
-from stoker.core.text import text_for_json
 from stoker.core.units import DAY
 from stoker.store import queries
 from stoker.store.filters import groups_in_order
@@ -121,9 +120,9 @@ def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) 
     return Usage(
         schema=SCHEMA,
         at=to_datetime(facts.now),
-        host=text_for_json(host_name()),
+        host=host_name(),
         simulated=facts.simulated,
-        user=text_for_json(facts.user),
+        user=facts.user,
         since=to_datetime_or_none(period.since or None),
         gpu_hours=round(hours, 4),
         busy_gpu_hours=round(busy, 4),
@@ -134,7 +133,7 @@ def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) 
         jobs=listed,
         hidden=max(0, sum(outcomes.values()) - len(listed)),
         users=list(users),
-        colours=colours_of(map(text_for_json, groups_in_order(store))),
+        colours=colours_of(groups_in_order(store)),
     )
 
 
@@ -157,7 +156,7 @@ def days_of(spans: Iterable[GpuSpan]) -> list[DayUsage]:
         for day, part in _days(span.started, span.ended):
             seconds[day, span.group] = seconds.get((day, span.group), 0.0) + part
     return [
-        DayUsage(time.strftime("%Y-%m-%d", time.localtime(day)), text_for_json(group), round(used / 3600, 4))
+        DayUsage(time.strftime("%Y-%m-%d", time.localtime(day)), group, round(used / 3600, 4))
         for (day, group), used in sorted(seconds.items())
     ]
 
@@ -175,7 +174,7 @@ def groups_of(spans: Iterable[GpuSpan], jobs: Sequence[JobUsage]) -> list[GroupU
     """The groups with the most GPU-hours first."""
     seconds: dict[str, float] = {job.group: 0.0 for job in jobs}
     for span in spans:
-        group = text_for_json(span.group)
+        group = span.group
         seconds[group] = seconds.get(group, 0.0) + span.seconds
     by_group: dict[str, list[JobUsage]] = {group: [] for group in seconds}
     for job in jobs:

@@ -5,23 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stoker.cli.charts.svg import FAINT, RED, Drawing, fitted, ink_on
+from stoker.cli.charts.svg import FAINT, Drawing, fitted, ink_on
 from stoker.core.chart import axis_over
+from stoker.core.outcomes import RESULT_COLOURS
 
 WIDTH = 520.0
 HEIGHT = 300.0
 LEFT, RIGHT, TOP, BELOW = 56.0, 16.0, 24.0, 40.0
-RESULT_COLOURS = {
-    "done": "#2da44e",
-    "failed": RED,
-    "oom": "#a40e26",
-    "timeout": "#bc4c00",
-    "lost": "#8250df",
-    "cancelled": "#8c959f",
-    "stopped": "#6e7781",
-    "skipped": "#afb8c1",
-}
-"""Colours of results; each has its name beside it, too."""
 
 
 def outcomes_svg(counts: Mapping[str, int], width: float = WIDTH) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from stoker.app.control.actions import CANCELLED, cancel
-from stoker.app.control.requests import opened, warn
+from stoker.app.control.requests import opened
 from stoker.app.jobs.option_values import parse_grace
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.jobs.signals import parse_signal
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling
 from stoker.cli.screens.changes import report
@@ -57,5 +58,5 @@ def command(
     with opened(paths) as control:
         found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not found:
-            warn("no job to cancel" if chosen == NO_FILTER else "no job matches")
+            say("no job to cancel" if chosen == NO_FILTER else "no job matches")
         return report("cancel", cancel(control, found, request, dry_run=dry_run), as_json=as_json, dry_run=dry_run)

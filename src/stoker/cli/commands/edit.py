@@ -16,10 +16,11 @@ import click
 from click.core import ParameterSource
 
 from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs, editable_options, write_toml
-from stoker.app.control.requests import opened, warn
+from stoker.app.control.requests import opened
 from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.app.jobs.select import find_queued
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.job_options import change_options
 from stoker.cli.output_options import controlling
 from stoker.cli.screens.changes import report
@@ -59,7 +60,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, path
         if not changes and open_jobs:
             changes = _edited(open_jobs, rewriter)
             if not changes:
-                warn("nothing was changed")
+                say("nothing was changed")
                 return 0
         return report("edit", edit_jobs(control, rewriter, found, changes), as_json=as_json)
 

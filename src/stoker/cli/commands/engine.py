@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stoker.cli.console import say, tell
 from stoker.cli.main import LazyGroup
 from stoker.cli.sim_option import sim_option
 from stoker.core.errors import StokerError, UsageError
@@ -102,14 +103,11 @@ def _start(paths: Paths, words: list[str], wanted: list[str]) -> int:
     if pid is None:
         if failure := died_again(paths):
             raise failure
-        print("the engine started, found no jobs and stopped (setting idle_exit)", file=sys.stderr)
+        tell("the engine started, found no jobs and stopped (setting idle_exit)")
         return 0
-    print(f"the engine {'was started' if started else 'is already running'} (process {pid})", file=sys.stderr)
+    tell(f"the engine {'was started' if started else 'is already running'} (process {pid})")
     if not started and wanted:
-        print(
-            f"        it keeps its settings; to change them: stoker engine restart {' '.join(words)}",
-            file=sys.stderr,
-        )
+        tell(f"        it keeps its settings; to change them: stoker engine restart {' '.join(words)}")
     return 0
 
 
@@ -193,15 +191,15 @@ def stop(paths: Paths, drain: bool, force: bool, jobs: bool) -> int:
     pid = signal_engine(paths, QUEUE, number)
     if pid is None:
         remove_restart(paths, None)
-        print("engine not running", file=sys.stderr)
+        tell("engine not running")
     elif drain:
-        print("the engine starts no more jobs, and stops when the running jobs have ended", file=sys.stderr)
+        tell("the engine starts no more jobs, and stops when the running jobs have ended")
     elif _wait_gone(paths, pid):
-        print("engine stopped", file=sys.stderr)
+        tell("engine stopped")
     elif jobs:  # they may take as long as their grace is
-        print("jobs are still stopping; the engine stops after the last one", file=sys.stderr)
+        tell("jobs are still stopping; the engine stops after the last one")
     elif force and _kill(paths, pid):
-        print("the engine did not stop and was killed; jobs continue", file=sys.stderr)
+        tell("the engine did not stop and was killed; jobs continue")
     else:
         raise _does_not_leave(paths, pid)
     return 0
@@ -215,7 +213,7 @@ def _signal_clusters(paths: Paths, number: int) -> None:
 
     for engine in [name for name in living_engines(paths) if cluster_of(name)]:
         if signal_engine(paths, engine, signal.Signals(number)) is not None:
-            print(f"the engine of cluster {cluster_of(engine)} was told the same", file=sys.stderr)
+            tell(f"the engine of cluster {cluster_of(engine)} was told the same")
 
 
 def _kill(paths: Paths, pid: int) -> bool:
@@ -235,11 +233,9 @@ def _wait_gone(paths: Paths, pid: int) -> bool:
 
 
 def _does_not_leave(paths: Paths, pid: int) -> StokerError:
-    from stoker.core.text import printable
-
     return StokerError(
         f"the engine (process {pid}) has not stopped after {STOP_SECONDS:g} s",
-        f"see {printable(str(paths.log))}; stoker engine stop --force (or kill -9 {pid}) kills it: "
+        f"see {paths.log}; stoker engine stop --force (or kill -9 {pid}) kills it: "
         "jobs continue, and the next engine records their results",
     )
 
@@ -307,18 +303,17 @@ def config(as_json: bool) -> int:
     from stoker.app.service.engine_status import not_in_force_now
     from stoker.cli.output_options import wants_json, write_json
     from stoker.cli.screens.engine import config_shown, print_config
-    from stoker.core.text import printable
     from stoker.store.paths import paths_for
 
     found = load_config(os.environ, Path.cwd())
     for warning in found.warnings:
-        print(f"stoker: {printable(warning)}", file=sys.stderr)
+        say(warning)
     if wants_json(as_json):
         write_json(config_shown(found))
     else:
         print_config(found)
     if notice := not_in_force_now(found.engine, paths_for()):
-        print(f"stoker: {notice}", file=sys.stderr)
+        say(notice)
     return 0
 
 
@@ -348,14 +343,13 @@ def install(only_print: bool, web: bool) -> int:
 def _install(units: Mapping[str, str]) -> None:
     """Write the units, and print what to type next."""
     from stoker.app.service.systemd_unit import unit_path, write_unit
-    from stoker.core.text import printable
     from stoker.store.engine_lock import QUEUE, process_of
     from stoker.store.paths import paths_for
 
     for name, text in units.items():
         path = unit_path(os.environ, name)
         write_unit(path, text)
-        print(f"wrote {printable(str(path))}", file=sys.stderr)
+        tell(f"wrote {path}")
     lines = ["now type:"]
     if not os.path.isdir(SYSTEMD):
         lines = ["systemd does not run here, so nothing will start this; on a machine where it runs, type:"]
@@ -365,7 +359,8 @@ def _install(units: Mapping[str, str]) -> None:
     lines += [f"  systemctl --user enable --now {name}" for name in units]
     lines.append("  loginctl enable-linger                    # start at boot, and keep running after you log out")
     lines += ["  stoker web                                # prints the link of the page"] if len(units) > 1 else []
-    print("\n".join(lines), file=sys.stderr)
+    for line in lines:
+        tell(line)
 
 
 @command.command(name="completion")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from stoker.app.jobs.config import cluster_part, config_here
 from stoker.app.jobs.option_values import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
+from stoker.cli.console import say
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.screens.gpus import render_gpus
 from stoker.cli.screens.plain import DEVICE_COLUMNS, plain_lines
@@ -17,7 +16,6 @@ from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
-from stoker.core.text import printable
 
 
 @click.command(name="gpus", cls=StokerCommand)
@@ -83,6 +81,6 @@ def _show(gpus: Gpus, screen: Screen) -> None:
     elif screen.form == "plain":
         write_plain(plain_lines(gpus.devices, DEVICE_COLUMNS))
         for note in gpus.notes:
-            print(f"stoker: {printable(note)}", file=sys.stderr)
+            say(note)
     else:
         write_lines(render_gpus(gpus, screen.size[0]), screen.color)

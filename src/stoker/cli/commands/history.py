@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import shlex
-import sys
 import time
 
 import click
-import msgspec
 
-from stoker.app.control.requests import warn
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, refuse_states
 from stoker.app.views.history import History, past_jobs, read_history
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
 from stoker.cli.screens.job import render_history
@@ -22,6 +20,7 @@ from stoker.cli.screens.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.outcomes import RESULTS
+from stoker.core.text import to_json
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
 from stoker.store.filters import Filter
@@ -84,7 +83,7 @@ def command(
         return show_timeline(paths, period._replace(since=period.since or now - TIMELINE_SECONDS), picture, screen)
     if stream:
         with past_jobs(paths, period, limit or EVERYTHING) as jobs:
-            json_lines = (msgspec.json.encode(job).decode() for job in jobs)
+            json_lines = (to_json(job).decode() for job in jobs)
             write_plain(csv_lines(jobs) if stream == "csv" else json_lines)
         return 0
     fitting = max(1, screen.size[1] - 4) if screen.form == "screen" else MOST_LINES
@@ -101,7 +100,7 @@ def _named(paths: Paths, words: tuple[str, ...], screen: Screen) -> list[int]:
         unfinished = len(queries.open_among(store, ids))
     if unfinished:
         count = count_text(unfinished, "job")
-        warn(f"{count} not finished yet: {shlex.join(['stoker', 'status', *words])}{screen.typed}")
+        say(f"{count} not finished yet: {shlex.join(['stoker', 'status', *words])}{screen.typed}")
     return ids
 
 
@@ -111,7 +110,7 @@ def _show(history: History, screen: Screen) -> None:
     elif screen.form == "plain":
         write_plain(plain_lines(history.jobs, PAST_COLUMNS))
         if history.hidden:
-            print(f"stoker: {history.hidden} older (stoker history{screen.typed} -a)", file=sys.stderr)
+            say(f"{history.hidden} older (stoker history{screen.typed} -a)")
     else:
         write_lines(render_history(history, screen.size[0], screen.typed), screen.color)
 

@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from stoker.app.control.requests import Control, opened, warn
+from stoker.app.control.requests import Control, opened
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.views.log import run_of
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
 from stoker.cli.completion import complete_jobs
-from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, Source, files_of, follow, output_for
+from stoker.cli.console import say
+from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, LogStream, files_of, follow, output_for
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
-from stoker.core.text import printable, title
+from stoker.core.text import title
 from stoker.core.units import count_text
 from stoker.store.logs import Tail, open_log
 from stoker.store.paths import Paths
@@ -75,7 +76,7 @@ def command(
                 print(f"\n{title_line}" if number else title_line, flush=True)
             _show_job(control, job, attempt, lines, as_json=as_json, only_path=only_path)
         if len(started) < len(jobs):
-            warn(f"{count_text(len(jobs) - len(started), 'job')} without output yet")
+            say(f"{count_text(len(jobs) - len(started), 'job')} without output yet")
         return 0
 
 
@@ -84,7 +85,7 @@ def _jobs(control: Control, words: Sequence[str]) -> list[Job]:
     jobs = jobs_in_order(control.store, find(control.store, words or ["last"]))
     if tuple(words) in ((), ("last",)):
         job = max(jobs, key=lambda one: (one.attempts > 0, one.id))
-        warn(f"{id_text(job)}: {title(job)}")
+        say(f"{id_text(job)}: {title(job)}")
         return [job]
     if not jobs:
         raise NoSuchJob("no open job", "stoker history shows those that have ended")
@@ -102,22 +103,22 @@ def _show_job(
         _show(job, files, lines, as_json=as_json)
 
 
-def _files(run: AttemptRow, number: int, job: Job) -> dict[Source, str]:
+def _files(run: AttemptRow, number: int, job: Job) -> dict[LogStream, str]:
     files = files_of(run, number)
     if not files:
         raise NoSuchJob(f"{id_text(job)} wrote its output to the terminal it was started from", "it has no log file")
     return files
 
 
-def _show(job: Job, files: Mapping[Source, str], lines: int | None, *, as_json: bool) -> None:
+def _show(job: Job, files: Mapping[LogStream, str], lines: int | None, *, as_json: bool) -> None:
     for source, path in files.items():
         try:
             open_log(path).close()
         except OSError as error:
-            raise NoSuchJob(f"the log of {id_text(job)} cannot be read: {error.strerror}", printable(path)) from error
+            raise NoSuchJob(f"the log of {id_text(job)} cannot be read: {error.strerror}", path) from error
         if len(files) > 1 and not as_json:
             sys.stdout.flush()
-            warn(f"{'errors' if source.stream == 'err' else 'output'} in {printable(path)}")
+            say(f"{'errors' if source.stream == 'err' else 'output'} in {path}")
         output = output_for(job.id, id_text(job), as_json=as_json, follows=False)
         tail = Tail(path, lines)
         for block in tail.read():
@@ -141,9 +142,9 @@ def _follow(control: Control, jobs: Sequence[Job], lines: int | None, *, as_json
     try:
         ended = follow(control, followers)
     except KeyboardInterrupt:
-        warn(f"detached; {f'{id_text(jobs[0])} continues' if len(jobs) == 1 else f'the {len(jobs)} jobs continue'}")
+        say(f"detached; {f'{id_text(jobs[0])} continues' if len(jobs) == 1 else f'the {len(jobs)} jobs continue'}")
         return DETACHED
     for job in ended:
         if isinstance(job.state, Ended) and job.state.result != "done":
-            warn(f"{id_text(job)} {end_text(control.store, job)}")
+            say(f"{id_text(job)} {end_text(control.store, job)}")
     return exit_code_of(ended[0]) if len(ended) == 1 else int(any(map(exit_code_of, ended)))

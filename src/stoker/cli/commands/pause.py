@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import click
 
 from stoker.app.control.actions import hold, release
-from stoker.app.control.requests import Control, opened, start_for, warn
+from stoker.app.control.requests import Control, opened, start_for
 from stoker.app.jobs.select import find, find_queued, jobs_in_order
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.output_options import controlling
 from stoker.cli.screens.changes import report
 from stoker.cli.sim_option import StokerCommand
@@ -57,7 +58,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
         found = find_queued(control.store, ids)
         results = hold(control, found)
         if "all" in ids and not results:
-            warn("no waiting jobs to hold")
+            say("no waiting jobs to hold")
         return report("pause", results, notes, as_json=as_json)
 
 
@@ -88,7 +89,7 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool
         found = jobs_in_order(control.store, find(control.store, ids))
         results = release(control, found, only_held="all" in ids)
         if "all" in ids and not results:
-            warn("no held jobs")
+            say("no held jobs")
         return report("resume", results, notes, as_json=as_json)
 
 

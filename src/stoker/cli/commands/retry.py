@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from stoker.app.control.requests import Control, opened, warn
+from stoker.app.control.requests import Control, opened
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_trials
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import controlling, wants_json
 from stoker.cli.screens.changes import report
@@ -95,7 +96,7 @@ def command(
         if failed and not everything:
             found = _fixable(found)
         if not found and not recent:
-            warn("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
+            say("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
         given = {name: value for name, value in changes.items() if value is not None}
         retries = planned_retries(control, found, vram, given, only=only)
         if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(found):
@@ -116,11 +117,11 @@ def _recently_failed(control: Control, since: str | None, chosen: Filter) -> lis
     when = "of the last 24 h" if since is None else f"since {since}"
     failed = ids_matching(control.store, chosen, "ended", queries.failed_since(control.store, QUEUE, begin))
     if failed:
-        warn(f"{count_text(len(failed), 'failed job')} {when}")
+        say(f"{count_text(len(failed), 'failed job')} {when}")
     elif chosen != NO_FILTER:
-        warn(f"no failed job {when} matches; use --since 7d to look further back")
+        say(f"no failed job {when} matches; use --since 7d to look further back")
     else:
-        warn(f"no failed jobs {when}; use --since 7d to look further back")
+        say(f"no failed jobs {when}; use --since 7d to look further back")
     return jobs_in_order(control.store, failed)
 
 
@@ -130,9 +131,7 @@ def _fixable(jobs: Sequence[Job]) -> list[Job]:
     if hopeless:
         named = ", ".join(map(id_text, hopeless[:NAMED])) + (" ..." if len(hopeless) > NAMED else "")
         what = count_text(len(hopeless), "failure")
-        warn(
-            f"skipping {what} that a retry cannot fix (command not found, or memory): {named}; use --all to retry them"
-        )
+        say(f"skipping {what} that a retry cannot fix (command not found, or memory): {named}; use --all to retry them")
     left = {job.id for job in hopeless}
     return [job for job in jobs if job.id not in left]
 
@@ -147,8 +146,8 @@ def _confirmed(jobs: Sequence[Job]) -> bool:
     if len(jobs) <= UNASKED or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     for job in jobs[:NAMED]:
-        warn(f"  {id_text(job)}: {title(job, 60)}")
+        say(f"  {id_text(job)}: {title(job, 60)}")
     if click.confirm(f"stoker: retry {len(jobs)} jobs?", err=True):
         return True
-    warn("nothing was retried; --dry-run shows all of them")
+    say("nothing was retried; --dry-run shows all of them")
     return False

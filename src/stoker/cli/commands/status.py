@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Sequence
 
@@ -16,12 +15,12 @@ from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import Status
 from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.filter_options import filter_options
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
-from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter
@@ -90,7 +89,7 @@ def _revive(paths: Paths) -> None:
     from stoker.app.service.engine_status import revive  # it loads what starts engines
 
     if notice := revive(paths):
-        print(f"stoker: {printable(notice)}", file=sys.stderr)
+        say(notice)
 
 
 def _statuses(paths: Paths) -> EngineStatuses:
@@ -133,9 +132,7 @@ def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *,
         width, height = screen.size
         write_lines(render_status(status, width, None if everything else height, screen.typed), screen.color)
         if not status.jobs and not paths.is_simulated and (count := _open_jobs(paths.other)):
-            print(
-                f"stoker: {count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim", file=sys.stderr
-            )
+            say(f"{count_text(count, 'job')} in the queue of the simulated GPUs: stoker --sim")
 
 
 def _open_jobs(paths: Paths) -> int:
@@ -160,11 +157,11 @@ def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
         return
     write_plain(plain_lines(status.jobs, JOB_COLUMNS))
     if hidden := status.hidden.waiting + status.hidden.held:
-        print(f"stoker: {hidden} more waiting (stoker status{screen.typed} -a)", file=sys.stderr)
+        say(f"{hidden} more waiting (stoker status{screen.typed} -a)")
     if READ_ONLY in status.notes:
-        print(f"stoker: {READ_ONLY}", file=sys.stderr)
+        say(READ_ONLY)
     if status.engine.silence:
-        print(f"stoker: {status.engine.silence}", file=sys.stderr)
+        say(status.engine.silence)
 
 
 def _show_jobs(

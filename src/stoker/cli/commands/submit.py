@@ -29,7 +29,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
 from stoker.core.spec import Command, shell_of
-from stoker.core.text import on_one_line, printable, shortened, text_for_json
+from stoker.core.text import on_one_line, printable, shortened
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
 from stoker.store.queries import paused_key
@@ -103,14 +103,14 @@ def _title(group: Inserted) -> str:
 def _jobs(group: Inserted) -> Iterator[SubmittedJob]:
     if group.array:
         first = group.jobs[0]
-        command, name = text_for_json(first.command.text), text_for_json(first.name)
+        command, name = first.command.text, first.name
         yield SubmittedJob(group.ids[0], group.array, len(group.ids), name, command, None)
         return
     user = current_user()
     for job_id, new in zip(group.ids, group.jobs, strict=True):
         job = Job(job_id, 0, new.command, new.spec, Waiting(0.0), 0.0, new.name)
-        log = text_for_json(output_paths(job, user)[0])
-        yield SubmittedJob(job_id, None, 1, text_for_json(new.name), text_for_json(new.command.text), log)
+        log = output_paths(job, user)[0]
+        yield SubmittedJob(job_id, None, 1, new.name, new.command.text, log)
 
 
 NOT_SERVED = 3

@@ -37,9 +37,9 @@ def show_top(paths: Paths, *, readonly: bool = False, chosen: Filter = NO_FILTER
     if os.environ.get("TERM", "") in ("", "dumb"):
         raise UsageError("the live view needs a terminal that can move its cursor (TERM)", "instead: stoker status")
     from stoker.cli.top.app import Top
-    from stoker.cli.top.source import Source
+    from stoker.cli.top.source import QueueReader
 
-    with contextlib.closing(Source(paths, chosen)) as source:
+    with contextlib.closing(QueueReader(paths, chosen)) as source:
         source.start()
         view = Top(source, readonly=readonly, chosen=chosen)
         view.run()

@@ -11,17 +11,18 @@ from collections.abc import Sequence
 import click
 from msgspec import Struct
 
-from stoker.app.control.requests import Control, opened, warn
+from stoker.app.control.requests import Control, opened
 from stoker.app.jobs.select import find, find_last
 from stoker.app.service.watch import Watch
 from stoker.app.views.failure import failure_text
 from stoker.app.views.model import RunCounts
 from stoker.cli.completion import complete_jobs
+from stoker.cli.console import say
 from stoker.cli.output_options import controlling, wants_json, write_json
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
-from stoker.core.text import outcome, printable, text_for_json, title
+from stoker.core.text import outcome, title
 from stoker.core.units import parse_duration
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
@@ -51,7 +52,7 @@ class WaitedJob(Struct, frozen=True):
     """Why it failed: the note, or the telling line of its log."""
 
 
-class Waited(Struct, frozen=True):
+class WaitResult(Struct, frozen=True):
     """How all of them ended: `stoker wait --json`."""
 
     schema: str
@@ -80,10 +81,10 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, paths: Pat
         try:
             if not ids and (job := control.store.job(wanted[0])):
                 what = f"the {len(wanted)} tasks of {job.array}" if job.array else str(job.id)
-                warn(f"waiting for {what}: {title(job)}")
+                say(f"waiting for {what}: {title(job)}")
             in_time = _wait(control, wanted, deadline)
         except KeyboardInterrupt:
-            warn(f"detached; {_those(control, wanted)}")
+            say(f"detached; {_those(control, wanted)}")
             return DETACHED
         jobs = list(queries.jobs_of(control.store, wanted))
         return _report(control, jobs, ids, in_time=in_time, as_json=wants_json(as_json))
@@ -92,17 +93,17 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, paths: Pat
 def _wait(control: Control, wanted: Sequence[int], deadline: float | None) -> bool:
     """Wait, with a progress line on a terminal; False if the deadline came first."""
     if not sys.stderr.isatty():
-        return Watch(control, wanted).wait_over(deadline)
+        return Watch(control, wanted, say).wait_over(deadline)
     from stoker.cli.screens.counts import ProgressLine
 
-    def say(text: str) -> None:
+    def say_between(text: str) -> None:
         line.clear()
-        warn(text)
+        say(text)
 
     progress = _Progress(control, wanted)
     line = ProgressLine(progress.look)
     try:
-        return Watch(control, wanted, say).wait_over(deadline, line.show)
+        return Watch(control, wanted, say_between).wait_over(deadline, line.show)
     finally:
         line.clear()
 
@@ -156,12 +157,12 @@ def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_t
     counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
         waited = [_waited(job, failure_text(control.store, job)) for job in jobs]
-        write_json(Waited(SCHEMA, waited, dict(counts), not in_time))
+        write_json(WaitResult(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
         _sum_up(control, jobs, words)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        warn(f"timed out; {_those(control, [job.id for job in left])}")
+        say(f"timed out; {_those(control, [job.id for job in left])}")
         return TIMED_OUT
     if len(jobs) == 1:
         return exit_code_of(jobs[0])
@@ -178,26 +179,24 @@ def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None
     failures = [result for result in results if result != "cancelled" or len(jobs) == 1]
     named = [job for result in failures for job in by_result[result]]
     for job in named[:NAMED_FAILURES]:
-        warn(f"{id_text(job)} {end_text(control.store, job)}")
+        say(f"{id_text(job)} {end_text(control.store, job)}")
     if len(named) > NAMED_FAILURES:
         chosen = shlex.join(["stoker", "history", *(word for word in words if word != "all")])
-        warn(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(failures)}")
+        say(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(failures)}")
     if len(jobs) > 1 and results:
         among = f"the {len(jobs)} jobs that were open" if "all" in words else f"{len(jobs)} jobs"
-        warn(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")
+        say(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")
 
 
 def end_text(store: Reader, job: Job) -> str:
     """How a job ended, and why it failed: `exit 1: RuntimeError: loss is nan`."""
     assert isinstance(job.state, Ended)
-    why = failure_text(store, job) or printable(job.state.note)
+    why = failure_text(store, job) or job.state.note
     return outcome(job.state) + (f": {why}" if why else "")
 
 
 def _waited(job: Job, failure: str) -> WaitedJob:
-    name = text_for_json(job.name)
     state = job.state
     if not isinstance(state, Ended):
-        return WaitedJob(job.id, id_text(job), name, None, None, 0, "")
-    note = text_for_json(state.note)
-    return WaitedJob(job.id, id_text(job), name, state.result, state.code, state.signal, note, text_for_json(failure))
+        return WaitedJob(job.id, id_text(job), job.name, None, None, 0, "")
+    return WaitedJob(job.id, id_text(job), job.name, state.result, state.code, state.signal, state.note, failure)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 
 import click
 
 from stoker.app.jobs.installation import how_to_add_extra
+from stoker.cli.console import say, tell
 from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.text import printable
 from stoker.devices.interface import user_name
 from stoker.store.paths import Paths, host_name, replace_file
 from stoker.store.web_server import WebLock, WebServer, entry_code, running_web_server, web_token
@@ -50,7 +49,7 @@ def command(*, port: int | None, path: str | None, readonly: bool, opens: bool, 
         return _show_running(paths, running, new_token=new_token, opens=opens)
     try:
         from stoker.web import page, server
-        from stoker.web.api import Service
+        from stoker.web.api import ServedQueue
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in MISSING:
             raise
@@ -63,11 +62,11 @@ def command(*, port: int | None, path: str | None, readonly: bool, opens: bool, 
     with closing(WebLock(paths)) as lock, server.listening(paths, port, path) as (listener, address):
         started, token = int(time.time()), web_token(paths, new=new_token)
         if not page.is_built():
-            print(f"stoker: the page is missing, only the API is served; {page.BUILD}", file=sys.stderr)
+            say(f"the page is missing, only the API is served; {page.BUILD}")
         _announce(paths, WebServer(os.getpid(), address, readonly), token, opens=opens)
-        print("the link works once, within ten minutes; stoker web prints another", file=sys.stderr)
-        print("Ctrl-C ends the server; jobs are not affected", file=sys.stderr, flush=True)
-        service = Service(paths, user_name(os.geteuid()), readonly, started)
+        tell("the link works once, within ten minutes; stoker web prints another")
+        tell("Ctrl-C ends the server; jobs are not affected")
+        service = ServedQueue(paths, user_name(os.geteuid()), readonly, started)
         server.serve(service, token, listener, address, lock)
     return 0
 
@@ -77,7 +76,7 @@ def _show_running(paths: Paths, running: WebServer, *, new_token: bool, opens: b
         raise StokerError(
             f"a server with the old token runs (process {running.pid})", f"end it first: kill {running.pid}"
         )
-    print(f"stoker: a server of this queue runs already (process {running.pid})", file=sys.stderr)
+    say(f"a server of this queue runs already (process {running.pid})")
     _announce(paths, running, web_token(paths), opens=opens)
     return 0
 
@@ -90,11 +89,11 @@ def _announce(paths: Paths, running: WebServer, token: str, *, opens: bool) -> N
     print(link, flush=True)
     end = f"127.0.0.1:{port}" if at_port else shlex.quote(running.address)
     user, host = user_name(os.geteuid()), host_name()
-    print(f"from another computer: ssh -L {port}:{end} {printable(user)}@{printable(host)}", file=sys.stderr)
+    tell(f"from another computer: ssh -L {port}:{end} {user}@{host}")
     if opens and at_port:
         _open(paths, link)
     elif opens:
-        print("stoker: a browser cannot open a Unix socket; use the tunnel above", file=sys.stderr)
+        say("a browser cannot open a Unix socket; use the tunnel above")
 
 
 def _open(paths: Paths, link: str) -> None:
@@ -104,4 +103,4 @@ def _open(paths: Paths, link: str) -> None:
     text = f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">Stoker</a>\n'
     replace_file(paths.web_entrance, text.encode())
     if not webbrowser.open(paths.web_entrance.as_uri()):
-        print("stoker: no browser found; open the link above", file=sys.stderr)
+        say("no browser found; open the link above")

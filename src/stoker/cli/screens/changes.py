@@ -7,10 +7,11 @@ import re
 import sys
 from collections.abc import Sequence
 
-from stoker.app.control.requests import warn
-from stoker.app.control.sentences import SCHEMA, ChangeResult, Report
+from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
+from stoker.cli.console import say
 from stoker.cli.output_options import wants_json, write_json, write_plain
 from stoker.core.selectors import number_ranges, tasks_text
+from stoker.core.text import printable
 
 MOST_RANGES = 20
 """Ranges of ids in one line."""
@@ -21,12 +22,12 @@ def report(
 ) -> int:
     """Print the results, and return the exit code: 2 if a job was refused."""
     if wants_json(as_json):
-        write_json(Report(SCHEMA, verb, dry_run, list(results), list(notes)))
+        write_json(ChangeReport(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
-        write_plain([*notes, *grouped_lines([one for one in results if not one.refused])])
+        write_plain(map(printable, [*notes, *grouped_lines([one for one in results if not one.refused])]))
         sys.stdout.flush()
         for line in grouped_lines([one for one in results if one.refused]):
-            warn(line)
+            say(line)
     return 2 if any(one.refused for one in results) else 0
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from msgspec import Struct
 
 from stoker.app.jobs.dry_run import PlannedJob
 from stoker.app.jobs.local_time import clock_text
-from stoker.cli.output_options import write_json
-from stoker.core.text import printable
+from stoker.cli.output_options import write_json, write_plain
+from stoker.cli.screens.plain import tab_line
 
 RUN_COLUMNS = {
     "JOB": "job",
@@ -79,9 +79,10 @@ def show_run_plan(planned: Sequence[PlannedJob], *, as_json: bool) -> int:
 
 def _show_lines(planned: Sequence[PlannedJob], columns: dict[str, str]) -> None:
     now = time.time()
-    print("\t".join(columns))
+    rows: list[Iterable[str]] = [columns]
     for one in planned:
         start = one.start.timestamp() if one.start else None
         when = "?" if start is None else "now" if start <= now else clock_text(start, now)
         cells = {"devices": ",".join(one.devices) or "-", "start": when, "after": ", ".join(one.after) or "-"}
-        print("\t".join(printable(cells.get(field) or getattr(one, field)) for field in columns.values()))
+        rows.append([cells.get(field) or getattr(one, field) for field in columns.values()])
+    write_plain(map(tab_line, rows))

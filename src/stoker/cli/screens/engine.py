@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from stoker import __version__
-from stoker.app.jobs.config import SYSTEM_FILE, Config, Row, user_file
-from stoker.app.service.engine_status import EngineDevice, EngineStatus
-from stoker.cli.output_options import write_json
-from stoker.core.text import printable, text_for_json
+from stoker.app.jobs.config import SYSTEM_FILE, Config, SettingRow, user_file
+from stoker.app.service.engine_status import EngineDevice, EngineOverview
+from stoker.cli.console import print_line, tell
+from stoker.cli.output_options import write_json, write_plain
+from stoker.cli.screens.plain import tab_line
 from stoker.core.units import count_text, duration_text, size_text
 
 if TYPE_CHECKING:
@@ -28,32 +28,32 @@ class ConfigShown(Struct, frozen=True):
     schema: str
     files: list[str]
     """Those that were read, the weakest first."""
-    settings: list[Row]
+    settings: list[SettingRow]
 
 
 def config_shown(config: Config) -> ConfigShown:
-    rows = [Row(*map(text_for_json, (row.key, row.value, row.origin))) for row in config.origins()]
-    return ConfigShown("stoker.engine-config/1", [text_for_json(str(path)) for path in config.files], rows)
+    return ConfigShown("stoker.engine-config/1", [str(path) for path in config.files], config.origins())
 
 
 def print_config(config: Config) -> None:
     """A table on a terminal; for programs, columns between tabs."""
-    rows = [(printable(row.key), printable(row.value), printable(row.origin)) for row in config.origins()]
+    rows = [(row.key, row.value, row.origin) for row in config.origins()]
     if not sys.stdout.isatty():
-        print("\n".join("\t".join(row) for row in [("KEY", "VALUE", "ORIGIN"), *rows]))
+        write_plain(tab_line(row) for row in [("KEY", "VALUE", "ORIGIN"), *rows])
         return
     key, value = (max(len(row[column]) for row in rows) for column in (0, 1))
     for name, text, origin in rows:
-        print(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
-    print(f"\nput your settings in {printable(str(user_file(os.environ) or SYSTEM_FILE))}", file=sys.stderr)
+        print_line(f"{name:{key}}  {text:{min(value, 40)}}  {origin}")
+    tell("")
+    tell(f"put your settings in {user_file(os.environ) or SYSTEM_FILE}")
 
 
-def print_status(found: EngineStatus) -> None:
+def print_status(found: EngineOverview) -> None:
     for name, value in _status_lines(found):
-        print(f"{name + ':':10}{printable(value)}")
+        print_line(f"{name + ':':10}{value}")
 
 
-def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
+def _status_lines(found: EngineOverview) -> Iterator[tuple[str, str]]:
     yield "engine", _engine(found)
     if found.since:
         since = datetime.fromisoformat(found.since)
@@ -70,7 +70,7 @@ def _status_lines(found: EngineStatus) -> Iterator[tuple[str, str]]:
     yield "log", found.log
 
 
-def _engine(found: EngineStatus) -> str:
+def _engine(found: EngineOverview) -> str:
     if not found.running:
         return "not running (starts automatically on submit; or run: stoker engine start)"
     version = f", version {found.version}" if found.version not in ("", __version__) else f", {__version__}"
@@ -91,15 +91,14 @@ def report_check(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> 
 
     found = []
     for verdict in findings:
-        text, advice = text_for_json(verdict.text), text_for_json(verdict.advice)
-        found.append(replace(verdict, text=text, advice=advice))
+        found.append(verdict)
         if not as_json:
-            print(f"{verdict.level:8} {verdict.topic:10} {printable(verdict.text)}", flush=True)
+            print_line(f"{verdict.level:8} {verdict.topic:10} {verdict.text}")
         if not as_json and verdict.advice:
-            print(f"{'':19} → {printable(verdict.advice)}", flush=True)
+            print_line(f"{'':19} → {verdict.advice}")
     problems = sum(verdict.level == "problem" for verdict in found)
     if as_json:
         write_json(Check(schema, problems, found))
     elif problems:
-        print(f"{count_text(problems, 'problem')} found", file=sys.stderr)
+        tell(f"{count_text(problems, 'problem')} found")
     return problems

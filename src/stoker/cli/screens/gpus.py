@@ -20,7 +20,6 @@ from stoker.cli.screens.text import (
     or_dash,
     table_lines,
 )
-from stoker.core.text import printable
 from stoker.core.units import ago_text, amount_text, count_text, short_size, size_text
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def device_table(
         return []
     shown = devices if len(devices) < room else devices[: max(1, room - 2)]
     columns = [
-        Column("GPU", [Span(printable(device.label), "id") for device in shown], 9, most=12),
+        Column("GPU", [Span(device.label, "id") for device in shown], 9, most=12),
         _memory_column(shown, width),
         Column("UTIL", _utilisation(shown, UTILISATION_BAR_COLUMNS if width >= FIXED_COLUMNS else 0), 5, right=True),
         Column("TEMP", [Span(or_dash(device.temperature_celsius, "{}°C")) for device in shown], 4, right=True),
@@ -120,7 +119,7 @@ def machine_text(devices: Sequence[DeviceLine]) -> str:
     """`4 × A100 40G, 2 × T4 16G`."""
     kinds: Counter[str] = Counter()
     for device in devices:
-        model = printable(device.model).removeprefix("NVIDIA ") or "GPU"
+        model = device.model.removeprefix("NVIDIA ") or "GPU"
         named = device.memory_bytes is None or model[-1:] in "GB"  # the model tells its memory
         kinds[model if named else f"{model} {size_text(device.memory_bytes).replace('.0', '')}"] += 1
     return ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
@@ -132,7 +131,7 @@ def machine_text(devices: Sequence[DeviceLine]) -> str:
 def _who(device: DeviceLine, now: float, *, speed: float | None) -> Line:
     jobs = [Span(" ".join(device.jobs))] if device.jobs else []
     jobs += [Span(f" (together {speed:.1f}x)", "faint")] if speed is not None else []
-    others = [(Span("; "), Span(printable(text), "odd")) for text in _obstacles(device, now)]
+    others = [(Span("; "), Span(text, "odd")) for text in _obstacles(device, now)]
     spans = (*jobs, *(span for pair in others for span in pair))
     return (spans if jobs else spans[1:]) or (Span("-", "faint"),)
 
@@ -196,10 +195,8 @@ Other = tuple[str, str, str, str, str, str]
 def render_gpus(gpus: Gpus, width: int) -> list[Line]:
     """A heading, a line for each device, and one for each lease of others and each foreign process."""
     now = gpus.at.timestamp()
-    title = heading(
-        [f"{printable(gpus.host)} · {machine_text(gpus.devices) or 'no GPUs'}"], width, simulated=gpus.simulated
-    )
-    notes = [(Span(printable(note), "odd"),) for note in gpus.notes]
+    title = heading([f"{gpus.host} · {machine_text(gpus.devices) or 'no GPUs'}"], width, simulated=gpus.simulated)
+    notes = [(Span(note, "odd"),) for note in gpus.notes]
     lines = [title, *notes, *device_table(gpus.devices, now, width, NO_LIMIT)]
     if others := list(_others(gpus, now)):
         lines += [EMPTY, *_others_table(others, width)]
@@ -239,12 +236,10 @@ def _lease_text(lease: LeaseLine, now: float) -> str:
 def _others_table(others: list[Other], width: int) -> list[Line]:
     devices, owners, pids, sizes, moments, what = zip(*others, strict=True)
     columns = [
-        Column("GPU", [Span(printable(one), "id") for one in devices], 9, most=12),
-        Column("USER", [Span(printable(one), "odd") for one in owners], 8, most=16),
+        Column("GPU", [Span(one, "id") for one in devices], 9, most=12),
+        Column("USER", [Span(one, "odd") for one in owners], 8, most=16),
         Column("PID", list(map(Span, pids)), 5, right=True),
         Column("MEM", list(map(Span, sizes)), 6, right=True),
         Column("SINCE", list(map(Span, moments)), 3, right=True),
     ]
-    return table_lines(
-        columns, "OTHER JOBS AND PROCESSES", [(Span(printable(one)),) for one in what], width, MIN_WHAT_COLUMNS
-    )
+    return table_lines(columns, "OTHER JOBS AND PROCESSES", [(Span(one),) for one in what], width, MIN_WHAT_COLUMNS)

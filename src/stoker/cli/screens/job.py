@@ -51,20 +51,20 @@ def render_details(
 ) -> list[Line]:
     """A heading, labelled values, the attempts, and the events; nothing is cut off."""
     named = details.title if details.title != details.command else details.name
-    name = f" · {printable(named)}" if named else ""
+    name = f" · {named}" if named else ""
     title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
     lines: list[Line] = [(*title, Span(_state(details), STATE_LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
-        lines += _wrapped(label, printable(text), width)
+        lines += _wrapped(label, text, width)
     if details.attempts:
         lines += [EMPTY, *_attempts(details.attempts, width), *_curves_and_logs(details.attempts, width)]
     lines.append(EMPTY)
     for event in details.events:
-        detail = f"  {printable(event.detail)}" if event.detail else ""
+        detail = f"  {event.detail}" if event.detail else ""
         lines.append((Span(f" {stamp(event.at.timestamp())}  ", "faint"), Span(f"{event.event}{detail}")))
     if any(attempt.log for attempt in details.attempts):
         lines += [EMPTY, (Span(f" its output: stoker logs{option} {details.label}", "faint"),)]
-        lines += [(Span(f"   {printable(line)}"),) for line in details.output]
+        lines += [(Span(f"   {line}"),) for line in details.output]
     return lines
 
 
@@ -180,7 +180,7 @@ def _at_once(limit: int, *, is_task: bool) -> str:
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
     columns = [
         Column("ATTEMPT", [Span(str(one.number)) for one in attempts], 9, right=True),
-        Column("GPU", [Span(printable(",".join(one.devices)) or "-") for one in attempts], 6, most=12),
+        Column("GPU", [Span(",".join(one.devices) or "-") for one in attempts], 6, most=12),
         Column("STARTED", [Span(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
         Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
         Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
@@ -188,7 +188,7 @@ def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
         Column("UTIL", [Span(or_dash(one.utilisation_percent, "{}%")) for one in attempts], 3, right=True),
         Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
     ]
-    notes = [(Span(printable(one.note) or "-"),) for one in attempts]
+    notes = [(Span(one.note or "-"),) for one in attempts]
     return table_lines(columns, "NOTE", notes, width, MIN_NOTE_COLUMNS)
 
 
@@ -205,7 +205,7 @@ def _curves_and_logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Li
     for one in attempts:
         for label, path in (("log", one.log), ("errors", one.errors)):
             if path:
-                yield from _wrapped(f"{label}{numbers[one.number]}", printable(path), width)
+                yield from _wrapped(f"{label}{numbers[one.number]}", path, width)
 
 
 def _end(attempt: AttemptLine) -> str:
@@ -226,6 +226,7 @@ def _vram(attempt: AttemptLine) -> str:
 def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
     """A label and as many lines as the value takes."""
     room = max(10, width - LABEL_COLUMNS - 1)
+    text = printable(text)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     for number, part in enumerate(parts):
         yield Span(f" {label if number == 0 else '':{LABEL_COLUMNS}}", "faint"), Span(part)
@@ -266,7 +267,7 @@ def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Lin
 
 
 def _note(job: JobFacts, text: str) -> Line:
-    return (Span(f" ({printable(text)})", STATE_LOOKS.get(job.state, "")),) if text else ()
+    return (Span(f" ({text})", STATE_LOOKS.get(job.state, "")),) if text else ()
 
 
 # -- stoker history --------------------------------------------------------------------------------
@@ -276,7 +277,7 @@ def render_history(history: History, width: int, option: str = "") -> list[Line]
     """A heading, a line for each job, and what is hidden."""
     now = history.at.timestamp()
     since = "" if history.since is None else f" since {clock_text(history.since.timestamp(), now)}"
-    title = heading([f"finished jobs on {printable(history.host)}{since}"], width, simulated=history.simulated)
+    title = heading([f"finished jobs on {history.host}{since}"], width, simulated=history.simulated)
     table = _past_table(history.jobs, now, width) if history.jobs else [(Span(" none"),)]
     hidden = f"… {history.hidden} older (stoker history{option} -a)" if history.hidden else ""
     totals = f"{results_text(history.counts)} · {history.gpu_hours:.2f} GPU-hours"

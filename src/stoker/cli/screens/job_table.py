@@ -10,7 +10,7 @@ from stoker.app.views.job import JobFacts, JobLine
 from stoker.app.views.model import FailedJob, InterruptedRun, Status
 from stoker.cli.screens.text import Column, Line, Span, cells, clip_middle, one_line, table_lines
 from stoker.core.outcomes import ACTIVE
-from stoker.core.text import printable, without_common_leads
+from stoker.core.text import without_common_leads
 from stoker.core.units import ago_text, count_text
 
 MAX_ID_COLUMNS = 18
@@ -83,7 +83,7 @@ def title_of(job: JobFacts) -> str:
 def _title_and_note(job: JobLine) -> Line:
     """The title; the command behind a name, and what there is to say about a job that runs."""
     title, command = title_of(job), one_line(job.command)
-    note = (Span(f" ({printable(job.why)})"),) if job.why else ()
+    note = (Span(f" ({job.why})"),) if job.why else ()
     return Span(title), *note, *((Span(f"  {command}", "faint"),) if title != command and not job.why else ())
 
 
@@ -95,7 +95,7 @@ def _fit(line: Line, room: int) -> Line:
 
 def _why(job: JobLine) -> str:
     tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    return tasks + printable(job.why)
+    return tasks + job.why
 
 
 def bar_spans(text: str) -> Line:
@@ -172,4 +172,4 @@ def _failure_lines(failures: Sequence[FailedJob], now: float, width: int) -> lis
         Column("", [Span(ago_text(job.ended.timestamp(), now), "faint") for job in failures], 2),
         Column("", [Span(name, "faint") for name in names], 5, most=most),
     ]
-    return table_lines(columns, None, [(Span(printable(job.why)),) for job in failures], width, MIN_WHY_COLUMNS)
+    return table_lines(columns, None, [(Span(job.why),) for job in failures], width, MIN_WHY_COLUMNS)

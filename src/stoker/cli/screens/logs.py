@@ -8,14 +8,14 @@ import time
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
 from msgspec import Struct
 
-from stoker.app.control.requests import Control, warn
+from stoker.app.control.requests import Control
 from stoker.app.service.watch import WHY_DELAY, Watch, why_waits
 from stoker.app.views.log import streams_of
+from stoker.cli.console import say
 from stoker.core.job import Active, Ended, Job, id_text
-from stoker.core.text import printable
+from stoker.core.text import ESCAPE_SEQUENCE, to_json
 from stoker.store import queries
 from stoker.store.logs import Tail
 from stoker.store.schema import AttemptRow
@@ -68,9 +68,8 @@ class Collapser:
 
 LONGEST_ESCAPE = 4096
 """Bytes after which an escape sequence that does not end counts as text."""
-_ESCAPE = rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])"
 _CONTROL = rb"\xc2[\x80-\x9f]|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f]"
-_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\xc2)\Z"
+_UNFINISHED = rb"(?:\x1b(?:\[[0-?]*[ -/]*|[]PX^_][^\x07\x1b\n]*\x1b?|[ -/]*)|\xc2)\Z"
 
 
 class Colours:
@@ -79,7 +78,7 @@ class Colours:
     def __init__(self) -> None:
         self._rest = b""
         self._coloured = False
-        self._unsafe = re.compile(_ESCAPE + rb"|" + _CONTROL)
+        self._unsafe = re.compile(ESCAPE_SEQUENCE.encode() + rb"|" + _CONTROL)
         self._colour = re.compile(rb"\x1b\[[0-9;:]*m")
         self._unfinished = re.compile(_UNFINISHED)
 
@@ -106,7 +105,7 @@ LONGEST = 2**20
 """Bytes of a line in one JSON value; the rest follows in others."""
 
 
-class Source(NamedTuple):
+class LogStream(NamedTuple):
     """The file that bytes come from."""
 
     run: int
@@ -135,7 +134,7 @@ class Bytes:
         if terminal and not follows:  # a terminal draws live progress bars itself
             self._filters.append(Collapser())
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         del source
         for one in self._filters:
             block = one.feed(block)
@@ -152,9 +151,9 @@ class JsonLines:
     def __init__(self, job_id: int, shown: str) -> None:
         self._id = job_id
         self._shown = shown
-        self._rests: dict[Source, bytes] = {}
+        self._rests: dict[LogStream, bytes] = {}
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         """Show complete lines, and the last ones of earlier runs."""
         for earlier in [known for known in self._rests if known.run < source.run]:
             self._write(earlier, self._rests.pop(earlier))
@@ -172,10 +171,10 @@ class JsonLines:
             self._write(source, self._rests.pop(source))
         sys.stdout.buffer.flush()
 
-    def _write(self, source: Source, line: bytes) -> None:
+    def _write(self, source: LogStream, line: bytes) -> None:
         text = line.decode(errors="backslashreplace")
         value = LogLine(SCHEMA, self._id, self._shown, source.run, source.stream, text)
-        sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+        sys.stdout.buffer.write(to_json(value) + b"\n")
 
 
 class Prefixed:
@@ -184,10 +183,10 @@ class Prefixed:
     def __init__(self, prefix: str, *, terminal: bool) -> None:
         self._prefix = prefix.encode(errors="replace")
         self._terminal = terminal
-        self._streams: dict[Source, tuple[Colours | None, Collapser]] = {}
-        self._rests: dict[Source, bytes] = {}
+        self._streams: dict[LogStream, tuple[Colours | None, Collapser]] = {}
+        self._rests: dict[LogStream, bytes] = {}
 
-    def show(self, source: Source, block: bytes) -> None:
+    def show(self, source: LogStream, block: bytes) -> None:
         """Show complete lines; a progress bar is one line, in its last state."""
         if source not in self._streams:
             self._streams[source] = Colours() if self._terminal else None, Collapser()
@@ -226,8 +225,8 @@ WHY_INTERVAL = 2.0
 """Seconds between two messages why a job waits."""
 
 
-def files_of(run: AttemptRow, number: int) -> dict[Source, str]:
-    return {Source(number, stream): path for stream, path in streams_of(run).items()}
+def files_of(run: AttemptRow, number: int) -> dict[LogStream, str]:
+    return {LogStream(number, stream): path for stream, path in streams_of(run).items()}
 
 
 class Follower:
@@ -239,7 +238,7 @@ class Follower:
         self._control = control
         self._lines = lines
         self._output = output
-        self._tails: dict[Source, Tail] = {}
+        self._tails: dict[LogStream, Tail] = {}
         self._run = 0
         """The run that is shown, from 1."""
         self._said = ""
@@ -293,7 +292,7 @@ class Follower:
     def _say(self, text: str) -> None:
         if text != self._said:
             self._said = text
-            warn(printable(text))
+            say(text)
 
 
 MOST_FOLLOWED = 1000
@@ -302,7 +301,7 @@ MOST_FOLLOWED = 1000
 
 def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
     """Show the output of all jobs until they are over, and return the jobs."""
-    watch = Watch(control, [one.id for one in followers])
+    watch = Watch(control, [follower.id for follower in followers], say)
     ended: dict[int, Job] = {}
     while len(ended) < len(followers):
         watch.look()

@@ -73,6 +73,11 @@ def plain_lines(lines: Iterable[Struct], columns: Columns) -> Iterator[str]:
     yield from ("\t".join(field or "-" for field in fields) for fields in _fields(lines, columns))
 
 
+def tab_line(cells: Iterable[str]) -> str:
+    """A row of texts, none of which can end a field or the line."""
+    return "\t".join(map(printable, cells))
+
+
 def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
     """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
     yield ",".join(PAST_COLUMNS)

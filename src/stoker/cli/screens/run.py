@@ -91,8 +91,8 @@ def _heading(status: RunStatus, width: int) -> Line:
     counts, devices = status.counts, len(status.devices)
     jobs = count_text(counts.total, "job") + (" so far" if counts.open_ended else "")
     gpus = count_text(devices, "GPU") if devices else ""
-    logs = f"log dir {printable(_near(status.logs))}" if status.logs else ""
-    return heading((printable(status.label), jobs, gpus, logs), width, simulated=status.simulated)
+    logs = f"log dir {_near(status.logs)}" if status.logs else ""
+    return heading((status.label, jobs, gpus, logs), width, simulated=status.simulated)
 
 
 def _near(path: str) -> str:
@@ -142,7 +142,7 @@ def _columns(rows: Sequence[_Row], width: int) -> list[Column]:
     devices = [row.device for row in rows if row.device is not None]
     known = [device.memory_bytes for device in devices if device.memory_bytes is not None]
     names = ["CPU" if row.device is None else row.device.label for row in rows]
-    labels = [Span(f"GPU{name}" if name.isdecimal() else printable(name)) for name in names]
+    labels = [Span(f"GPU{name}" if name.isdecimal() else name) for name in names]
     columns = [Column("", labels, 9, gap=" ")]
     if known:
         bar = 0 if width < 72 else 10 if width < 100 else 18
@@ -154,10 +154,10 @@ def _columns(rows: Sequence[_Row], width: int) -> list[Column]:
 def _idle(device: DeviceLine, waits: str) -> str:
     """Why no job of the run is on the device."""
     if device.problem:
-        return f"not usable: {printable(device.problem)}"
+        return f"not usable: {device.problem}"
     if device.strangers:
         owners = sorted({one.owner for one in device.strangers if one.owner})
-        return f"foreign: {size_text(device.used_bytes)} in use by {printable(', '.join(owners)) or '?'}"
+        return f"foreign: {size_text(device.used_bytes)} in use by {', '.join(owners) or '?'}"
     return f"idle: {waits}"
 
 

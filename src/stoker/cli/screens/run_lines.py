@@ -42,7 +42,7 @@ class LineView:
         job, state = job_event.job, job_event.job.state
         match job_event.event:
             case Started(at=at):
-                gpus = printable(",".join(device.label for device in job_event.devices))
+                gpus = ",".join(device.label for device in job_event.devices)
                 memory = f" mem={size_text(amount)}" if (amount := _reserved(job_event)) else ""
                 where = f" gpu={gpus}" if gpus else ""
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
@@ -54,7 +54,7 @@ class LineView:
                 self._line(at, f"again #{job.id} after its worker died {title(job, 200)}")
         if isinstance(state, Ended):
             ran = after(job, job_event.started)
-            note = f" ({printable(state.note)})" if state.note else ""
+            note = f" ({state.note})" if state.note else ""
             word = "FAILED" if state.result in (*FAILURES, "skipped") else state.result
             said = f" {outcome(state)}" if word == "FAILED" else ""
             self._line(state.at, f"{word} #{job.id}{said}{ran} {title(job, 200)}{note}")
@@ -63,14 +63,17 @@ class LineView:
         self._flush()
 
     def say(self, text: str) -> None:
-        self._lines.append(f"stoker: {printable(text)}\n")
+        self._add(f"stoker: {text}")
         self._flush()
 
     def close(self) -> None:
         self._flush()
 
     def _line(self, at: float, text: str) -> None:
-        self._lines.append(f"{_clock(int(at))} {text}\n")
+        self._add(f"{_clock(int(at))} {text}")
+
+    def _add(self, line: str) -> None:
+        self._lines.append(f"{printable(line)}\n")
 
     def _flush(self) -> None:
         if self._lines:

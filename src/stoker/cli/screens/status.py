@@ -26,7 +26,6 @@ from stoker.cli.screens.text import (
     heading,
 )
 from stoker.core.outcomes import ACTIVE
-from stoker.core.text import printable
 from stoker.core.units import ago_text, span_text
 
 NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
@@ -82,11 +81,11 @@ def _summary(status: Status, width: int, room: int) -> list[Line]:
 def _heading(status: Status, width: int) -> Line:
     """`stoker on lab7 · engine up 3d 2h · 4 × A100 40G · web http://127.0.0.1:7717`."""
     engine, mark = status.engine, status.engine.paused
-    paused = f"the queue is {printable(marked(mark, 'paused', status.at.timestamp()))}" if mark else ""
+    paused = f"the queue is {marked(mark, 'paused', status.at.timestamp())}" if mark else ""
     up = "" if engine.since is None else f" up {span_text((status.at - engine.since).total_seconds())}"
-    web = f"web {printable(status.web)}" if status.web else ""
+    web = f"web {status.web}" if status.web else ""
     parts = (paused, f"engine{up}" if engine.running else "engine not running", machine_text(status.devices), web)
-    return heading((f"stoker on {printable(status.host)}", *parts), width, simulated=status.simulated)
+    return heading((f"stoker on {status.host}", *parts), width, simulated=status.simulated)
 
 
 def _note_lines(status: Status) -> list[Line]:
@@ -104,7 +103,7 @@ def _note_lines(status: Status) -> list[Line]:
         lines.append(
             (Span("the engine is draining: it starts no more jobs, and stops when the running jobs have ended", "odd"),)
         )
-    return [*lines, *((Span(printable(note), "bad"),) for note in status.notes)]
+    return [*lines, *((Span(note, "bad"),) for note in status.notes)]
 
 
 def _last_line(status: Status, shown: Sequence[JobLine], width: int, option: str) -> list[Line]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from stoker.app.views.model import GroupLine, UserLine
 from stoker.cli.screens.text import Column, Line, Span, or_dash, table_lines
-from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text, short_size
 
 MIN_LIMIT_COLUMNS = 5
@@ -16,7 +15,7 @@ MIN_SINCE_COLUMNS = 8
 def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
     """A header and a line for each group."""
     columns = [
-        Column("GROUP", [Span(printable(one.group) or "-", "id") for one in groups], 9, most=24),
+        Column("GROUP", [Span(one.group or "-", "id") for one in groups], 9, most=24),
         Column("RUNNING", [Span(str(one.active), "good" if one.active else "") for one in groups], 8, right=True),
         Column("WAITING", [Span(str(one.waiting)) for one in groups], 7, right=True),
         Column("HELD", [Span(str(one.held)) for one in groups], 3, right=True),
@@ -27,7 +26,7 @@ def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
 
 def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
     """A header and a line for each user; what only the user's own queue knows is `-` for others."""
-    names = [printable(user.user) + (" (you)" if user.you else "") for user in users]
+    names = [user.user + (" (you)" if user.you else "") for user in users]
     memory = ["whole GPUs" if user.vram_bytes is None else short_size(user.vram_bytes) for user in users]
     since = ["" if user.waiting_since is None else ago_text(user.waiting_since.timestamp(), now) for user in users]
     columns = [

@@ -37,11 +37,21 @@ Look = Literal[
 """`bar` and a number are the colours of bars in charts, with `on_` those of text inside of them."""
 
 
-class Span(NamedTuple):
-    """Text and its look; the look never carries information that the text lacks."""
-
+class _Styled(NamedTuple):
     text: str
-    look: Look = ""
+    look: Look
+
+
+class Span(_Styled):
+    """Text and its look; the look never carries information that the text lacks.
+
+    Control characters are escaped here, before any width is measured, so that no screen can print them.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, text: str, look: Look = "") -> Span:
+        return tuple.__new__(cls, (text if text.isprintable() else printable(text), look))
 
 
 Line = tuple[Span, ...]
@@ -112,7 +122,7 @@ def clipped(line: Line, width: int) -> Line:
 def fitting(parts: Iterable[str], width: int) -> str:
     """The parts with ` · ` between them; those that do not fit are left out, but never the first."""
     text = ""
-    for part in filter(None, parts):
+    for part in map(printable, filter(None, parts)):
         if not text or cells(text) + cells(part) + 3 <= width:
             text = f"{text} · {part}" if text else part
     return text

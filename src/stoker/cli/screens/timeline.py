@@ -26,7 +26,6 @@ from stoker.cli.screens.text import (
     padded,
 )
 from stoker.core.outcomes import FAILURES
-from stoker.core.text import printable
 from stoker.core.units import count_text, short_size
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
@@ -76,7 +75,7 @@ def render_timeline(timeline: Timeline, width: int, height: int | None = None) -
     """A heading, the chart, and what is not in it."""
     now = timeline.at.timestamp()
     empty = timeline.expected_empty
-    since = f"GPUs of {printable(timeline.host)} since {clock_text(timeline.since.timestamp(), now)}"
+    since = f"GPUs of {timeline.host} since {clock_text(timeline.since.timestamp(), now)}"
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), now)}"
     title = heading([since, until], width, simulated=timeline.simulated)
     room = None if height is None else max(4, height - 3)
@@ -116,7 +115,7 @@ def chart_lines(timeline: Timeline, width: int, room: int | None = None) -> list
 
 
 def _name(lane: Lane) -> str:
-    label = printable(lane.label)
+    label = lane.label
     return f"GPU {label}" if len(label) <= 3 else label
 
 

@@ -24,9 +24,9 @@ from stoker.cli.top.actions import Target, Verb
 from stoker.cli.top.bars import Footer, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
 from stoker.cli.top.dialogs import Help, Question
-from stoker.cli.top.source import LINES, Freshness, Source
+from stoker.cli.top.source import LINES, Freshness, QueueReader
 from stoker.cli.top.summary import Summary, filter_text
-from stoker.cli.top.tables import HistoryTab, JobsTab, JobTable
+from stoker.cli.top.tables import HistoryTab, JobsTab, TableWidget
 from stoker.cli.top.timeline import TimelineChart
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
@@ -79,7 +79,7 @@ class Top(App[None]):
         Binding("ctrl+z", "suspend_process", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source, *, readonly: bool, chosen: Filter = NO_FILTER) -> None:
+    def __init__(self, source: QueueReader, *, readonly: bool, chosen: Filter = NO_FILTER) -> None:
         """`source` must have looked at the queue once."""
         super().__init__(ansi_color=True)
         self._source = source
@@ -248,7 +248,7 @@ class Top(App[None]):
 
     # -- details ----------------------------------------------------------------------------------
 
-    @on(JobTable.Moved)
+    @on(TableWidget.Moved)
     def _moved(self) -> None:
         if self._tab == "jobs" and self._jobs.wants_more:
             self._source.list_more()
@@ -264,7 +264,7 @@ class Top(App[None]):
 
     # -- keys -------------------------------------------------------------------------------------
 
-    @on(JobTable.Chosen)
+    @on(TableWidget.RowChosen)
     def _chosen_job(self) -> None:
         if self._pane_open and self.size.width >= SPLIT_COLUMNS:
             self._pane.focus()
@@ -276,8 +276,8 @@ class Top(App[None]):
     def action_help(self) -> None:
         self.push_screen(Help(readonly=self._readonly))
 
-    @on(TabBar.Chosen)
-    def _tab_clicked(self, event: TabBar.Chosen) -> None:
+    @on(TabBar.TabChosen)
+    def _tab_clicked(self, event: TabBar.TabChosen) -> None:
         self.action_tab(event.tab)
 
     def action_tab(self, tab: Tab) -> None:

@@ -13,8 +13,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from stoker.cli.screens.text import Line, Span, cells, clip, fitting
-from stoker.cli.top.widgets import Lines, right_aligned
-from stoker.core.text import printable
+from stoker.cli.top.widgets import TextLines, right_aligned
 
 Tab = Literal["jobs", "timeline", "history"]
 TABS: tuple[Tab, ...] = ("jobs", "timeline", "history")
@@ -44,10 +43,10 @@ CHANGING = ("c", "r", "+ -", "p")
 """Keys that do nothing with --readonly."""
 
 
-class TabBar(Lines):
+class TabBar(TextLines):
     """The tabs, which can be clicked, and words about what is shown."""
 
-    class Chosen(Message):
+    class TabChosen(Message):
         """A tab was clicked."""
 
         def __init__(self, tab: Tab) -> None:
@@ -69,7 +68,7 @@ class TabBar(Lines):
         for place, tab in enumerate(TABS):
             end = start + len(_tab_text(place))
             if start <= event.x < end:
-                self.post_message(self.Chosen(tab))
+                self.post_message(self.TabChosen(tab))
             start = end + 1
 
 
@@ -101,7 +100,7 @@ class Footer(Container):
         self._tab: Tab = "jobs"
         self._message = ""
         self._message_until = 0.0
-        self._line = Lines(id="keys")
+        self._line = TextLines(id="keys")
         hint = "part of a name, command, group, or an id"
         self._field = Input(id="filter", placeholder=hint, select_on_focus=False)
         self._field.display = False
@@ -123,7 +122,7 @@ class Footer(Container):
 
     def say(self, text: str) -> None:
         """Show a message for some seconds."""
-        self._message, self._message_until = printable(text), time.monotonic() + MESSAGE_SECONDS
+        self._message, self._message_until = text, time.monotonic() + MESSAGE_SECONDS
         self.show_keys(self._tab)
 
     def remove_old_message(self) -> None:

@@ -26,7 +26,7 @@ from stoker.cli.screens.text import (
     line_cells,
     one_line,
 )
-from stoker.cli.top.source import Source
+from stoker.cli.top.source import QueueReader
 from stoker.cli.top.widgets import strip_of
 from stoker.core.text import printable
 from stoker.core.units import size_text, watch_text
@@ -42,7 +42,7 @@ ROOMY_LINES = 18
 class DetailsPane(Widget, can_focus=True):
     """Facts of a job above, the end of its log below; it follows the log unless the user has scrolled up."""
 
-    def __init__(self, source: Source, *, id: str) -> None:
+    def __init__(self, source: QueueReader, *, id: str) -> None:
         super().__init__(id=id)
         self._source = source
         self._facts: list[Line] = []

@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.screen import ModalScreen
 
 from stoker.cli.screens.text import Line, Span, cells, clip
-from stoker.cli.top.widgets import Lines
+from stoker.cli.top.widgets import TextLines
 
 KEYS = (
     ("1 2 3", "Jobs, Timeline, History"),
@@ -42,7 +42,7 @@ class Help(ModalScreen[None]):
         self._readonly = readonly
 
     def compose(self) -> ComposeResult:
-        box = Lines(id="keys")
+        box = TextLines(id="keys")
         keys = KEYS if self._readonly else (*KEYS, *ACTIONS)
         lines: list[Line] = [(Span("Keys", "heading"), Span("   (any key closes this)", "faint"))]
         lines += [(Span(f" {key:24}", "id"), Span(what)) for key, what in keys]
@@ -72,7 +72,7 @@ class Question(ModalScreen[bool]):
         self._text = text
 
     def compose(self) -> ComposeResult:
-        box = Lines(id="question")
+        box = TextLines(id="question")
         keys = "  y yes  n no"
         room = self.app.size.width - cells(keys) - 2
         box.show([(Span(f" {clip(self._text, room)}", "bad"), Span(keys, "id"))])

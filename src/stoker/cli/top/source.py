@@ -37,7 +37,7 @@ Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
 
-class Source:
+class QueueReader:
     """Reads the queue. SQLite connections belong to a thread, so all reading is done in one."""
 
     def __init__(self, paths: Paths, chosen: Filter = NO_FILTER) -> None:

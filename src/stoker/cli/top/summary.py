@@ -26,9 +26,8 @@ from stoker.cli.screens.text import (
     or_dash,
     padded,
 )
-from stoker.cli.top.widgets import Lines
+from stoker.cli.top.widgets import TextLines
 from stoker.core.outcomes import FAILURES
-from stoker.core.text import printable
 from stoker.core.units import ago_text, count_text
 
 TWO_COLUMNS = 100
@@ -55,7 +54,7 @@ class Summary(Container):
         self._samples: GpuSamples | None = None
         self.error = ""
         """Why the queue could not be read; drawn with the notices."""
-        self._header, self._gpus, self._notices = Lines(id="header"), Lines(id="gpus"), Lines(id="notices")
+        self._header, self._gpus, self._notices = TextLines(id="header"), TextLines(id="gpus"), TextLines(id="notices")
 
     def compose(self) -> ComposeResult:
         yield self._header
@@ -90,12 +89,12 @@ class Summary(Container):
     def draw_notices(self) -> None:
         """Draw the error and what the queue tells."""
         told = [] if self._status is None else notices(self._status, time.time())
-        error: list[Line] = [(Span(printable(self.error), "bad"),)] if self.error else []
+        error: list[Line] = [(Span(self.error, "bad"),)] if self.error else []
         lines = [(Span(" "), *clipped(line, self.app.size.width - 2)) for line in (*error, *told)]
         _fit(self._notices, lines)
 
 
-def _fit(widget: Lines, lines: Sequence[Line]) -> None:
+def _fit(widget: TextLines, lines: Sequence[Line]) -> None:
     """Show lines in as much height as they need."""
     if widget.styles.height is None or widget.styles.height.value != len(lines):
         widget.styles.height = len(lines)
@@ -121,14 +120,14 @@ def header_line(status: Status | None, clock: str, width: int, *, readonly: bool
         Span(f"{clock} "),
     )
     room = width - line_cells(badge) - line_cells(right) - 2
-    left = fitting([f"stoker · {printable(status.host)}", machine_text(status.devices)], room)
+    left = fitting([f"stoker · {status.host}", machine_text(status.devices)], room)
     return *badge, Span(padded(clip(left, max(0, room)), max(0, room)), "heading"), Span("  "), *right
 
 
 def filter_text(text: str, status: Status | None) -> str:
     """`filter: bert (14 of 53)`: how many of all open jobs match."""
     matching = f" ({_size(status.counts)} of {_size(status.total)})" if status and status.total else ""
-    return f"filter: {printable(text)}{matching}"
+    return f"filter: {text}{matching}"
 
 
 def _size(counts: Counts) -> int:
@@ -144,10 +143,10 @@ def notices(status: Status, now: float) -> list[Line]:
         seen = f"; GPU readings are from {ago_text(engine.seen.timestamp(), now)}" if old and engine.seen else ""
         found.append((Span(f"the engine is stopped{seen}; it starts with the next stoker submit", "odd"),))
     if engine.paused is not None:
-        found.append((Span(f"the queue is paused: {printable(marked(engine.paused, 'paused', now))}", "odd"),))
+        found.append((Span(f"the queue is paused: {marked(engine.paused, 'paused', now)}", "odd"),))
     if engine.draining:
         found.append((Span("the engine is draining: it starts no more jobs", "odd"),))
-    return [*found, *((Span(printable(note), "bad"),) for note in status.notes)]
+    return [*found, *((Span(note, "bad"),) for note in status.notes)]
 
 
 # -- GPUs ----------------------------------------------------------------------------------------
@@ -198,20 +197,20 @@ def _gpu_rows(devices: Sequence[DeviceLine], curves: dict[str, list[int | None]]
 
 
 def _gpu_name(device: DeviceLine) -> str:
-    label = printable(device.label)
+    label = device.label
     return f"GPU {label}" if len(label) <= 3 else clip(label, 14)
 
 
 def _who(device: DeviceLine, now: float) -> str:
     """Jobs, or who else is there, or why it is not used."""
     if device.problem:
-        return printable(device.problem)
+        return device.problem
     if device.drained is not None:
-        return printable(marked(device.drained, "drained", now))
+        return marked(device.drained, "drained", now)
     others = sorted(
         {lease.owner for lease in device.leases} | {one.owner for one in device.strangers if not one.graphics}
     )
-    return printable(" ".join([*device.jobs, *others]))
+    return " ".join([*device.jobs, *others])
 
 
 def _curve(percents: Sequence[int | None], columns: int) -> Line:

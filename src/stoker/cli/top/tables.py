@@ -20,7 +20,6 @@ from stoker.cli.screens.job_table import job_columns, title_of
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, fit_titles, table_lines
 from stoker.cli.top.widgets import strip_of
-from stoker.core.text import printable
 from stoker.core.units import count_text
 
 MIN_NAME_COLUMNS = 16
@@ -53,13 +52,13 @@ class Labelled(Protocol):
 Item = TypeVar("Item", bound=Labelled)
 
 
-class JobTable(Widget, Generic[Item], can_focus=True):
+class TableWidget(Widget, Generic[Item], can_focus=True):
     """Items of which those that fit are drawn, with a cursor that stays on its item."""
 
     class Moved(Message):
         """The cursor is on another item."""
 
-    class Chosen(Message):
+    class RowChosen(Message):
         """The item under the cursor was opened."""
 
     def __init__(self, draw: Callable[[Sequence[Item], int], Table], *, id: str) -> None:
@@ -167,7 +166,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
         elif event.key == "end":
             self.move_to(len(self.items) - 1)
         elif event.key == "enter":
-            self.post_message(self.Chosen())
+            self.post_message(self.RowChosen())
         else:
             return
         event.stop()
@@ -179,7 +178,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
             return
         self.move_to(place)
         if event.chain > 1:
-            self.post_message(self.Chosen())
+            self.post_message(self.RowChosen())
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         self.move_to(self._cursor + 3)
@@ -193,7 +192,7 @@ class JobTable(Widget, Generic[Item], can_focus=True):
 # -- open jobs -----------------------------------------------------------------------------------
 
 
-class JobsTab(JobTable[JobLine]):
+class JobsTab(TableWidget[JobLine]):
     """Active and waiting jobs; of those that wait, the first."""
 
     def __init__(self, *, id: str) -> None:
@@ -255,14 +254,14 @@ def ordered(jobs: Sequence[JobLine], order: Order) -> list[JobLine]:
 
 def _name(job: JobLine) -> Line:
     tasks = f"{count_text(job.tasks, 'task')}: " if job.tasks > 1 else ""
-    why = f"  {tasks}{printable(job.why)}" if job.why or tasks else ""
+    why = f"  {tasks}{job.why}" if job.why or tasks else ""
     return Span(title_of(job)), *((Span(why, "faint"),) if why else ())
 
 
 # -- ended jobs ----------------------------------------------------------------------------------
 
 
-class HistoryTab(JobTable[PastLine]):
+class HistoryTab(TableWidget[PastLine]):
     """Ended jobs, newest first."""
 
     def __init__(self, *, id: str) -> None:
@@ -282,6 +281,6 @@ def history_table(jobs: Sequence[PastLine], now: float, width: int) -> Table:
 
 def _past_name(job: PastLine) -> Line:
     counts = f"{results_text(job.counts)}: " if job.counts else ""
-    note = f"  {printable(job.note)}" if job.note else ""
+    note = f"  {job.note}" if job.note else ""
     name = Span(counts + title_of(job))
     return name, *((Span(note, STATE_LOOKS.get(job.state, "faint")),) if note else ())

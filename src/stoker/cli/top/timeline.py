@@ -10,18 +10,18 @@ from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.app.views.timeline import Timeline
 from stoker.cli.screens.text import Span
 from stoker.cli.screens.timeline import LEGEND, chart_lines
-from stoker.cli.top.source import Source
-from stoker.cli.top.widgets import Lines
+from stoker.cli.top.source import QueueReader
+from stoker.cli.top.widgets import TextLines
 from stoker.core.units import span_text
 
 SPANS = (600.0, 1800.0, 3600.0, 7200.0, 6 * 3600.0, 12 * 3600.0, 86400.0, 3 * 86400.0, 7 * 86400.0, 14 * 86400.0)
 """Lengths of the past that a timeline can show."""
 
 
-class TimelineChart(Lines):
+class TimelineChart(TextLines):
     """The chart; it begins with a period that the jobs fill."""
 
-    def __init__(self, source: Source, *, id: str) -> None:
+    def __init__(self, source: QueueReader, *, id: str) -> None:
         super().__init__(id=id)
         self._source = source
         self._timeline: Timeline | None = None

@@ -48,7 +48,7 @@ def strip_of(line: Line, width: int, *, chosen: bool = False) -> Strip:
     return Strip(segments).adjust_cell_length(width)
 
 
-class Lines(Widget):
+class TextLines(Widget):
     """Some lines of text."""
 
     def __init__(self, *, id: str) -> None:

@@ -9,13 +9,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
+from stoker.core.text import ESCAPE_SEQUENCE
+
 _LONGEST = 200
 """Most characters of a message that is shown."""
 _NEAR = 60
 """Most characters before a message that are shown with it, such as the name of an exception."""
 _FAR = 500
 """Most characters from the beginning of a match to its mark."""
-_COLOUR = r"\x1b(?:\[[0-?]{0,32}[ -/]{0,4}[@-~]|\][^\x07\x1b\n]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])"
 _RANK = (
     r"(?m)^(?:\[(?:rank|default|local_rank)? ?\d{1,5}\]:?"  # torchrun, deepspeed
     r"|\[\d{1,5},\d{1,5}\]<std(?:err|out)>:?"  # mpirun --tag-output
@@ -50,7 +51,7 @@ def read_log_text(text: str) -> SearchText:
 
 
 def without_colours(text: str) -> str:
-    return pattern(_COLOUR).sub("", text) if "\x1b" in text else text
+    return pattern(ESCAPE_SEQUENCE).sub("", text) if "\x1b" in text else text
 
 
 @lru_cache(maxsize=128)

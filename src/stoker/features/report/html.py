@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 
 from stoker.app.jobs.local_time import stamp
 from stoker.app.views.columns import peak_text
 from stoker.app.views.job import PastLine
-from stoker.cli.charts.plots import RESULT_COLOURS, Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
-from stoker.core.outcomes import FAILURES
+from stoker.core.outcomes import FAILURES, RESULT_COLOURS
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import count_text, size_text, span_text, watch_text
 from stoker.features.report.report import Failure, Report
@@ -60,9 +60,14 @@ pre { margin: 0; padding: 8px 12px; background: var(--panel); border-top: 1px so
 """
 
 
+def escape(text: str) -> str:
+    """The text as one line of HTML that shows control characters as escapes."""
+    return html.escape(printable(text))
+
+
 def render_report(report: Report) -> str:
     """The whole page. Names and logs are text: nothing of them is ever markup, and the page may load nothing."""
-    title = escape(printable(report.title))
+    title = escape(report.title)
     body = "\n".join(
         [
             f"<h1>{title}</h1>",
@@ -86,7 +91,7 @@ def render_report(report: Report) -> str:
 def _about(report: Report) -> str:
     since, until = stamp(report.since.timestamp()), stamp(report.until.timestamp())
     simulated = ", simulated GPUs" if report.simulated else ""
-    return f"{printable(report.host)}{simulated} · {since} to {until} · written {stamp(report.at.timestamp())}"
+    return f"{report.host}{simulated} · {since} to {until} · written {stamp(report.at.timestamp())}"
 
 
 def _left_out(report: Report) -> str:
@@ -157,7 +162,7 @@ def _memory_points(jobs: Iterable[PastLine]) -> Iterator[Point]:
 
 
 def _name(job: PastLine) -> str:
-    return printable(f"{job.label} {on_one_line(job.title or job.name or job.command)}")
+    return f"{job.label} {on_one_line(job.title or job.name or job.command)}"
 
 
 def _job_table(jobs: Sequence[PastLine]) -> str:
@@ -172,7 +177,7 @@ def _cells(job: PastLine) -> Iterator[str]:
     ran = "-" if job.run_seconds is None else watch_text(job.run_seconds)
     peak = peak_text(job.peak_vram_bytes, job.reserved_bytes)
     yield f'<td class="name">{escape(_name(job))}</td><td class="{job.state}">{job.state}</td>'
-    for text in (ran, waited, printable(",".join(job.devices)) or "-", peak, f"{job.gpu_hours:.2f}"):
+    for text in (ran, waited, ",".join(job.devices) or "-", peak, f"{job.gpu_hours:.2f}"):
         yield f'<td class="number">{escape(text)}</td>'
 
 
@@ -187,9 +192,9 @@ def _failure(failure: Failure) -> str:
     job = failure.job
     how = f"signal {job.signal}" if job.signal else f"exit {job.exit_code}" if job.exit_code else job.state
     ran = f" after {watch_text(job.run_seconds)}" if job.run_seconds is not None else ""
-    note = f" · {escape(printable(job.note))}" if job.note else ""
+    note = f" · {escape(job.note)}" if job.note else ""
     state = f'<span class="{job.state}">{job.state}</span>'
     head = f"<summary>{state} {escape(_name(job))} · {escape(how)}{ran}{note}</summary>"
-    text = "\n".join(failure.lines) or "(no output)"
-    command = f"$ {printable(on_one_line(job.command))}"
-    return f"<details open>{head}<pre>{escape(command)}\n\n{escape(text)}</pre></details>"
+    text = "\n".join(map(escape, failure.lines)) or "(no output)"
+    command = f"$ {on_one_line(job.command)}"
+    return f"<details open>{head}<pre>{escape(command)}\n\n{text}</pre></details>"

@@ -17,7 +17,6 @@ from stoker.app.views.usage import busy_seconds
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job
 from stoker.core.outcomes import FAILURES
-from stoker.core.text import text_for_json
 from stoker.core.units import DAY
 from stoker.store import queries
 from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
@@ -95,7 +94,7 @@ def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
         if job is None:
             raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")
         jobs = [sibling.id for sibling in queries.jobs_of_batch(facts.store, job.batch)]
-        return jobs, text_for_json(facts.store.batch_label(job.batch))
+        return jobs, facts.store.batch_label(job.batch)
 
 
 def _report(facts: QueueFacts, jobs: Sequence[Job], title: str, period: Period | None, *, left_out: int) -> Report:
@@ -111,7 +110,7 @@ def _report(facts: QueueFacts, jobs: Sequence[Job], title: str, period: Period |
     return Report(
         schema=SCHEMA,
         at=to_datetime(facts.now),
-        host=text_for_json(host_name()),
+        host=host_name(),
         simulated=facts.simulated,
         title=title,
         since=to_datetime(since),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any
 import click
 
 from stoker.app.views.history import past_jobs
+from stoker.cli.console import say
 from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
 from stoker.cli.screens.plain import csv_lines
 from stoker.cli.screens.text import write_lines
 from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.text import printable
 from stoker.core.units import count_text, parse_duration
 from stoker.features.simulate.replay import POLICIES, ReplayOptions, ReplaySetup, outcome_of, prepare, report_of
 from stoker.features.simulate.screen import drawing, plain_lines, text_lines
@@ -95,7 +94,7 @@ def command(
     options = ReplayOptions(source, longest=parse_duration(longest) if longest else None, **values)
     setup = prepare(rows, options)
     for note in setup.notes:
-        print(f"stoker: {printable(note)}", file=sys.stderr)
+        say(note)
     _show(names, options, setup, screen, svg)
     return 0
 
@@ -143,7 +142,7 @@ def _show(names: list[str], options: ReplayOptions, setup: ReplaySetup, screen: 
     outcomes = {}
     for name in names:
         if screen.form == "screen":
-            print(f"stoker: {count_text(len(setup.works), 'job')} by {name} ...", file=sys.stderr)
+            say(f"{count_text(len(setup.works), 'job')} by {name} ...")
         outcomes[name] = outcome_of(name, setup, oracle=options.oracle)
     report = report_of(options, setup, outcomes)
     if svg is not None:
@@ -153,6 +152,6 @@ def _show(names: list[str], options: ReplayOptions, setup: ReplaySetup, screen: 
     elif screen.form == "plain":
         write_plain(plain_lines(report))
         if report.figures.summary:
-            print(f"stoker: {printable(report.figures.summary)}", file=sys.stderr)
+            say(report.figures.summary)
     else:
         write_lines(text_lines(report, screen.size[0]), screen.color)

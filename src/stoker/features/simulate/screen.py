@@ -48,7 +48,7 @@ def text_lines(report: SimulationReport, width: int) -> list[Line]:
     """A heading, a table, and a plot."""
     figures = report.figures
     load = "all at once" if figures.offered_load is None else f"offered load {figures.offered_load:.2f}"
-    heading = f"{count_text(figures.jobs, 'job')} of {printable(Path(figures.trace).name)} on {figures.gpus} · {load}"
+    heading = f"{count_text(figures.jobs, 'job')} of {Path(figures.trace).name} on {figures.gpus} · {load}"
     lines = [(Span(heading, "heading"),), *_table(figures.policies, width), EMPTY, *_plot(report, width)]
     summary = (
         [EMPTY, *((Span(line),) for line in wrap(printable(figures.summary), width - 1))] if figures.summary else []

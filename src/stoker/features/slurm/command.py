@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from stoker.cli.console import print_line, say, tell
 from stoker.cli.main import LazyGroup
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 
@@ -45,12 +45,6 @@ def command() -> None:
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 _shared = click.option("--shared", metavar="DIR", help="Directory that this machine and all nodes see.")
 _python = click.option("--python", metavar="PATH", help="Interpreter with stoker on the nodes; else the one used here.")
-
-
-def _say(text: str) -> None:
-    from stoker.core.text import printable
-
-    print(f"stoker: {printable(text)}", file=sys.stderr)
 
 
 def _settings(name: str) -> ClusterSettings:
@@ -101,9 +95,9 @@ def add(name: str, kind: str | None, **given: Any) -> int:
     settings = _tried(name, table)
     trouble = _partition_trouble(settings)
     write_cluster(path, name, table)
-    _say(f"{name} is in {path}; check it: stoker cluster check {name}")
+    say(f"{name} is in {path}; check it: stoker cluster check {name}")
     if trouble:
-        _say(f"warning: {trouble}")
+        say(f"warning: {trouble}")
     return 0
 
 
@@ -163,7 +157,7 @@ def make(name: str, servers: str, **given: Any) -> int:
     settings = _tried(name, {"private": True, **table})
     request = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
     wanted = ClusterRequest(name=name, hosts=servers, shared=Path(settings.shared), ssh=settings.ssh, **request)
-    made = made_of(wanted, _say)
+    made = made_of(wanted, say)
     cluster = made.cluster
     table |= {"ssh": settings.ssh} if "ssh" in table else {}
     own = {"kind": "slurm", "private": True, "pilots": "always", **table, "conf": cluster.conf}
@@ -174,7 +168,6 @@ def make(name: str, servers: str, **given: Any) -> int:
 
 def _start(settings: ClusterSettings, cluster: PrivateSlurm, troubles: Mapping[str, str]) -> int:
     """Start what does not run, say how each server stands; the exit code tells whether any can be used."""
-    from stoker.core.text import printable
     from stoker.core.units import count_text
     from stoker.features.slurm.private_servers import complaints, up, wait_ready
     from stoker.features.slurm.status import usable_nodes
@@ -189,11 +182,11 @@ def _start(settings: ClusterSettings, cluster: PrivateSlurm, troubles: Mapping[s
         if server.host not in troubles:
             print(f"  {server.host:16} {count_text(server.cpus, 'core')}, {count_text(server.gpus, 'GPU')}")
     for host, trouble in troubles.items():
-        print(f"  {printable(host):16} cannot be used: {printable(trouble)}")
+        print_line(f"  {host:16} cannot be used: {trouble}")
     usable = any(server.host not in troubles for server in cluster.servers)
     if troubles:
         others = "; the others can" if usable else ""
-        _say(f"{count_text(len(troubles), 'server')} cannot be used{others}. Mend that, and repeat the command")
+        say(f"{count_text(len(troubles), 'server')} cannot be used{others}. Mend that, and repeat the command")
     return 0 if usable else NOT_ALL
 
 
@@ -210,7 +203,6 @@ def up(name: str) -> int:
 @click.option("--force", is_flag=True, help="Leave jobs running; Slurm finds them again after `up`.")
 def down(name: str, jobs: bool, force: bool) -> int:
     """Stop the daemons of a private cluster, on all servers."""
-    from stoker.core.text import printable
     from stoker.core.units import count_text
     from stoker.features.slurm.private_servers import down as stopped
     from stoker.features.slurm.status import ask
@@ -224,8 +216,8 @@ def down(name: str, jobs: bool, force: bool) -> int:
         raise StokerError(what, "wait for them; --jobs ends them, --force leaves them running")
     troubles = stopped(cluster)
     for host, trouble in troubles.items():
-        print(f"  {printable(host):16} could not be asked: {printable(trouble)}")
-    print(f"{name} is down", file=sys.stderr)
+        print_line(f"  {host:16} could not be asked: {trouble}")
+    tell(f"{name} is down")
     return NOT_ALL if troubles else 0
 
 
@@ -257,7 +249,7 @@ def status(name: str | None, as_json: bool) -> int:
     elif clusters:
         print_clusters(clusters)
     else:
-        print("there is no cluster; add one: stoker cluster add NAME --slurm", file=sys.stderr)
+        tell("there is no cluster; add one: stoker cluster add NAME --slurm")
     return 0 if all(cluster.answers for cluster in clusters) else 3
 
 
@@ -298,10 +290,10 @@ def remove(name: str, force: bool) -> int:
     if settings.private:
         _remove_private(name, force=force)
     remove_cluster(path, name)
-    _say(f"{name} is no longer in {path}")
+    say(f"{name} is no longer in {path}")
     if left:
         stay = "stays" if left == 1 else "stay"
-        _say(f"{count_text(left, 'job')} {stay} in the queue until {name} is added again, or until you cancel")
+        say(f"{count_text(left, 'job')} {stay} in the queue until {name} is added again, or until you cancel")
     return 0
 
 
@@ -319,4 +311,4 @@ def _remove_private(name: str, *, force: bool) -> None:
             raise StokerError(f"daemons of {name} run on {', '.join(alive)}", f"stop them: stoker cluster down {name}")
         down(cluster)
     for host, trouble in clean(cluster).items():
-        _say(f"warning: files in {cluster.local} on {host} stay: {trouble}")
+        say(f"warning: files in {cluster.local} on {host} stay: {trouble}")

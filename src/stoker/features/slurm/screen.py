@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from stoker.cli.console import print_line
 from stoker.cli.output_options import Screen, write_json
 from stoker.core.settings import ClusterSettings
-from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster_status, jobs_on_nodes
 
@@ -14,9 +14,9 @@ from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster
 def print_clusters(found: Sequence[ClusterStatus]) -> None:
     for place, cluster in enumerate(found):
         if place:
-            print()
+            print_line("")
         for line in cluster_lines(cluster):
-            print(printable(line))
+            print_line(line)
 
 
 def cluster_lines(cluster: ClusterStatus) -> Iterator[str]:
@@ -51,4 +51,4 @@ def show_nodes(name: str, settings: ClusterSettings, screen: Screen) -> None:
         return
     print_clusters([status])
     for node, jobs in jobs_on_nodes(paths, name).items():
-        print(f"  {printable(node)}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")
+        print_line(f"  {node}: {', '.join(f'GPU {gpu}: job {job}' for gpu, job in jobs)}")

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.core.errors import NoSuchJob
-from stoker.core.text import printable
 from stoker.features.sweep.page import read_sweep_page
 from stoker.features.sweep.view import read_sweeps
 from stoker.store.paths import Paths
@@ -42,5 +41,5 @@ def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
 def _sweep_id(request: Request) -> str:
     text = request.path_params["sweep"]
     if not re.fullmatch(r"(?a)\d{1,18}", text):
-        raise NoSuchJob(f"{printable(text[:40])!r} is not the id of a sweep", "list sweeps with /api/v1/sweeps")
+        raise NoSuchJob(f"{text[:40]!r} is not the id of a sweep", "list sweeps with /api/v1/sweeps")
     return str(text)

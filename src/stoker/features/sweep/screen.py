@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.cli.screens.text import EMPTY, Column, Line, Look, Span, clip, clipped, fitting, heading, table_lines
-from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS
+from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS, RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text
 from stoker.features.sweep.view import BestView, SweepLine, SweepView, TrialView, tuned_names
@@ -19,8 +19,7 @@ SHOWN_RUNNING = 8
 ORDER = (
     *GOOD_RESULTS,
     *FAILURES,
-    "cancelled",
-    "skipped",
+    *(result for result in RESULTS if result not in (*GOOD_RESULTS, *FAILURES)),
     "running",
     "starting",
     "stopping",
@@ -28,8 +27,8 @@ ORDER = (
     "held",
 )
 LOOKS: dict[str, Look] = {
+    **dict.fromkeys(GOOD_RESULTS, "faint"),
     "done": "good",
-    "stopped": "faint",
     **dict.fromkeys(FAILURES, "bad"),
 }
 LONGEST_VALUE = 24
@@ -46,7 +45,7 @@ def number_text(value: object) -> str:
 
 def params_text(params: dict[str, Scalar], names: Sequence[str] | None = None) -> str:
     shown = params if names is None else {name: params[name] for name in names if name in params}
-    return " ".join(f"{printable(name)}={number_text(value)}" for name, value in shown.items())
+    return " ".join(f"{name}={number_text(value)}" for name, value in shown.items())
 
 
 def counts_text(counts: dict[str, int]) -> str:
@@ -57,13 +56,13 @@ def render_sweep(view: SweepView, width: int, option: str = "") -> list[Line]:
     """The state of a sweep, its best points, and what runs."""
     parts = [
         f"sweep {view.id}",
-        printable(view.name),
+        view.name,
         view.method,
         view.state,
         f"{_over(view)} of {count_text(view.total, 'trial')} over",
     ]
     lines = [heading(parts, width, simulated=view.simulated)]
-    lines += [(Span(f"  {printable(text)}", "faint"),) for text in (*view.space, view.command)]
+    lines += [(Span(f"  {text}", "faint"),) for text in (*view.space, view.command)]
     lines += [(Span(f"  {text}"),) for text in _facts(view)]
     best = view.best[:SHOWN_BEST]
     if best:
@@ -84,20 +83,20 @@ def _facts(view: SweepView) -> Iterator[str]:
     if view.counts:
         yield counts_text(view.counts)
     for objective in view.objectives:
-        yield f"{printable(objective.name)} ({objective.goal}), from {printable(objective.source)}"
+        yield f"{objective.name} ({objective.goal}), from {objective.source}"
     if view.pruners:
-        yield f"stops early: {', '.join(map(printable, view.pruners))}"
+        yield f"stops early: {', '.join(view.pruners)}"
     if view.importance:
-        shares = " · ".join(f"{printable(name)} {share:.0%}" for name, share in view.importance.items())
+        shares = " · ".join(f"{name} {share:.0%}" for name, share in view.importance.items())
         yield f"importance: {shares} ({view.importance_method})"
     if view.gpu_hours:
         yield _gpu_time(view)
     if view.adviser is not None and view.adviser_state not in ("done", "running"):
         why = f": {view.adviser_message}" if view.adviser_message else ""
-        yield f"its tuner (job {view.adviser}): {view.adviser_state}{printable(why)}"
+        yield f"its tuner (job {view.adviser}): {view.adviser_state}{why}"
     if view.state in ("interrupted", "stopped"):
         yield f"to go on: stoker sweep extend {view.id} 10"
-    yield from (f"note: {printable(notice)}" for notice in view.notices)
+    yield from (f"note: {notice}" for notice in view.notices)
 
 
 def _gpu_time(view: SweepView) -> str:
@@ -123,7 +122,7 @@ def best_lines(best: Sequence[BestView], view: SweepView, width: int) -> list[Li
         Column("JOB", [Span(",".join(map(str, point.jobs))) for point in best], 5),
         *(
             Column(
-                printable(objective.name).upper(),
+                objective.name.upper(),
                 [Span(number_text(point.values[objective.name])) for point in best],
                 8,
                 right=True,
@@ -152,7 +151,7 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
         Column("STATE", [Span(trial.state, LOOKS.get(trial.state, "")) for trial in trials], 9),
         *(
             column(
-                printable(objective.name).upper(),
+                objective.name.upper(),
                 lambda trial, name=objective.name: number_text(trial.values.get(name)),  # type: ignore[misc]
                 8,
             )
@@ -167,7 +166,7 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
 
 def _message(trial: TrialView) -> Line:
     look = LOOKS.get(trial.state, "")
-    return (Span(f"  {printable(trial.message)}", look),) if trial.message else ()
+    return (Span(f"  {trial.message}", look),) if trial.message else ()
 
 
 def render_table(view: SweepView, trials: Sequence[TrialView], width: int) -> list[Line]:
@@ -185,7 +184,7 @@ def render_list(sweeps: Sequence[SweepLine], width: int) -> list[Line]:
         Column("STATE", [Span(sweep.state) for sweep in sweeps], 8),
         Column("METHOD", [Span(sweep.method) for sweep in sweeps], 5),
         Column("TRIALS", [Span(str(sweep.total)) for sweep in sweeps], 7, right=True),
-        Column("NAME", [Span(printable(sweep.name)) for sweep in sweeps], 4),
+        Column("NAME", [Span(sweep.name) for sweep in sweeps], 4),
     ]
     lines = table_lines(columns, "", [(Span(counts_text(sweep.counts)),) for sweep in sweeps], width, 20)
     return [clipped(line, width) for line in lines]

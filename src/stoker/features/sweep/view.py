@@ -17,7 +17,6 @@ from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.outcomes import GOOD_RESULTS
-from stoker.core.text import text_for_json
 from stoker.features.sweep.model.importance import METHOD, importance_of, pareto, saved_seconds
 from stoker.features.sweep.model.objective import Curve, Objective, parse_objectives, score
 from stoker.features.sweep.model.record import REPEAT
@@ -201,11 +200,11 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
         host=host_name(),
         simulated=paths.is_simulated,
         id=stored.id,
-        name=text_for_json(sweep.name),
+        name=sweep.name,
         state=_state(stored, trials, tuner),
         method=sweep.method,
         space=[parameter_text(parameter) for parameter in sweep.space.parameters],
-        command=text_for_json(sweep.command.text),
+        command=sweep.command.text,
         objectives=[ObjectiveView(objective.name, objective.goal, objective.source_text) for objective in objectives],
         pruners=list(sweep.pruners),
         created=to_datetime(stored.created),
@@ -219,9 +218,9 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
         gpu_hours_full_trial=round(median(full), 6) if full else None,
         adviser=stored.tuner,
         adviser_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
-        adviser_message="" if tuner is None else text_for_json(failure_text(reader, tuner)),
+        adviser_message="" if tuner is None else failure_text(reader, tuner),
         study=str(path) if (path := paths.study(stored.id)).exists() else None,
-        notices=sorted({text_for_json(result.notice) for result in results.values() if result.notice}),
+        notices=sorted({result.notice for result in results.values() if result.notice}),
         trials=trials,
     )
     name = objectives[0].name if objectives else ""
@@ -304,7 +303,7 @@ def _trial(
         ended=to_datetime_or_none(row.ended),
         seconds=None if seconds is None else round(seconds, 3),
         gpu_hours=round(((spent.gpu_seconds if spent else 0.0) + lately) / 3600, 6),
-        message=text_for_json(current.message) if current else "",
+        message=current.message if current else "",
     )
 
 
@@ -337,7 +336,7 @@ def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
     best = _best(reader, stored, rows, objectives) if len(objectives) == 1 else None
     return SweepLine(
         id=stored.id,
-        name=text_for_json(sweep.name),
+        name=sweep.name,
         state=state,
         method=sweep.method,
         total=sweep.trials,

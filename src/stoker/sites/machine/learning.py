@@ -6,6 +6,7 @@ from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, state_word
 from stoker.core.learning import MeasuredUse
 from stoker.core.logs.progress import read_pace
+from stoker.core.outcomes import WHOLE_RESULTS
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt
 from stoker.store.history import RunHistory
@@ -14,8 +15,6 @@ from stoker.store.schema import Measured
 
 LOOKS_ENOUGH = 3
 """Snapshots after which the mean load of a GPU is meaningful, and a peak of 0."""
-COMPLETE = ("done", "timeout")
-"""Ends of attempts that ran as long as they ever do: their peak is final."""
 
 
 class Learning:
@@ -49,7 +48,7 @@ class Learning:
         """Of a run that was cut short only a peak counts that is higher than any before."""
         models = [device.model for device in attempt.devices]
         peak = attempt.use.peak or (0 if _shows_no_memory(attempt.use) else None)
-        if _result(attempt.job) not in COMPLETE:
+        if _result(attempt.job) not in WHOLE_RESULTS:
             if peak and self._history.knows_less(attempt.job, models, peak):
                 self._jobs.learn(self._history.learn_use(attempt.job, models, peak=peak))
             return

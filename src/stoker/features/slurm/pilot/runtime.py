@@ -310,7 +310,7 @@ def main() -> None:
     try:
         serve_pilot(Path(sys.argv[1]))
     except StokerError as error:
-        print(f"stoker: {printable(error.message)}; {printable(error.hint)}", file=sys.stderr)
+        print(f"stoker: {printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 

@@ -18,7 +18,7 @@ from stoker.features.sweep.model.readings import LineReader, LineSplitter, reade
 from stoker.features.sweep.model.wandb_log import Logged, RunLog
 from stoker.store.logs import Tail
 from stoker.store.paths import UNREADABLE
-from stoker.store.reports import Report
+from stoker.store.reports import ReportLine
 from stoker.store.schema import AttemptRow
 
 CLOCK_SECONDS = 2.0
@@ -87,7 +87,7 @@ class ReportReader:
         self.notice = ""
         self._name = name
         self._run = run
-        self._decoder = msgspec.json.Decoder(Report)
+        self._decoder = msgspec.json.Decoder(ReportLine)
 
     def read(self, line: str) -> tuple[float, float | None] | None:
         with contextlib.suppress(*UNREADABLE):

@@ -6,6 +6,8 @@ It imports next to nothing: simple_hypersearch prints its first line in a few mi
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -13,8 +15,6 @@ from typing import NoReturn
 
 from stoker.cli.console import open_missing_streams, write_past_buffer
 from stoker.core.errors import StokerError, UsageError
-from stoker.store.paths import try_lock
-from stoker.store.waiting import wait_until
 
 STANDARD_INPUT, STANDARD_OUTPUT, STANDARD_ERROR = range(3)
 
@@ -68,8 +68,11 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
 
 def lock_within(descriptor: int, kind: int, patience: float) -> None:
     """Lock a file; BlockingIOError when another program holds it for longer than so many seconds."""
+    from stoker.store.paths import try_lock
+    from stoker.store.waiting import wait_until
+
     if not wait_until(lambda: try_lock(descriptor, kind), patience):
-        raise BlockingIOError
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def say(program: str, text: str) -> None:

@@ -407,7 +407,8 @@ def test_failures_are_raised_if_asked(lab: Lab) -> None:
         )
         _, output, _ = lab.python("script.py")
         expected = f"2 instances failed, the first with exit 1 in {lab.directory}/results/i-1,"
-        assert output == f"{expected} ['no luck', 'no luck']\n"
+        hint = "the next start() of a new scheduler runs them again"
+        assert output == f"{expected}; {hint} ['no luck', 'no luck']\n"
 
 
 def test_folders_of_the_older_library_count_as_done(lab: Lab) -> None:

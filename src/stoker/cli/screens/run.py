@@ -355,5 +355,7 @@ class LiveView:
 
 
 def drawing(lines: Sequence[Line]) -> Text:
-    spans = [(span.text, STYLES.get(span.look, "")) for line in lines for span in (*line, Span("\n"))]
-    return Text.assemble(*spans[:-1], no_wrap=True, overflow="crop")
+    drawn = (Text.assemble(*((span.text, STYLES.get(span.look, "")) for span in line)) for line in lines)
+    text = Text("\n").join(drawn)
+    text.no_wrap, text.overflow = True, "crop"
+    return text

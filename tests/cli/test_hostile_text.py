@@ -23,8 +23,9 @@ from stoker.core.device import Process, Reading
 from stoker.core.job import Assigned, Exited, OnHold, Started
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.core.text import printable, to_json
+from stoker.core.units import LAST_GPUS
 from stoker.store.engine_lock import QUEUE, EngineLock
-from stoker.store.paths import LAST_GPUS, paths_for
+from stoker.store.paths import paths_for
 from stoker.store.queries import paused_key
 from stoker.store.schema import Change
 from stoker.web.api import ServedQueue

@@ -23,8 +23,9 @@ from stoker.cli.top.source import QueueReader, tail_lines
 from stoker.core.errors import StokerError
 from stoker.core.requests import Cancel
 from stoker.core.spec import NewJob
+from stoker.core.units import LAST_GPUS
 from stoker.store.engine_lock import QUEUE, EngineLock
-from stoker.store.paths import LAST_GPUS, paths_for
+from stoker.store.paths import paths_for
 from support.past import PastQueue
 from support.textual_screen import wait_for_screen, wait_for_text, without_times
 

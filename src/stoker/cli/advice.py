@@ -172,7 +172,8 @@ def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:
     if words[0] == "edit" and equals and name in BY_NAME:
         return NoSuchJob(error.message, f"options begin with dashes: {BY_NAME[name].flag} {shlex.quote(value)}")
     from stoker.app.jobs.select import is_there
-    from stoker.store.paths import LAST_GPUS, paths_for
+    from stoker.core.units import LAST_GPUS
+    from stoker.store.paths import paths_for
     from stoker.store.writer import open_store
 
     place = next((place for place, word in enumerate(words) if sim_words([word])), None)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from stoker.cli.console import tell
 from stoker.core.errors import StokerError
 from stoker.core.text import printable
-from stoker.store.paths import LAST_GPUS, Paths, paths_for, user_home
+from stoker.core.units import LAST_GPUS
+from stoker.store.paths import Paths, paths_for, user_home
 
 if TYPE_CHECKING:
     import click

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stoker.store.paths import LAST_GPUS, Paths, paths_for
+from stoker.core.units import LAST_GPUS, parse_sim
+
+if TYPE_CHECKING:
+    from stoker.store.paths import Paths
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 SIM = "--sim"
@@ -45,9 +48,9 @@ def sim_words(words: Sequence[str]) -> int:
 
 
 def _paths(context: click.Context, _parameter: click.Parameter, value: str | None) -> Paths | str | None:
-    if value not in (None, LAST_GPUS):
-        from stoker.core.units import parse_sim
+    from stoker.store.paths import paths_for
 
+    if value not in (None, LAST_GPUS):
         parse_sim(value)  # refuses what no engine can simulate
     return value if context.resilient_parsing else paths_for(value)  # a shell that completes a line needs no queue
 

@@ -9,6 +9,9 @@ from datetime import date, datetime, time, timedelta, tzinfo
 
 from stoker.core.errors import UsageError
 
+LAST_GPUS = "last"
+"""The value of a plain `--sim`: the simulated GPUs of the last engine."""
+
 _SIZE = r"(?ia)(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(?:i?B)?"
 _FACTOR = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

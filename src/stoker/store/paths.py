@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
+from stoker.core.units import LAST_GPUS
 
 NETWORK_FILE_SYSTEMS = frozenset(
     "nfs nfs4 cifs smb3 smbfs lustre gpfs beegfs ceph glusterfs fuse.glusterfs fuse.sshfs afs 9p pvfs2".split()  # noqa: SIM905
@@ -22,8 +23,6 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
-LAST_GPUS = "last"
-"""The value of a plain `--sim`: the simulated GPUs of the last engine."""
 SIMULATED = "-simulated"
 """How the name of the state directory of simulated GPUs ends."""
 

@@ -150,7 +150,7 @@ def test_the_limit_of_a_group_is_kept(
 WIDE = st.integers(2, 4).map(a_need)
 STREAMS = st.lists(st.tuples(st.sampled_from([a_need(1), a_need(2)]), TIMES), min_size=1, max_size=6)
 FOUR = declared("0", "1", "2", "3")
-MOST_TURNS = 1000
+MOST_TURNS = 20_000
 
 
 class Endless(NamedTuple):

@@ -11,7 +11,7 @@ _PLACES = {
     "Job": "stoker.python.job",
     **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),
 }
-"""What Python programs find here, and the modules it comes from when it is first asked for."""
+"""Names for Python programs, and the modules it comes from when it is first asked for."""
 
 __all__ = ["__version__", *_PLACES]  # noqa: PLE0604
 

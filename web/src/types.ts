@@ -103,7 +103,7 @@ export interface ChangeResult {
   said: string;
 }
 
-/** What changed since the last look. */
+/** Changes since the last look. */
 export interface Changes {
   schema: string;
   at: string;
@@ -128,7 +128,7 @@ export interface Counts {
   held: number;
 }
 
-/** What was measured of a GPU: a value for each step of the period, null where nothing is known. */
+/** Measurements of a GPU: a value for each step of the period, null where nothing is known. */
 export interface Curves {
   utilisation_percent: (number | null)[];
   used_bytes: (number | null)[];
@@ -137,7 +137,7 @@ export interface Curves {
   power_watts: (number | null)[];
 }
 
-/** What the jobs of a group used on one day. */
+/** Usage of the jobs of a group on one day. */
 export interface DayUsage {
   day: string;
   group: string;
@@ -236,7 +236,7 @@ export interface GroupLine {
   limit: number | null;
 }
 
-/** What the jobs of a group used in the period. */
+/** Usage of the jobs of a group in the period. */
 export interface GroupUsage {
   group: string;
   gpu_hours: number;

@@ -8,7 +8,7 @@ LOADED_OBJECTS = 50_000
 """More than a command and its modules create: none of them are garbage, and collecting takes a tenth of the time."""
 
 NO_MEMORY = ("failed to map segment", "annot allocate memory")
-"""What the loader says where memory for a library is missing."""
+"""Words of the loader if memory for a library is missing."""
 
 
 def main() -> None:

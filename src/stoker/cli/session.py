@@ -185,7 +185,7 @@ def _end_by_limit(job: Job) -> float | None:
 
 
 class Use(NamedTuple):
-    """What the processes of a session used up to now."""
+    """The usage of the processes of a session up to now."""
 
     cpu_seconds: float
     gpu_percent: int

@@ -21,7 +21,7 @@ Tone = Literal["active", "waiting", "held", "good", "bad", "faint"]
 
 
 class _End(NamedTuple):
-    """What a result means."""
+    """The meaning of a result."""
 
     result: Result
     code: str

@@ -73,7 +73,7 @@ class Job(Future[Any]):
 
     @property
     def state(self) -> str:
-        """Its state: queued, held, starting, running, stopping; or its result: done, failed, cancelled..."""
+        """Its state: queued, held, starting, running, stopping; or its result, such as done or failed."""
         record = self._refreshed()
         return "queued" if isinstance(record.state, Waiting) or is_handed_over(record) else state_word(record)
 

@@ -34,7 +34,7 @@ _MOST_PLANNED = 20_000
 
 
 class PlannedJob(Struct, frozen=True):
-    """What would become of one job."""
+    """The expected start and place of a job."""
 
     job: str
     """Its place in what is submitted; a task of an array has its index behind a dot."""
@@ -52,7 +52,7 @@ class PlannedJob(Struct, frozen=True):
 
 
 class _Outlook(Struct, frozen=True):
-    """What the planner would do now; without a plan where no engine has seen the machine yet."""
+    """The plan that an engine would make now; without one if no engine has seen the machine yet."""
 
     store: Store
     now: float
@@ -187,7 +187,7 @@ def _resources_text(resources: Resources) -> str:
 
 
 def slots_of(active: Sequence[Job], now: float) -> list[Slot]:
-    """What the job that each worker runs holds, without jobs prefetched behind it."""
+    """The allocation of the job that each worker runs, without jobs prefetched behind it."""
     slots: dict[str, Slot] = {}
     for job in sorted(active, key=lambda job: started_at(job) is None):
         assert isinstance(job.state, Active)

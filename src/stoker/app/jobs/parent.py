@@ -73,7 +73,7 @@ class Parent:
         return DeclaredParts(words, [[next(flat) for _ in word] for word in parts])
 
     def _source(self) -> Devices | None:
-        """What measures the job's GPUs; None where nothing does."""
+        """The source of measurements of the job's GPUs; None without one."""
         if self.allocation.simulated:
             spec, directory = self._environment.get("STOKER_SIM"), self._environment.get("STOKER_SIM_DIR")
             return SimulatedDevices(spec, directory) if spec and directory else None

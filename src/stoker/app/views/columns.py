@@ -35,7 +35,7 @@ ROUNDING_SECONDS = 2.0
 
 
 class Terminal(NamedTuple):
-    """What cells depend on besides the job."""
+    """The context of a table, on which cells depend besides the job."""
 
     now: float
     width: int
@@ -91,7 +91,7 @@ def held_bytes(job: JobLine) -> int | None:
 
 
 def memory_text(job: JobLine) -> str:
-    """What an active job holds of the memory reserved on each GPU; what will be reserved for one that waits."""
+    """The used part of the memory reserved on each GPU; what will be reserved for one that waits."""
     reserved, used = job.reserved_bytes, held_bytes(job) if job.state in ACTIVE else None
     if used is not None:
         return f"{used / GIB:.1f}G" if reserved is None else amount_text(used, reserved)

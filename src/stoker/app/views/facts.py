@@ -71,7 +71,7 @@ class QueueFacts:
             jobs_of_processes(process.pid for process in processes) if jobs_by_process is None else jobs_by_process
         )
         self.used_bytes: dict[int, int] = {}
-        """What each job holds on all its devices together, if known."""
+        """Memory of each job on all its devices together, if known."""
         for process in processes:
             job_id = self.jobs_by_process.get(process.pid)
             if job_id is not None and process.memory is not None:
@@ -137,7 +137,7 @@ class QueueFacts:
         return self._outcomes[dependency]
 
     def run_label(self, batch: int) -> str:
-        """What the user typed, as `simple_gpu_scheduler --gpus 0`."""
+        """The command line, as `simple_gpu_scheduler --gpus 0`."""
         if batch not in self._run_labels:
             self._run_labels[batch] = self.store.batch_label(batch) or "a run"
         return self._run_labels[batch]

@@ -15,7 +15,7 @@ LOG_BYTES = 16 * 1024
 
 
 def failure_text(store: Reader, job: Job) -> str:
-    """What the worker or the engine noted about the end of a job, else the telling line of its log.
+    """The note of the worker or the engine about the end of a job, else the telling line of its log.
 
     Empty for a job that did not fail, and where its log is gone or is a terminal.
     """

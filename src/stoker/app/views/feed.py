@@ -41,7 +41,7 @@ _GRAIN_SECONDS = 10
 
 
 class Changes(Struct, frozen=True):
-    """What changed since the last look."""
+    """Changes since the last look."""
 
     schema: str
     at: datetime
@@ -66,7 +66,7 @@ class Changes(Struct, frozen=True):
 
 
 class _EngineMark(NamedTuple):
-    """What tells whether an engine reported something new."""
+    """A value that differs if an engine reported something new."""
 
     name: str
     lives: bool
@@ -102,9 +102,9 @@ class Feed:
         self._file: tuple[int, int] | None = None
         self._cursor: Cursor | None = None
         self._seen: Hashable = None
-        """What tells that something happened."""
+        """A value that differs if something happened."""
         self._told: Hashable = None
-        """What tells that an engine wrote a new status."""
+        """A value that differs if an engine wrote a new status."""
         self._read_at = 0.0
         self._patience = patience
         self._engine_lives = False
@@ -114,7 +114,7 @@ class Feed:
         """Counts of open jobs, and the version of the data that they belong to."""
 
     def changes(self) -> Changes | None:
-        """What changed since the last call, or all of it in the first; None if nothing did."""
+        """The changes since the last call, or all in the first; None if nothing did."""
         store = self._opened()
         version = store.version_of_data()
         if not self._is_new(version):
@@ -211,7 +211,7 @@ def _written(paths: Paths, engine: str) -> int:
 
 
 def differences(before: Status | None, now: Status, changed: list[str], *, more: bool = False) -> Changes:
-    """What differs between two looks at the queue; everything is new in the first."""
+    """The differences between two looks at the queue; everything is new in the first."""
     old_jobs = {} if before is None else {line.label: _essence(line) for line in before.jobs}
     old_devices = {} if before is None else {line.id: line for line in before.devices}
     labels = {line.label for line in now.jobs}
@@ -241,7 +241,7 @@ def is_news(before: Status | None, now: Status, changes: Changes) -> bool:
 
 
 def _standing(status: Status) -> Status:
-    """What every report of changes repeats, without the time."""
+    """The part that every report of changes repeats, without the time."""
     return replace(
         status, at=None, web="", jobs=[], devices=[], interrupted=[], engine=replace(status.engine, seen=None)
     )

@@ -176,7 +176,7 @@ LEAST_SECONDS = 1.0
 
 
 class FinishedRun(NamedTuple):
-    """What a summary is made of."""
+    """The figures of a summary."""
 
     tally: Tally
     store: Store
@@ -224,7 +224,7 @@ class RunResult(Struct, frozen=True):
     gpu_hours: float
     """Of all attempts; where several share a GPU, of each of them."""
     saved_gpu_hours: float = 0.0
-    """What packing saved at most against one job for each GPU."""
+    """GPU time that packing saved at most against one job for each GPU."""
 
 
 def run_result(run: FinishedRun, job_ids: list[int]) -> RunResult:

@@ -20,7 +20,7 @@ MOST_POINTS = 360
 
 
 class Curves(Struct, frozen=True):
-    """What was measured of a GPU: a value for each step of the period, null where nothing is known."""
+    """Measurements of a GPU: a value for each step of the period, null where nothing is known."""
 
     utilisation_percent: list[int | None]
     """Means."""

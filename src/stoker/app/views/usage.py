@@ -35,7 +35,7 @@ MOST_SPANS = 200_000
 
 
 class DayUsage(Struct, frozen=True):
-    """What the jobs of a group used on one day."""
+    """Usage of the jobs of a group on one day."""
 
     day: str
     """`2026-11-17`, local time."""
@@ -45,7 +45,7 @@ class DayUsage(Struct, frozen=True):
 
 
 class GroupUsage(Struct, frozen=True):
-    """What the jobs of a group used in the period."""
+    """Usage of the jobs of a group in the period."""
 
     group: str
     gpu_hours: float

@@ -107,7 +107,7 @@ def _cluster_news(changes: Rereading, paths: Paths, cluster: str, *, stay: bool)
 
 
 def _rules(settings: EngineSettings, *, stay: bool) -> dict[str, Any]:
-    """What a new configuration can change while the engine runs."""
+    """The settings that a new configuration can change while the engine runs."""
     return {
         "policy": policy_of(settings, os.cpu_count() or 1),
         "idle_exit": None if stay else settings.idle_exit,

@@ -42,7 +42,7 @@ class SubmitPlan(Struct, frozen=True):
 
 
 class PlannedRunJob(Struct, frozen=True):
-    """What would become of one job."""
+    """The expected start and place of a job."""
 
     job: int
     """Its place in the list."""

@@ -137,7 +137,7 @@ def _needs(details: JobDetails) -> str:
 
 
 def _memory(details: JobDetails) -> str:
-    """What is reserved, used now, and used at most."""
+    """Memory that is reserved, used now, and used at most."""
     if details.vram_mode == "none":
         return ""
     used = details.used_bytes if details.held_bytes is None else details.held_bytes

@@ -159,7 +159,7 @@ class Column(NamedTuple):
     always: bool = False
     """Whether it is never dropped."""
     gap: str = GAP
-    """What stands between this column and the next."""
+    """The text between this column and the next."""
 
 
 def table_lines(

@@ -1,4 +1,4 @@
-"""What keys of the live view do to jobs, in words that name them."""
+"""Actions of the keys of the live view, in words that name them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stoker.core.units import count_text
 
 Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
 ASKS: tuple[Verb, ...] = ("cancel", "retry")
-"""What cannot be undone, and is asked for once."""
+"""Actions that cannot be undone: the view asks once."""
 _NAMED = 3
 
 

@@ -197,7 +197,7 @@ class Top(App[None]):
             self._fail(error)
 
     def _tick(self) -> None:
-        """What changes with time alone."""
+        """Redraw the parts that change with time alone."""
         self._summary.draw_header()
         self._footer.remove_old_message()
         if self._tab == "jobs":

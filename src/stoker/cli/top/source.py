@@ -1,4 +1,4 @@
-"""What the live view shows, read by `queue` in a thread of its own."""
+"""The content of the live view, read by `queue` in a thread of its own."""
 
 from __future__ import annotations
 

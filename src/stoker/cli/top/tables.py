@@ -46,7 +46,7 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str:
-        """What tells it from others."""
+        """Its key, which no other row has."""
 
 
 Item = TypeVar("Item", bound=Labelled)

@@ -240,7 +240,7 @@ def _use(run: Foreground, job: Job) -> Callable[[], Use]:
     def read() -> Use:
         devices = job.state.devices if isinstance(job.state, Active) else ()
         readings = run.engine.snapshot.readings
-        loads = [readings[one].utilisation or 0 for one in devices if one in readings]
+        loads = [readings[device].utilisation or 0 for device in devices if device in readings]
         root = run.process_of(job)
         return Use(processes.cpu_seconds(root) if root is not None else 0.0, max(loads, default=0))
 

@@ -57,8 +57,8 @@ def _paths(context: click.Context, _parameter: click.Parameter, value: str | Non
 
 def _completed(command: click.Command, context: click.Context, args: Sequence[str]) -> Iterator[str]:
     """The words, with a value for every option that stands alone."""
-    options = [one for one in command.params if isinstance(one, click.Option)]
-    flags = {flag: one.is_flag for one in options for flag in one.opts}
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    flags = {flag: option.is_flag for option in options for flag in option.opts}
     rest = list(args)
     while rest:
         word = rest.pop(0)

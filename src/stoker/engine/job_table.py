@@ -317,7 +317,7 @@ class Jobs:
     def record(self) -> Sequence[JobEvent]:
         """Write all events in one transaction and return them."""
         job_events = self.recorder.write()
-        self._ended += [each.job for each in job_events if isinstance(each.job.state, Ended)]
+        self._ended += [job_event.job for job_event in job_events if isinstance(job_event.job.state, Ended)]
         return job_events
 
     def unblock_due(self, now: float) -> None:
@@ -338,7 +338,7 @@ class Jobs:
 
     def _unblock(self, which: Callable[[Dependency], bool]) -> None:
         blocked = self.table.blocked
-        for dependency in [one for one in blocked.targets if which(one)]:
+        for dependency in [target for target in blocked.targets if which(target)]:
             if self._outcome(dependency) != "open":
                 for job in blocked.behind(dependency):
                     self.settle(job)

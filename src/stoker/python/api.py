@@ -95,8 +95,8 @@ def _with_bar(ended: Iterator[Job], count: int) -> Iterator[Job]:
 
 def _handles(meant: Meant | Iterable[Meant]) -> list[Job]:
     things = [meant] if isinstance(meant, Job | int | str) else list(meant)
-    words = [each for each in things if not isinstance(each, Job)]
-    return [*(each for each in things if isinstance(each, Job)), *(jobs(*words) if words else [])]
+    words = [thing for thing in things if not isinstance(thing, Job)]
+    return [*(thing for thing in things if isinstance(thing, Job)), *(jobs(*words) if words else [])]
 
 
 def _word(meant: Meant) -> str:

@@ -458,6 +458,6 @@ def _how(job: Record) -> str:
 
 
 def _killed(number: int) -> str:
-    known = {each.value: each.name for each in signal.Signals}
+    known = {Signal.value: Signal.name for Signal in signal.Signals}
     guess = ", as the kernel does when memory runs out" if number == signal.SIGKILL else ""
     return f"was killed by signal {number} ({known.get(number, 'a real-time one')}){guess}"

@@ -34,7 +34,7 @@ def progress_of(job: Job, report: Path, now: float) -> Progress | None:
 
 def _reported(reports: list[ReportLine], attempt: int, now: float) -> Progress | None:
     """The newest progress of an attempt; the time left by the rate since the first report that is known."""
-    known = [one for one in reports if one.attempt == attempt and _is_progress(one)]
+    known = [report for report in reports if report.attempt == attempt and _is_progress(report)]
     if not known:
         return None
     last = known[-1]

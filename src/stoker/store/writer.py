@@ -223,7 +223,11 @@ class Store(Reader):
                 self._follow(follow_ups)
 
     def _follow(self, new: FollowUps) -> None:
-        after_batches = [one.job for one in new.after_batches if not self.is_batch_open(one.batch, one.ended)]
+        after_batches = [
+            after_batche.job
+            for after_batche in new.after_batches
+            if not self.is_batch_open(after_batche.batch, after_batche.ended)
+        ]
         if jobs := [*new.jobs, *after_batches]:
             self.add_jobs(self.add_batch(new.label, new.at), new.engine, jobs, new.at)
 

@@ -125,7 +125,8 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     of_arrays: dict[int, int] = {}
     for job in sorted(jobs, key=lambda job: job.id):
         behind = [
-            of_arrays.get(one.target, -1) + 1 if one.array else levels.get(one.target, 0) for one in job.spec.after
+            of_arrays.get(dependency.target, -1) + 1 if dependency.array else levels.get(dependency.target, 0)
+            for dependency in job.spec.after
         ]
         levels[job.id] = max(behind, default=0)
         if job.array:

@@ -320,7 +320,7 @@ def load_config(
         defaults=_nested(written).get("defaults", {}),
         values=shown | values,  # for display only: JobOptions has None for them
         clusters={name: _cluster_settings(each, environment) for name, each in named.items()},
-        files=tuple(each.path for each in files),
+        files=tuple(file.path for file in files),
         warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
     )
 

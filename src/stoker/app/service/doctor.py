@@ -250,7 +250,9 @@ def check_ledger(subject: Subject, paths: Iterable[Path] = PLACES) -> Iterator[V
         if other == path or not os.path.isdir(other):
             continue
         view = Ledger(other).live()
-        if users := {one.owner for one in view.leases.values()} | {one.owner for one in view.demands.values()}:
+        if users := {lease.owner for lease in view.leases.values()} | {
+            demand.owner for demand in view.demands.values()
+        }:
             text = f"{', '.join(sorted(users))} use {other}, you use {path}: you may be given the same GPUs"
             yield problem(text, "all users must set the same STOKER_LEDGER, or none")
 

@@ -112,7 +112,9 @@ class QueueFacts:
 
     @cached_property
     def positions(self) -> QueuePositions:
-        return QueuePositions(self.store, (one for one in self.statuses if one.engine in self._living), self.now)
+        return QueuePositions(
+            self.store, (status for status in self.statuses if status.engine in self._living), self.now
+        )
 
     def progress(self, job: Job) -> Progress | None:
         """Read the progress of a running job, of at most MOST_LOGS jobs."""

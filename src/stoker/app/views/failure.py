@@ -31,7 +31,7 @@ def said_at_end(note: str, log: str) -> str:
 
 def newest_log(store: Reader, job_id: int) -> str:
     """Path of the job's last log; empty if it wrote to a terminal or never ran."""
-    log = next((one.errors or one.log for one in store.attempts(job_id)[-1:]), "")
+    log = next((attempt.errors or attempt.log for attempt in store.attempts(job_id)[-1:]), "")
     return "" if log == INHERIT else log
 
 

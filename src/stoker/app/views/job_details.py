@@ -324,7 +324,7 @@ def details_of(
         allowed=device_labels(spec.resources.allowed + spec.resources.required, facts.devices),
         preferred=device_labels(spec.resources.preferred, facts.devices),
         gpu_type=spec.resources.model,
-        after=[dependency_text(one, store.shown_id) for one in spec.after],
+        after=[dependency_text(dependency, store.shown_id) for dependency in spec.after],
         begin=to_datetime_or_none(spec.begin),
         grace_seconds=spec.grace,
         retries=spec.retries,

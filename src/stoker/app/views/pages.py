@@ -151,9 +151,9 @@ def _in_order(facts: QueueFacts, listing: Listing, offset: int) -> list[JobLine]
 
 
 def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
-    active = [one for one in facts.active if not is_handed_over(one.job) and one.job.spec.role != "hook"]
-    ids = set(ids_matching(facts.store, listing.chosen, "open", [one.job.id for one in active]))
-    return [one for one in active if one.job.id in ids and (listing.only is None or one.job.id in listing.only)]
+    active = [owned for owned in facts.active if not is_handed_over(owned.job) and owned.job.spec.role != "hook"]
+    ids = set(ids_matching(facts.store, listing.chosen, "open", [owned.job.id for owned in active]))
+    return [owned for owned in active if owned.job.id in ids and (listing.only is None or owned.job.id in listing.only)]
 
 
 def _placed(facts: QueueFacts) -> list[Owned]:

@@ -51,8 +51,8 @@ _PAGE = 256
 
 
 def active_lines(facts: QueueFacts, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    active = [one for one in facts.active if not is_handed_over(one.job)]
-    wanted = [one for one in active if on_finish_jobs or one.job.spec.role != "hook"]
+    active = [owned for owned in facts.active if not is_handed_over(owned.job)]
+    wanted = [owned for owned in active if on_finish_jobs or owned.job.spec.role != "hook"]
     return [job_line(job, engine, facts) for job, engine in wanted]
 
 
@@ -107,7 +107,7 @@ def _lines_of(job: Job, engine: str, facts: QueueFacts, *, each_task: bool) -> I
         yield job_line(job, engine, facts)
         return
     tasks = queries.queued_tasks(facts.store, engine, job.array)
-    lines = (job_line(one.first, engine, facts, one.indices) for one in tasks)
+    lines = (job_line(task.first, engine, facts, task.indices) for task in tasks)
     yield from sorted(lines, key=lambda line: line.id)
 
 
@@ -174,7 +174,8 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
         jobs=[id_text(job) for job in jobs],
         leases=list(holders.leases),
         strangers=[
-            ForeignProcess(one.pid, one.owner, one.command, one.memory, one.graphics) for one in holders.strangers
+            ForeignProcess(stranger.pid, stranger.owner, stranger.command, stranger.memory, stranger.graphics)
+            for stranger in holders.strangers
         ],
         combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, facts)),
@@ -360,9 +361,9 @@ def _silence(statuses: EngineStatuses) -> str:
 
 def _counts(facts: QueueFacts, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(facts.loads.values())
-    running = 0 if on_finish_jobs else sum(one.job.spec.role == "hook" for one in facts.active)
+    running = 0 if on_finish_jobs else sum(owned.job.spec.role == "hook" for owned in facts.active)
     hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(facts.store)
-    handed_over = sum(is_handed_over(one.job) for one in facts.active)
+    handed_over = sum(is_handed_over(owned.job) for owned in facts.active)
     waiting = sum(load.waiting for load in loads) - hooks + handed_over
     return Counts(len(facts.active) - running - handed_over, waiting, sum(load.held for load in loads))
 

@@ -139,11 +139,11 @@ def timeline_of(
     else:
         found, left_out = attempts_of_jobs(store, only), 0
     ahead = list(_expected(facts, only)) if until is None or until > now else []
-    last = max([now, *(one.end for one in ahead if one.end), *_expected_ends(found, facts)])
+    last = max([now, *(bar.end for bar in ahead if bar.end), *_expected_ends(found, facts)])
     end = last if until is None else until
     since = _trimmed(period.since, found, end) if trim else period.since
     steps = steps_of(since, min(now, end))
-    lanes = list(_lanes(found, [one for one in ahead if one.start <= end], facts, steps))
+    lanes = list(_lanes(found, [bar for bar in ahead if bar.start <= end], facts, steps))
     return Timeline(
         schema=SCHEMA,
         at=to_datetime(now),
@@ -202,7 +202,7 @@ def _expected(facts: QueueFacts, only: Collection[int] | None) -> Iterator[Expec
     for status in facts.statuses.current:
         if facts.last_seen(status.engine, 0.0) is not None:
             continue  # the forecast of an engine that does not answer is worth nothing
-        wanted = [one for one in status.places if one in status.starts and (only is None or one in only)]
+        wanted = [place for place in status.places if place in status.starts and (only is None or place in only)]
         for job in queries.jobs_of(facts.store, sorted(wanted)):
             if not isinstance(job.state, Active | Ended):
                 start = max(facts.now, status.starts[job.id])

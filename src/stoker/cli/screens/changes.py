@@ -24,18 +24,18 @@ def report(
     if wants_json(as_json):
         write_json(ChangeReport(SCHEMA, verb, dry_run, list(results), list(notes)))
     else:
-        write_plain(map(printable, [*notes, *grouped_lines([one for one in results if not one.refused])]))
+        write_plain(map(printable, [*notes, *grouped_lines([result for result in results if not result.refused])]))
         sys.stdout.flush()
-        for line in grouped_lines([one for one in results if one.refused]):
+        for line in grouped_lines([result for result in results if result.refused]):
             say(line)
-    return 2 if any(one.refused for one in results) else 0
+    return 2 if any(result.refused for result in results) else 0
 
 
 def grouped_lines(results: Sequence[ChangeResult]) -> list[str]:
     """A line for all jobs with the same result: `cancelled 12 jobs 3-9,12,20.[0-3] (queued)`."""
     alike: dict[str, list[ChangeResult]] = {}
-    for one in results:
-        alike.setdefault(_said_of(one, "{}"), []).append(one)
+    for result in results:
+        alike.setdefault(_said_of(result, "{}"), []).append(result)
     return [_line(group) for group in alike.values()]
 
 

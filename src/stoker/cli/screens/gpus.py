@@ -145,7 +145,7 @@ def _obstacles(device: DeviceLine, now: float) -> Iterator[str]:
     for owner in dict.fromkeys(lease.owner for lease in leases):
         yield _leased([lease for lease in leases if lease.owner == owner])
     leased = {lease.owner for lease in device.leases}
-    foreign = [one for one in device.strangers if one.owner not in leased and not one.graphics]
+    foreign = [stranger for stranger in device.strangers if stranger.owner not in leased and not stranger.graphics]
     for owner in dict.fromkeys(one.owner for one in foreign):
         yield _foreign([one for one in foreign if one.owner == owner])
     if device.drained:
@@ -166,9 +166,9 @@ def _leased(leases: Sequence[LeaseLine]) -> str:
 
 def _foreign(processes: Sequence[ForeignProcess]) -> str:
     """The foreign processes of one user: `alice: 26G foreign (pids 9911 9912)`."""
-    sizes = [one.memory_bytes for one in processes if one.memory_bytes is not None]
+    sizes = [process.memory_bytes for process in processes if process.memory_bytes is not None]
     memory = f"{short_size(sum(sizes))} " if sizes else ""
-    return f"{processes[0].owner or '?'}: {memory}foreign ({_pids(one.pid for one in processes)})"
+    return f"{processes[0].owner or '?'}: {memory}foreign ({_pids(process.pid for process in processes)})"
 
 
 def _pids(pids: Iterable[int]) -> str:
@@ -221,9 +221,9 @@ def _others(gpus: Gpus, now: float) -> Iterator[Other]:
             memory = "all" if lease.memory_bytes is None else size_text(lease.memory_bytes)
             since = clock_text(lease.since.timestamp(), now)
             yield device.label, lease.owner, str(lease.pid), memory, since, _lease_text(lease, now)
-        for one in device.strangers:
-            what = f"{one.command or '?'} ({'graphics' if one.graphics else 'foreign process'})"
-            yield device.label, one.owner or "?", str(one.pid), size_text(one.memory_bytes), "-", what
+        for stranger in device.strangers:
+            what = f"{stranger.command or '?'} ({'graphics' if stranger.graphics else 'foreign process'})"
+            yield device.label, stranger.owner or "?", str(stranger.pid), size_text(stranger.memory_bytes), "-", what
 
 
 def _lease_text(lease: LeaseLine, now: float) -> str:
@@ -236,8 +236,8 @@ def _lease_text(lease: LeaseLine, now: float) -> str:
 def _others_table(others: list[Other], width: int) -> list[Line]:
     devices, owners, pids, sizes, moments, what = zip(*others, strict=True)
     columns = [
-        Column("GPU", [Span(one, "id") for one in devices], 9, most=12),
-        Column("USER", [Span(one, "odd") for one in owners], 8, most=16),
+        Column("GPU", [Span(device, "id") for device in devices], 9, most=12),
+        Column("USER", [Span(owner, "odd") for owner in owners], 8, most=16),
         Column("PID", list(map(Span, pids)), 5, right=True),
         Column("MEM", list(map(Span, sizes)), 6, right=True),
         Column("SINCE", list(map(Span, moments)), 3, right=True),

@@ -179,33 +179,37 @@ def _at_once(limit: int, *, is_task: bool) -> str:
 
 def _attempts(attempts: Sequence[AttemptLine], width: int) -> list[Line]:
     columns = [
-        Column("ATTEMPT", [Span(str(one.number)) for one in attempts], 9, right=True),
-        Column("GPU", [Span(",".join(one.devices) or "-") for one in attempts], 6, most=12),
-        Column("STARTED", [Span(stamp(one.started.timestamp()) if one.started else "-") for one in attempts], 5),
-        Column("RAN", [Span("-" if one.seconds is None else watch_text(one.seconds)) for one in attempts], 7),
-        Column("END", [Span(_end(one)) for one in attempts], 8, most=30),
-        Column("VRAM", [Span(_vram(one)) for one in attempts], 6, right=True),
-        Column("UTIL", [Span(or_dash(one.utilisation_percent, "{}%")) for one in attempts], 3, right=True),
-        Column("RAM", [Span(peak_text(one.peak_memory_bytes, None)) for one in attempts], 4, right=True),
+        Column("ATTEMPT", [Span(str(attempt.number)) for attempt in attempts], 9, right=True),
+        Column("GPU", [Span(",".join(attempt.devices) or "-") for attempt in attempts], 6, most=12),
+        Column(
+            "STARTED", [Span(stamp(attempt.started.timestamp()) if attempt.started else "-") for attempt in attempts], 5
+        ),
+        Column(
+            "RAN", [Span("-" if attempt.seconds is None else watch_text(attempt.seconds)) for attempt in attempts], 7
+        ),
+        Column("END", [Span(_end(attempt)) for attempt in attempts], 8, most=30),
+        Column("VRAM", [Span(_vram(attempt)) for attempt in attempts], 6, right=True),
+        Column("UTIL", [Span(or_dash(attempt.utilisation_percent, "{}%")) for attempt in attempts], 3, right=True),
+        Column("RAM", [Span(peak_text(attempt.peak_memory_bytes, None)) for attempt in attempts], 4, right=True),
     ]
-    notes = [(Span(one.note or "-"),) for one in attempts]
+    notes = [(Span(attempt.note or "-"),) for attempt in attempts]
     return table_lines(columns, "NOTE", notes, width, MIN_NOTE_COLUMNS)
 
 
 def _curves_and_logs(attempts: Sequence[AttemptLine], width: int) -> Iterator[Line]:
-    numbers = {one.number: f" {one.number}" if len(attempts) > 1 else "" for one in attempts}
-    for one in attempts:
-        if curve := sparkline(one.vram_curve, CURVE_COLUMNS):
-            most = f" up to {size_text(one.peak_vram_bytes)} in {watch_text(one.vram_curve[-1][0])}"
+    numbers = {attempt.number: f" {attempt.number}" if len(attempts) > 1 else "" for attempt in attempts}
+    for attempt in attempts:
+        if curve := sparkline(attempt.vram_curve, CURVE_COLUMNS):
+            most = f" up to {size_text(attempt.peak_vram_bytes)} in {watch_text(attempt.vram_curve[-1][0])}"
             yield (
-                Span(f" {'memory' + numbers[one.number]:{LABEL_COLUMNS}}", "faint"),
+                Span(f" {'memory' + numbers[attempt.number]:{LABEL_COLUMNS}}", "faint"),
                 Span(curve, "good"),
                 Span(most, "faint"),
             )
-    for one in attempts:
-        for label, path in (("log", one.log), ("errors", one.errors)):
+    for attempt in attempts:
+        for label, path in (("log", attempt.log), ("errors", attempt.errors)):
             if path:
-                yield from _wrapped(f"{label}{numbers[one.number]}", path, width)
+                yield from _wrapped(f"{label}{numbers[attempt.number]}", path, width)
 
 
 def _end(attempt: AttemptLine) -> str:

@@ -136,12 +136,12 @@ class Bytes:
 
     def show(self, source: LogStream, block: bytes) -> None:
         del source
-        for one in self._filters:
-            block = one.feed(block)
+        for stage in self._filters:
+            block = stage.feed(block)
         sys.stdout.buffer.write(block)
 
     def end(self) -> None:
-        sys.stdout.buffer.write(b"".join(one.end() for one in reversed(self._filters)))
+        sys.stdout.buffer.write(b"".join(stage.end() for stage in reversed(self._filters)))
         sys.stdout.buffer.flush()
 
 

@@ -43,7 +43,7 @@ DEVICE_COLUMNS: Columns = {
     "JOBS": lambda device: ",".join(device.jobs),
     "SPEED": lambda device: _speed(device.combined_speed),
     "LEASES": lambda device: ",".join(f"{lease.owner}:{lease.pid}" for lease in device.leases),
-    "STRANGERS": lambda device: ",".join(f"{one.owner}:{one.pid}" for one in device.strangers),
+    "STRANGERS": lambda device: ",".join(f"{stranger.owner}:{stranger.pid}" for stranger in device.strangers),
     "DRAINED": lambda device: (device.drained.note or "drained") if device.drained else "",
     "PROBLEM": "problem",
 }

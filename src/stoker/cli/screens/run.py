@@ -156,7 +156,7 @@ def _idle(device: DeviceLine, waits: str) -> str:
     if device.problem:
         return f"not usable: {device.problem}"
     if device.strangers:
-        owners = sorted({one.owner for one in device.strangers if one.owner})
+        owners = sorted({stranger.owner for stranger in device.strangers if stranger.owner})
         return f"foreign: {size_text(device.used_bytes)} in use by {', '.join(owners) or '?'}"
     return f"idle: {waits}"
 

@@ -191,4 +191,8 @@ def _advice(run: FinishedRun, job: Job, logs: str) -> str:
     ends = [event for event in run.store.events(job.id) if isinstance(event, Exited)]
     had = run.store.attempts(job.id)[-1].devices if ends else ()
     typed = f"{logs.removeprefix('stoker logs')} {job.id}"
-    return oom_advice(job, ends[-1], [one for one in run.devices if one.id in had], run.devices, typed) if ends else ""
+    return (
+        oom_advice(job, ends[-1], [device for device in run.devices if device.id in had], run.devices, typed)
+        if ends
+        else ""
+    )

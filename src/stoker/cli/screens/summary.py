@@ -15,13 +15,13 @@ MIN_SINCE_COLUMNS = 8
 def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
     """A header and a line for each group."""
     columns = [
-        Column("GROUP", [Span(one.group or "-", "id") for one in groups], 9, most=24),
-        Column("RUNNING", [Span(str(one.active), "good" if one.active else "") for one in groups], 8, right=True),
-        Column("WAITING", [Span(str(one.waiting)) for one in groups], 7, right=True),
-        Column("HELD", [Span(str(one.held)) for one in groups], 3, right=True),
-        Column("GPUS", [Span(str(one.gpus)) for one in groups], 5, right=True),
+        Column("GROUP", [Span(group.group or "-", "id") for group in groups], 9, most=24),
+        Column("RUNNING", [Span(str(group.active), "good" if group.active else "") for group in groups], 8, right=True),
+        Column("WAITING", [Span(str(group.waiting)) for group in groups], 7, right=True),
+        Column("HELD", [Span(str(group.held)) for group in groups], 3, right=True),
+        Column("GPUS", [Span(str(group.gpus)) for group in groups], 5, right=True),
     ]
-    return table_lines(columns, "LIMIT", [(Span(or_dash(one.limit)),) for one in groups], width, MIN_LIMIT_COLUMNS)
+    return table_lines(columns, "LIMIT", [(Span(or_dash(group.limit)),) for group in groups], width, MIN_LIMIT_COLUMNS)
 
 
 def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:

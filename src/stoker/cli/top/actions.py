@@ -33,9 +33,9 @@ class Target(NamedTuple):
 
 def refusal(verb: Verb, targets: Sequence[Target]) -> str:
     """Why something cannot be done to these jobs, before anything is asked; empty if it can."""
-    ended = [one for one in targets if one.state in RESULTS]
+    ended = [target for target in targets if target.state in RESULTS]
     if verb == "retry" and len(ended) < len(targets):
-        first = next(one for one in targets if one not in ended)
+        first = next(target for target in targets if target not in ended)
         return f"{first.label} has not finished: cancel it first (c), then retry it in the history (3)"
     if verb != "retry" and ended:
         return f"{ended[0].label} has already finished ({ended[0].state}); r runs it again"
@@ -44,8 +44,8 @@ def refusal(verb: Verb, targets: Sequence[Target]) -> str:
 
 def question(verb: Verb, targets: Sequence[Target]) -> str:
     """`cancel 41 vit-b (running)?`; of many jobs the first are named."""
-    named = ", ".join(_named(one) for one in targets[:_NAMED])
-    jobs = sum(one.tasks for one in targets)
+    named = ", ".join(_named(target) for target in targets[:_NAMED])
+    jobs = sum(target.tasks for target in targets)
     if len(targets) == 1:
         return f"{verb} {named}?"
     more = ", …" if len(targets) > _NAMED else ""
@@ -94,6 +94,6 @@ def summary(results: Sequence[ChangeResult]) -> str:
     """What was said of one job; of several, what was said of the first, and of how many others."""
     if not results:
         return "no such job any more"
-    refused = [one for one in results if one.refused]
+    refused = [result for result in results if result.refused]
     first = (refused or results)[0].said
     return first if len(results) == 1 else f"{first} (and {count_text(len(results) - 1, 'more job')})"

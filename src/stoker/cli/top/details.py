@@ -150,7 +150,9 @@ class DetailsPane(Widget, can_focus=True):
 def _log_of(details: JobDetails | None) -> str:
     """The log of the last attempt that has one."""
     attempts = details.attempts if details else []
-    return next((one.errors or one.log or "" for one in reversed(attempts) if one.log or one.errors), "")
+    return next(
+        (attempt.errors or attempt.log or "" for attempt in reversed(attempts) if attempt.log or attempt.errors), ""
+    )
 
 
 def _log_title(details: JobDetails, log: str) -> str:

@@ -163,7 +163,7 @@ def gpu_lines(status: Status, samples: GpuSamples | None, now: float, width: int
     rows = -(-len(devices) // columns)
     shown_rows = rows if rows <= most else max(1, most - 1)
     shown = devices[: shown_rows * columns]
-    curves = {} if samples is None else {one.id: one.curves.utilisation_percent for one in samples.devices}
+    curves = {} if samples is None else {device.id: device.curves.utilisation_percent for device in samples.devices}
     lines = _gpu_rows(shown, curves, now, room)
     if columns == 2:
         half = -(-len(shown) // 2)
@@ -208,7 +208,8 @@ def _who(device: DeviceLine, now: float) -> str:
     if device.drained is not None:
         return marked(device.drained, "drained", now)
     others = sorted(
-        {lease.owner for lease in device.leases} | {one.owner for one in device.strangers if not one.graphics}
+        {lease.owner for lease in device.leases}
+        | {stranger.owner for stranger in device.strangers if not stranger.graphics}
     )
     return " ".join([*device.jobs, *others])
 

@@ -108,7 +108,7 @@ def _foreign(flag: str) -> str:
     long = flag[2:] if flag.startswith("--") else SHORT.get(flag[1:], "")
     if advice := _FOREIGN.get(f"--{long}"):
         return advice
-    option = next((one.option for one in FLAGS if one.long == long), "")
+    option = next((flag.option for flag in FLAGS if flag.long == long), "")
     if option:
         return f"in stoker it is --{option.replace('_', '-')}"
     if long in PASSED:
@@ -177,14 +177,14 @@ def other_queue(error: NoSuchJob, words: Sequence[str]) -> StokerError:
     from stoker.store.writer import open_store
 
     place = next((place for place, word in enumerate(words) if sim_words([word])), None)
-    here, found = None, False
+    here, is_elsewhere = None, False
     with contextlib.suppress(StokerError, OSError):
         here = paths_for(None if place is None else LAST_GPUS)
         other = here.other
         if error.word and other.database.exists():
             with contextlib.closing(open_store(other)) as store:
-                found = is_there(store, error.word)
-    if not here or not found:
+                is_elsewhere = is_there(store, error.word)
+    if not here or not is_elsewhere:
         return error
     where = "of this machine's own GPUs" if here.is_simulated else "of the simulated GPUs"
     what = f"the queue {where} has jobs" if error.word == "last" else f"{error.word} is in the queue {where}"

@@ -67,8 +67,8 @@ class LazyGroup(click.Group):
             from stoker.cli.advice import meant_command
 
             meant = meant_command(args) if ctx.parent is None else ""
-            known = [*self.sentences, *self.aliases]
-            hint = meant or did_you_mean(args[0], known, f"commands: {', '.join(self.sentences)}")
+            names = [*self.sentences, *self.aliases]
+            hint = meant or did_you_mean(args[0], names, f"commands: {', '.join(self.sentences)}")
             raise UsageError(f"no such command: {args[0]!r}", hint)
         return super().resolve_command(ctx, args)
 
@@ -81,8 +81,8 @@ class LazyGroup(click.Group):
         from click.shell_completion import CompletionItem
 
         named = [(name, sentence) for name, sentence in self.sentences.items() if name.startswith(incomplete)]
-        found = [CompletionItem(name, help=sentence) for name, sentence in named]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
+        completions = [CompletionItem(name, help=sentence) for name, sentence in named]
+        return completions + click.Command.shell_complete(self, ctx, incomplete)
 
 
 _OWN_COMMANDS = {
@@ -107,11 +107,11 @@ _OWN_COMMANDS = {
 
 def _all_commands() -> dict[str, str]:
     """The commands with those of features, each at its place in the list."""
-    found = list(_OWN_COMMANDS.items())
+    commands = list(_OWN_COMMANDS.items())
     for name, command in reversed(feature_commands().items()):
-        place = next(place for place, (known, _) in enumerate(found) if known == command.after)
-        found.insert(place + 1, (name, command.sentence))
-    return dict(found)
+        place = next(place for place, (known, _) in enumerate(commands) if known == command.after)
+        commands.insert(place + 1, (name, command.sentence))
+    return dict(commands)
 
 
 COMMANDS = _all_commands()

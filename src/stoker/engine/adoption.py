@@ -101,11 +101,11 @@ class Resumer:
         ):  # a job that another run ends between two queries would be in neither, and run twice
             missing = [job for job in jobs if not self._successes.spend(job)]
             unknown = self._adopt(missing, tally)
-            known = [self._elsewhere.spend(job) for job in unknown]
-            self._in_hand += [job for job, elsewhere in zip(unknown, known, strict=True) if elsewhere]
-            tally.elsewhere += sum(known)
+            spent = [self._elsewhere.spend(job) for job in unknown]
+            self._in_hand += [job for job, elsewhere in zip(unknown, spent, strict=True) if elsewhere]
+            tally.elsewhere += sum(spent)
         tally.skipped += len(jobs) - len(missing)
-        return [job for job, elsewhere in zip(unknown, known, strict=True) if not elsewhere]
+        return [job for job, elsewhere in zip(unknown, spent, strict=True) if not elsewhere]
 
     def reclaim(self, tally: Tally) -> bool:
         """Adopt jobs of other runs that were interrupted since we looked; whether there was any."""

@@ -70,12 +70,12 @@ class Pruner:
         self._next = now + PAUSE
         start, self._position = self._position, None  # after a failure the next try is the next round
         before = now - self.keep
-        found = prune(self._store, before, start, self._needed, STEP)
-        self._remove(found.logs)
-        self._remove_reports(found.ids)
-        self._pruned += found.jobs
-        if found.position is not None:
-            self._position = found.position
+        pruned = prune(self._store, before, start, self._needed, STEP)
+        self._remove(pruned.logs)
+        self._remove_reports(pruned.ids)
+        self._pruned += pruned.jobs
+        if pruned.position is not None:
+            self._position = pruned.position
             return 0
         if self._pruned:
             prune_unused(self._store, before, self._exclusive)
@@ -127,9 +127,9 @@ class Pruner:
     def _remove_studies(self) -> None:
         """Files of sweeps that are gone; a sweep is in the store before its tuner makes a file."""
         files = list(self._paths.sweeps.glob("*"))
-        known = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
+        sweeps = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
         for path in files:
-            if path.stem not in known:
+            if path.stem not in sweeps:
                 with contextlib.suppress(OSError):
                     path.unlink()
 

@@ -46,9 +46,9 @@ class RequestReader:
         """The requests not read before; each stays in the store until its result is recorded."""
         self.due = False
         self.opened = True
-        found = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
-        self._read_up_to = max((number for number, _ in found), default=self._read_up_to)
-        return found
+        requests = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
+        self._read_up_to = max((number for number, _ in requests), default=self._read_up_to)
+        return requests
 
     def overlaid(self, policy: Policy) -> Policy:
         """The policy with what users have paused and drained."""

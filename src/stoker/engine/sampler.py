@@ -50,7 +50,7 @@ class Sampler:
         minute = int(now // MINUTE)
         ended = self._end_minute() if minute != self._minute else []
         self._minute = minute
-        devices = [one for one in snapshot.devices if one.whole is None and one.id in snapshot.readings]
+        devices = [device for device in snapshot.devices if device.whole is None and device.id in snapshot.readings]
         reserved = _reserved(jobs, {device.id: device for device in devices})
         for device in devices:
             self._sums.setdefault(device.id, _Sums()).add(snapshot.readings[device.id], reserved[device.id])

@@ -61,8 +61,8 @@ def jobs(*ids: Meant, ended: bool = False) -> list[Job]:
     """The jobs that the ids or names mean; without any, all open jobs, or all ended ones."""
     link = find_link()
     with link.opened() as store:
-        found = find(store, [_word(each) for each in ids] or ["all"], "ended" if ended else "open")
-    return handles_of(link, found)
+        job_ids = find(store, [_word(word) for word in ids] or ["all"], "ended" if ended else "open")
+    return handles_of(link, job_ids)
 
 
 def wait(

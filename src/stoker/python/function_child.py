@@ -46,12 +46,12 @@ class _Reader(Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Wrap the makers to collect what they build."""
-        found = super().find_class(module, name)
+        thing = super().find_class(module, name)
         if name not in _MAKERS or not module.startswith("cloudpickle"):
-            return found
+            return thing
 
         def make(*arguments: Any, **keywords: Any) -> Any:
-            self._made.append(found(*arguments, **keywords))
+            self._made.append(thing(*arguments, **keywords))
             return self._made[-1]
 
         return make

@@ -177,13 +177,13 @@ def _run_all(sweep: Multirun, runs: Sequence[MultirunJob]) -> dict[int, JobRetur
 
 def _batches(runs: Sequence[MultirunJob]) -> list[MultirunArray]:
     """Runs with the same options, which may depend on the overrides."""
-    found: dict[str, MultirunArray] = {}
+    arrays: dict[str, MultirunArray] = {}
     for run in runs:
         words = _words(run.config)
-        if (key := repr(words)) not in found:
-            found[key] = MultirunArray(*_read(words), [])
-        found[key].runs.append(run)
-    return list(found.values())
+        if (key := repr(words)) not in arrays:
+            arrays[key] = MultirunArray(*_read(words), [])
+        arrays[key].runs.append(run)
+    return list(arrays.values())
 
 
 def _words(config: DictConfig) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class TrialCall:
         """What the function returns. A number is reported as the objective, a dictionary as several values."""
         value = self._function(**params())
         if self._objectives:
-            found = value if isinstance(value, dict) else {self._objectives[0]: value}
-            report(**{str(name): each for name, each in found.items() if each is not None})
+            values = value if isinstance(value, dict) else {self._objectives[0]: value}
+            report(**{str(name): each for name, each in values.items() if each is not None})
         return value
 
 

@@ -292,9 +292,9 @@ def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -
     from stoker.app.control.requests import Control, Unanswered, carry_out
 
     with link.opened() as store:
-        found = queries.jobs_of(store, [job.id for job in jobs])
+        records = queries.jobs_of(store, [job.id for job in jobs])
         states = Queued if only_waiting else Active | Queued
-        requests = [Cancel(record.id, NOTE) for record in found if isinstance(record.state, states)]
+        requests = [Cancel(record.id, NOTE) for record in records if isinstance(record.state, states)]
         with contextlib.suppress(Unanswered):  # it is recorded, and the next engine handles it
             carry_out(Control(link.paths, store), requests)
 
@@ -458,6 +458,6 @@ def _how(job: Record) -> str:
 
 
 def _killed(number: int) -> str:
-    known = {Signal.value: Signal.name for Signal in signal.Signals}
+    names = {Signal.value: Signal.name for Signal in signal.Signals}
     guess = ", as the kernel does when memory runs out" if number == signal.SIGKILL else ""
-    return f"was killed by signal {number} ({known.get(number, 'a real-time one')}){guess}"
+    return f"was killed by signal {number} ({names.get(number, 'a real-time one')}){guess}"

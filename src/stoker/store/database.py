@@ -245,8 +245,8 @@ def damage(path: Path) -> str:
             ((version,),) = database.execute("PRAGMA user_version").fetchall()
             if version > VERSION:
                 return f"it was written by a newer Stoker (schema {version} instead of {VERSION})"
-            found = [text for (text,) in database.execute(f"PRAGMA quick_check({_FINDINGS})")]
-            return "" if found == ["ok"] else "; ".join(found)
+            findings = [text for (text,) in database.execute(f"PRAGMA quick_check({_FINDINGS})")]
+            return "" if findings == ["ok"] else "; ".join(findings)
     except sqlite3.Error as error:
         return str(error)
 
@@ -349,6 +349,6 @@ def _holder(descriptor: int) -> int | None:
     """The process that holds the lock of a file, if /proc/locks shows it."""
     with contextlib.suppress(OSError):
         inode = os.fstat(descriptor).st_ino
-        found = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", Path("/proc/locks").read_text())
-        return int(found[1]) if found else None
+        match = re.search(rf" FLOCK .* WRITE (\d+) \S+:{inode} ", Path("/proc/locks").read_text())
+        return int(match[1]) if match else None
     return None

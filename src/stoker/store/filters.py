@@ -82,8 +82,10 @@ def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[i
         rows = reader.rows(f"{query} AND {NOT_ON_FINISH} ORDER BY id", *values)
     else:
         rows = reader.rows(f"{query} AND id IN (SELECT value FROM json_each(?))", *values, json.dumps(list(among)))
-    found = [job_id for (job_id,) in rows]
-    return found if among is None else sorted(found, key={job_id: at for at, job_id in enumerate(among)}.__getitem__)
+    job_ids = [job_id for (job_id,) in rows]
+    return (
+        job_ids if among is None else sorted(job_ids, key={job_id: at for at, job_id in enumerate(among)}.__getitem__)
+    )
 
 
 def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_task: bool) -> list[Group]:
@@ -147,7 +149,7 @@ _TEXT = (
 def _text_values(text: str) -> list[Any]:
     """Values of `_TEXT`: words of a command are stored with zero bytes between them; a string of a shell has blanks."""
     words = text.encode(errors="surrogateescape")
-    like = "%" + "".join(f"!{one}" if one in "!%_" else one for one in text_of(text)) + "%"
+    like = "%" + "".join(f"!{character}" if character in "!%_" else character for character in text_of(text)) + "%"
     number, _, _ = text.partition(".")
     job = int(number) if number.isascii() and number.isdecimal() and len(number) < 19 else 0
     return [like, words, words.replace(b" ", b"\0"), job, job or -1, like]

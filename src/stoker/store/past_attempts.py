@@ -38,8 +38,8 @@ def attempts_between(reader: Reader, period: Period, until: float, limit: int) -
     ended = [job_id for (job_id,) in reader.rows(query, *values, limit + 1)]
     left_out = _count(reader, where, values) - limit if len(ended) > limit else 0
     ids = [*ended[:limit], *_unfinished(reader)]
-    found = [one for one in _ran(reader, ids) if one.started <= until and (one.ended or until) >= period.since]
-    return sorted(found, key=lambda one: (one.started, one.job.id)), left_out
+    attempts = [one for one in _ran(reader, ids) if one.started <= until and (one.ended or until) >= period.since]
+    return sorted(attempts, key=lambda one: (one.started, one.job.id)), left_out
 
 
 def attempts_of_jobs(reader: Reader, ids: Collection[int]) -> list[Ran]:
@@ -65,8 +65,8 @@ def _ran(reader: Reader, ids: Sequence[int]) -> Iterator[Ran]:
         " ORDER BY attempts.job, attempts.number",
         body,
     )
-    found = [(row[0], attempt_of(row[1:])) for row in rows]
-    for (peak, attempt), after in zip_longest(found, [after for _, after in found[1:]]):
+    attempts = [(row[0], attempt_of(row[1:])) for row in rows]
+    for (peak, attempt), after in zip_longest(attempts, [after for _, after in attempts[1:]]):
         if attempt.started is not None and (job := jobs.get(attempt.job)) is not None:
             yield Ran(job, attempt, attempt.started, _end(attempt, after, job), peak)
 

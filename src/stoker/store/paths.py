@@ -333,18 +333,18 @@ def _make_private(state: Path) -> None:
     try:
         state.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         state.mkdir(mode=0o700, exist_ok=True)
-        found = state.lstat()
+        status = state.lstat()
     except OSError as error:
         raise StokerError(
             f"cannot create the state directory {state}: {error.strerror}",
             "set STOKER_STATE to your own local directory",
         ) from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise StokerError(
             f"{state} belongs to another user, or is not a directory",
             "set STOKER_STATE to your own directory",
         )
-    if stat.S_IMODE(found.st_mode) & 0o077:
+    if stat.S_IMODE(status.st_mode) & 0o077:
         state.chmod(0o700)
 
 

@@ -24,23 +24,23 @@ def progress_of(job: Job, report: Path, now: float) -> Progress | None:
         return None
     ran = max(0.0, now - started)
     reported = _reported(read_reports(report, TAIL), job.run, now)
-    found = reported or (read_progress(read_tail(job.state.log, LOG_BYTES), ran) if job.state.log else None)
-    if found is None or found.left is not None:
-        return found
-    if found.fraction < LEAST_FRACTION or ran < LEAST_SECONDS:
-        return found
-    return found._replace(left=ran * (1 - found.fraction) / found.fraction)
+    progress = reported or (read_progress(read_tail(job.state.log, LOG_BYTES), ran) if job.state.log else None)
+    if progress is None or progress.left is not None:
+        return progress
+    if progress.fraction < LEAST_FRACTION or ran < LEAST_SECONDS:
+        return progress
+    return progress._replace(left=ran * (1 - progress.fraction) / progress.fraction)
 
 
 def _reported(reports: list[ReportLine], attempt: int, now: float) -> Progress | None:
     """The newest progress of an attempt; the time left by the rate since the first report that is known."""
-    known = [report for report in reports if report.attempt == attempt and _is_progress(report)]
-    if not known:
+    reported = [report for report in reports if report.attempt == attempt and _is_progress(report)]
+    if not reported:
         return None
-    last = known[-1]
+    last = reported[-1]
     assert last.done is not None
     assert last.total
-    first = next(one for one in known if one.total == last.total)
+    first = next(one for one in reported if one.total == last.total)
     assert first.done is not None
     fraction = min(1.0, last.done / last.total)
     if last.at <= first.at or last.done <= first.done:

@@ -305,8 +305,8 @@ def _engines_with(reader: Reader, state: str) -> Iterator[str]:
     """Step from one name to the next in the index, without scanning the jobs between them."""
     following = f"SELECT engine FROM {_INDEXES[state]} WHERE {state} AND engine > ? ORDER BY engine LIMIT 1"
     engine = ""
-    while found := reader.rows(following, engine):
-        ((engine,),) = found
+    while rows := reader.rows(following, engine):
+        ((engine,),) = rows
         yield engine
 
 

@@ -105,7 +105,7 @@ class Reader:
         """All jobs in the slot of a job: the running one first, then by time of assignment."""
         same = f"{_SLOT} = (SELECT {_SLOT} FROM jobs WHERE id = ? AND {ACTIVE})"
         order = "ORDER BY state = 'starting', json_extract(CAST(detail AS TEXT), '$.since'), id"
-        return [found for (found,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
+        return [other_id for (other_id,) in self.rows(f"SELECT id FROM jobs WHERE {ACTIVE} AND {same} {order}", job_id)]
 
     def batch_label(self, batch: int) -> str:
         """The command that submitted a batch, as users see it."""

@@ -79,4 +79,4 @@ def _whole_sweeps(store: Store, jobs: Sequence[Job]) -> dict[int, int]:
     """The sweeps by the ids of their jobs, of sweeps whose jobs are all among these: the user named the sweep."""
     ids = {job.id for job in jobs}
     members = {sweep: jobs_of_sweep(store, sweep) for sweep in {_sweep_of(job) for job in jobs} - {0}}
-    return {job_id: sweep for sweep, found in members.items() if ids.issuperset(found) for job_id in found}
+    return {job_id: sweep for sweep, job_ids in members.items() if ids.issuperset(job_ids) for job_id in job_ids}

@@ -275,7 +275,7 @@ def _check(name: str, before: Mapping[str, Any], value: Any) -> None:
         hint = did_you_mean(name, before, f"known options: {', '.join(before)}")
         raise UsageError(f"unknown option {name!r}", hint)
     wanted = type(before[name])
-    if type(value) is not wanted or (wanted is dict and not all(isinstance(each, str) for each in value.values())):
+    if type(value) is not wanted or (wanted is dict and not all(isinstance(entry, str) for entry in value.values())):
         kinds = {int: "a number", str: "a text in quotes", bool: "true or false", dict: "a table of texts"}
         raise UsageError(f"{name} = {value!r} is not {kinds[wanted]}", f"it was {name} = {_value(before[name])}")
 

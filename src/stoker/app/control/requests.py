@@ -172,7 +172,7 @@ def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
         return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
 
     for job in queries.skipped_after(store, min(ids, default=0)):  # a job depends only on earlier ones
-        targets = {(one.target, one.array) for one in job.spec.after}
+        targets = {(dependency.target, dependency.array) for dependency in job.spec.after}
         if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
             along.append(job)
             again |= _as_targets(job)

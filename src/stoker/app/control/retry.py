@@ -110,13 +110,13 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
 
 def _for_tuners(store: Store, trials: Sequence[Job]) -> list[Again]:
     """Requests that requeue the tuners of finished sweeps; a running tuner ignores its request."""
-    found = []
+    requests = []
     for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
         watching = queries.tuner_of(store, sweep_id)
         tuner = None if watching is None else store.job(watching)
         if tuner is not None and not (isinstance(tuner.state, Ended) and tuner.state.result != "done"):
-            found.append(Again(tuner.id))
-    return found
+            requests.append(Again(tuner.id))
+    return requests
 
 
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:

@@ -121,6 +121,6 @@ def state_name(job: Job) -> str:
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:
     """Say what a command did to a job; `details` fill the sentence."""
     was, now, shown = state_name(before), state_name(after), id_text(before)
-    sentence = next(one for one in SENTENCES[verb] if one.fits(was, now, when))
+    sentence = next(candidate for candidate in SENTENCES[verb] if candidate.fits(was, now, when))
     said = sentence.text.format(id=shown, was=was, now=now, **details)
     return ChangeResult(before.id, shown, before.name, was, now, sentence.refused, said)

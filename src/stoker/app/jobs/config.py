@@ -75,12 +75,12 @@ def read_project(directory: Path) -> Iterator[Settings | Ignored]:
     start = directory.absolute()
     for above in (start, *start.parents):
         own = (
-            msgspec.structs.replace(found, project=True) if isinstance(found, Settings) else found
-            for found in read_settings(above / "stoker.toml")
+            msgspec.structs.replace(settings, project=True) if isinstance(settings, Settings) else settings
+            for settings in read_settings(above / "stoker.toml")
         )
-        for found in (*own, *_pyproject(above / "pyproject.toml")):
-            yield found
-            if isinstance(found, Settings):
+        for settings in (*own, *_pyproject(above / "pyproject.toml")):
+            yield settings
+            if isinstance(settings, Settings):
                 return
 
 
@@ -126,14 +126,14 @@ def _read_trusted(path: Path, only_with: re.Pattern[bytes] | None = None) -> byt
     try:
         # Without blocking: another user may have put a FIFO there.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-            found = os.fstat(file.fileno())
-            data = file.read() if stat.S_ISREG(found.st_mode) else b""
+            status = os.fstat(file.fileno())
+            data = file.read() if stat.S_ISREG(status.st_mode) else b""
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         there = os.path.lexists(path)  # False also in a directory that cannot be entered
         return Ignored(path, f"it cannot be read ({error.strerror})") if there and not only_with else None
-    why = _distrust(found)
+    why = _distrust(status)
     if not why:
         return data
     return Ignored(path, why) if only_with is None or only_with.search(data) else None
@@ -195,8 +195,8 @@ def _refuse(name: str, place: str) -> NoReturn:
         raise UsageError(f"{place} would be the same for all jobs", f"use --{name} for single jobs")
     if name in KEYS:
         raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
-    known = [option.name for option in OPTIONS if not option.of_one_job]
-    raise UsageError(f"{place} is unknown", did_you_mean(name, known, f"known: {', '.join(known)}"))
+    names = [option.name for option in OPTIONS if not option.of_one_job]
+    raise UsageError(f"{place} is unknown", did_you_mean(name, names, f"known: {', '.join(names)}"))
 
 
 def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
@@ -283,8 +283,8 @@ class Config(Struct, frozen=True):
     def cluster(self, name: str) -> ClusterSettings:
         """The settings of a cluster that a user named."""
         if name not in self.clusters:
-            known = f"known: {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
-            raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, known))
+            clusters = f"known: {', '.join(self.clusters)}" if self.clusters else f"add it: {_ADD.format(name)}"
+            raise UsageError(f"there is no cluster {name!r}", did_you_mean(name, self.clusters, clusters))
         return self.clusters[name]
 
     def origins(self) -> list[SettingRow]:
@@ -307,8 +307,8 @@ def load_config(
     flags: Mapping[str, object] | None = None,
 ) -> Config:
     """The configuration for a directory; with None that of the engine, which ignores project files."""
-    found = list(_found(environment, cwd, system))
-    files = [each for each in found if isinstance(each, Settings)]
+    parts = list(_found(environment, cwd, system))
+    files = [part for part in parts if isinstance(part, Settings)]
     written = _overlaid([_flat({name: key.built_in for name, key in KEYS.items()}, _BUILT_IN), *map(_of_file, files)])
     typed = {name: f"--{name.replace('_', '-')}" for name in flags or ()}
     values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
@@ -321,14 +321,14 @@ def load_config(
         values=shown | values,  # for display only: JobOptions has None for them
         clusters={name: _cluster_settings(each, environment) for name, each in named.items()},
         files=tuple(file.path for file in files),
-        warnings=tuple(each.warning for each in found if isinstance(each, Ignored)),
+        warnings=tuple(each.warning for each in parts if isinstance(each, Ignored)),
     )
 
 
 def read_cluster(environment: Mapping[str, str], name: str, table: Mapping[str, object]) -> ClusterSettings:
     """The settings of a cluster as they would be with this table in the user's file, in place of one there."""
     checked = _checked_cluster(name, dict(table), "here")
-    system = [_of_file(each) for each in read_settings(SYSTEM_FILE) if isinstance(each, Settings)]
+    system = [_of_file(settings) for settings in read_settings(SYSTEM_FILE) if isinstance(settings, Settings)]
     below = _nested(_overlaid(system)).get(_CLUSTER, {}).get(name, {})
     return _cluster_settings({**below, **checked}, environment)
 
@@ -377,31 +377,31 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
     """STOKER_<KEY> of every setting and job option; empty counts as not set."""
     variables = {name: f"STOKER_{name.upper()}" for name in KEYS}
-    found = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
+    given = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
     for option in OPTIONS:
         if option.variable and (raw := environment.get(option.variable)):
-            found[("defaults", option.name)] = Value(raw, option.variable)
-    return found
+            given[("defaults", option.name)] = Value(raw, option.variable)
+    return given
 
 
 def _given(settings: Mapping[str, object], places: Mapping[str, str]) -> dict[Name, Value]:
     """Settings of variables or flags, checked; None is not given. Each entry of a table can be overridden alone."""
-    found: dict[Name, Value] = {}
+    values: dict[Name, Value] = {}
     for name, raw in settings.items():
         if raw is not None:
             value = read_setting(name, raw, places[name])
-            found |= _flat({name: value if isinstance(value, dict) else raw}, places[name])
-    return found
+            values |= _flat({name: value if isinstance(value, dict) else raw}, places[name])
+    return values
 
 
 def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:
-    found: dict[Name, Value] = {}
+    values: dict[Name, Value] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            found |= {(key, *rest): each for rest, each in _flat(value, origin).items()}
+            values |= {(key, *rest): each for rest, each in _flat(value, origin).items()}
         else:
-            found[(key,)] = Value(value, origin)
-    return found
+            values[(key,)] = Value(value, origin)
+    return values
 
 
 def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
@@ -415,8 +415,8 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    known = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
-    hint = did_you_mean(key, known, f"known: {', '.join(known)}")
+    keys = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
+    hint = did_you_mean(key, keys, f"known: {', '.join(keys)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"
     raise UsageError(f"{settings.path}: unknown key {key!r}", hint)
@@ -454,8 +454,8 @@ class Rereading:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     with contextlib.suppress(OSError):
-        found = os.stat(path)
-        return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+        status = os.stat(path)
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
     return ()
 
 

@@ -28,8 +28,8 @@ def own_file(environment: Mapping[str, str]) -> Path:
 
 def cluster_table(path: Path, name: str) -> dict[str, Any]:
     """The table of a cluster; empty if the file has none."""
-    found = _tables(_text(path), path).get("cluster", {}).get(name)
-    return {} if found is None else {"kind": "slurm", **found}
+    table = _tables(_text(path), path).get("cluster", {}).get(name)
+    return {} if table is None else {"kind": "slurm", **table}
 
 
 def write_cluster(path: Path, name: str, table: Mapping[str, Any]) -> None:
@@ -53,8 +53,8 @@ def _change(path: Path, name: str, block: str, table: dict[str, Any] | None) -> 
         wanted = _tables(before, path)
         clusters = {key: value for key, value in wanted.pop("cluster", {}).items() if key != name}
         clusters |= {} if table is None else {name: table}
-        found = _tables(text, path)
-        if (found.pop("cluster", {}), found) != (json.loads(json.dumps(clusters)), wanted):
+        tables = _tables(text, path)
+        if (tables.pop("cluster", {}), tables) != (json.loads(json.dumps(clusters)), wanted):
             raise StokerError(
                 f"cluster.{name} in {path} has a form that this command cannot change",
                 f"change it with an editor, as a table [cluster.{name}]",
@@ -79,9 +79,9 @@ def _replaced(text: str, name: str, block: str) -> str:
 
 
 def _text(path: Path) -> str:
-    for found in read_settings(path):
-        if isinstance(found, Ignored):
-            raise UsageError(found.warning, "fix that first")
+    for settings in read_settings(path):
+        if isinstance(settings, Ignored):
+            raise UsageError(settings.warning, "fix that first")
     return path.read_bytes().decode() if path.exists() else ""
 
 

@@ -71,12 +71,12 @@ def read_directives(data: bytes, name: str) -> Directives:
     at_top = True
     for number, line in enumerate(data.decode(errors="surrogateescape").splitlines(), 1):
         at_top = at_top and (not line.strip() or line.startswith("#"))
-        if not (found := _LINE.fullmatch(line.rstrip())):
+        if not (match := _LINE.fullmatch(line.rstrip())):
             continue
         if not at_top:
             late = number
             break
-        lines[found[1]].append((found[2] or "", f"{name} line {number}"))
+        lines[match[1]].append((match[2] or "", f"{name} line {number}"))
     slurm = _Slurm(lines["SBATCH"])
     return Directives(
         merged(slurm.options(), _stoker_options(lines["STOKER"])),
@@ -238,8 +238,8 @@ def _exported(value: str) -> Values:
 
 def _gres(value: str) -> Values:
     """GPUs of `gpu:2`, `gpu:a100:2` or `gres/gpu:1`, among other resources."""
-    found = [part.strip().removeprefix("gres/").removeprefix("gres:") for part in value.split(",")]
-    gpus = [part.removeprefix("gpu").removeprefix(":") for part in found if re.match("gpu(:|$)", part)]
+    parts = [part.strip().removeprefix("gres/").removeprefix("gres:") for part in value.split(",")]
+    gpus = [part.removeprefix("gpu").removeprefix(":") for part in parts if re.match("gpu(:|$)", part)]
     if not gpus:
         return {"gpus": 0} if value.lower() == "none" else {}
     return _counted(gpus)
@@ -251,11 +251,11 @@ def _gpus(value: str) -> Values:
 
 def _counted(parts: Sequence[str]) -> Values:
     """GPUs of `2`, `a100:2` or `a100`; the model counts only where it is the same for all."""
-    found = [_GPUS.fullmatch(part) for part in parts]
-    if not all(found):
+    matches = [_GPUS.fullmatch(part) for part in parts]
+    if not all(matches):
         raise UsageError(f"{','.join(parts)!r} is not a number of GPUs", "write it as 2 or a100:2")
-    models = {match["model"] or "" for match in found if match}
-    count = sum(int(match["count"] or 1) for match in found if match)
+    models = {match["model"] or "" for match in matches if match}
+    count = sum(int(match["count"] or 1) for match in matches if match)
     return {"gpus": count, "gpu_type": models.pop() or None if len(models) == 1 else None}
 
 

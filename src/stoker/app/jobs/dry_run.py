@@ -143,7 +143,7 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
     begins_later = begin is not None and begin > outlook.now and not job.spec.after
     start = begin if begins_later else outlook.starts.get(job.id)
     starts = outlook.plan.starts if outlook.plan else ()
-    chosen = next((one.devices for one in starts if one.job.id == job.id), ())
+    chosen = next((start.devices for start in starts if start.job.id == job.id), ())
     labels = {device.id: device.label for device in outlook.devices}
     return PlannedJob(
         job=place,

@@ -163,8 +163,8 @@ class DeclaredParts(DeclaredDevices):
     """Slots of GPUs of a parent job: labelled as the user wrote them, visible to CUDA as the parent's are."""
 
     def __init__(self, words: Sequence[str], slots: Sequence[Sequence[ParentGpu]]) -> None:
-        known = {gpu.visible: gpu.claim for gpus in slots for gpu in gpus}
-        super().__init__([",".join(gpu.visible for gpu in gpus) for gpus in slots], known)
+        claims = {gpu.visible: gpu.claim for gpus in slots for gpu in gpus}
+        super().__init__([",".join(gpu.visible for gpu in gpus) for gpus in slots], claims)
         self._devices = tuple(
             replace(device, label=word, memory=_least(gpus, "memory"), whole=_least(gpus, "whole"))
             for device, word, gpus in zip(self._devices, words, slots, strict=True)

@@ -336,8 +336,8 @@ def _first_program(command: Command) -> str:
     """The program that starts first; empty where that is unclear."""
     if not command.shell:
         return "" if "{" in command.words[0] else command.words[0]
-    found = _FIRST_WORD.match(command.words[0])
-    word = found[1] if found else ""
+    match = _FIRST_WORD.match(command.words[0])
+    word = match[1] if match else ""
     return "" if word in _SHELL_WORDS | _SETTING_UP | _WRAPPERS else word
 
 
@@ -355,11 +355,11 @@ def _program_note(program: str, environment: Mapping[str, str], cwd: str) -> str
 
 def _programs(letter: str, path: str) -> set[str]:
     """Programs on the PATH that begin so."""
-    found: set[str] = set()
+    names: set[str] = set()
     for directory in path.split(os.pathsep):
         with contextlib.suppress(OSError):
-            found.update(name for name in os.listdir(directory or ".") if name.startswith(letter))
-    return found
+            names.update(name for name in os.listdir(directory or ".") if name.startswith(letter))
+    return names
 
 
 def _has_odd_quotes(line: str) -> bool:
@@ -409,11 +409,11 @@ _EARLY = r"[._-]?(?i:a|b|c|rc|dev|alpha|beta|pre)"
 
 
 def knows_cap(version: str) -> bool:
-    found = re.match(_VERSION, version)
-    if found is None:
+    match = re.match(_VERSION, version)
+    if match is None:
         return False
-    release = int(found[1]), int(found[2])
-    return release > SINCE or (release == SINCE and not re.match(_EARLY, found[3]))
+    release = int(match[1]), int(match[2])
+    return release > SINCE or (release == SINCE and not re.match(_EARLY, match[3]))
 
 
 # -- the kernel ----------------------------------------------------------------------------------

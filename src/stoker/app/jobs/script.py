@@ -254,13 +254,13 @@ def _status(line: CommandLine) -> os.stat_result | None:
     """Status of the file that the first word names; None where it means a program on the PATH."""
     word = line.words[0]
     suffix = os.path.splitext(word)[1].lower()
-    known = suffix in SHELLS or suffix in INTERPRETERS
-    if word == "-" or (not known and _goes_by_path(line)):
+    has_interpreter = suffix in SHELLS or suffix in INTERPRETERS
+    if word == "-" or (not has_interpreter and _goes_by_path(line)):
         return None
     try:
         return os.stat(word)
     except (OSError, ValueError):
-        if known and not re.search(r"\s", word) and _which(word) is None:
+        if has_interpreter and not re.search(r"\s", word) and _which(word) is None:
             later = line.instead(_with_slash(word), *line.words[1:])
             hint = f"check the path; if it will exist when the job starts, type: {later}"
             raise UsageError(f"cannot find the script {word}", hint) from None

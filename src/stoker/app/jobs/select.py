@@ -41,10 +41,10 @@ def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filt
     words, a filter chooses among all.
     """
     picks = parse_selection(words)
-    found = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    job_ids = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
     if chosen == NO_FILTER:
-        return found
-    matching = ids_matching(store, chosen, "any", found) if words else ids_matching(store, chosen, scope)
+        return job_ids
+    matching = ids_matching(store, chosen, "any", job_ids) if words else ids_matching(store, chosen, scope)
     return _in_states(store, matching, chosen.states)
 
 
@@ -108,8 +108,8 @@ def find_last(store: Store) -> list[int]:
 
 
 def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
-    found = {job.id: job for job in queries.jobs_of(store, ids)}
-    return [found[job_id] for job_id in ids]
+    jobs = {job.id: job for job in queries.jobs_of(store, ids)}
+    return [jobs[job_id] for job_id in ids]
 
 
 def tasks_of_line(store: Store, label: str, state: str) -> list[Job]:
@@ -154,9 +154,9 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
         meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
         if meant and (scope != "ended" or glob):
             return meant
-        if found := queries.ids_named(store, pick.pattern, "any", glob=glob):
-            job = store.job(found[-1])
-            return queries.ids_between(store, job.array, job.array) if job and job.array else [found[-1]]
+        if job_ids := queries.ids_named(store, pick.pattern, "any", glob=glob):
+            job = store.job(job_ids[-1])
+            return queries.ids_between(store, job.array, job.array) if job and job.array else [job_ids[-1]]
     return []
 
 

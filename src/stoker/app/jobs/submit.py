@@ -118,16 +118,16 @@ def key_of(text: str, *given: Any) -> Key:
 
 def earlier_submit(store: Store, key: Key) -> list[Inserted]:
     """The jobs submitted under the key, none if it is new; refuses a key that was used for other jobs."""
-    known = store.submit_key(key.text)
-    if known is None:
+    earlier = store.submit_key(key.text)
+    if earlier is None:
         return []
-    first = known.parts[0][0]
-    if known.content != key.content:
+    first = earlier.parts[0][0]
+    if earlier.content != key.content:
         raise UsageError(
             f"the key {key.text!r} was used for another command, other options or another directory: job {first}",
             f"choose another key; stoker status {first} shows what was submitted",
         )
-    return [_inserted_before(store, range(first, first + count), array) for first, count, array in known.parts]
+    return [_inserted_before(store, range(first, first + count), array) for first, count, array in earlier.parts]
 
 
 def _inserted_before(store: Store, ids: range, array: str) -> Inserted:

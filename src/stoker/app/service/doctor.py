@@ -87,10 +87,10 @@ def diagnose(subject: Subject) -> Iterator[Verdict]:
     """The findings of all checks, each as soon as it is known."""
     for topic, check in CHECKS.items():
         try:
-            found = list(check(subject))
+            findings = list(check(subject))
         except OSError as error:  # a check that fails hides no other
-            found = [problem(f"cannot check this: {error}", "check its permissions")]
-        yield from (structs.replace(verdict, topic=topic) for verdict in found)
+            findings = [problem(f"cannot check this: {error}", "check its permissions")]
+        yield from (structs.replace(verdict, topic=topic) for verdict in findings)
 
 
 def output_of(command: Sequence[str], seconds: float = COMMAND_SECONDS) -> str | None:
@@ -207,9 +207,9 @@ def _leases_left(subject: Subject, store: Store) -> Iterator[Verdict]:
     with contextlib.suppress(StokerError):
         view = Ledger(find_ledger(subject.environment)).live()
         refs = [owned.job.state.ref for owned in queries.all_active(store) if isinstance(owned.job.state, Active)]
-        known = {word for ref in refs for word in ref.split()}  # the name of the lease is one of the words
+        words = {word for ref in refs for word in ref.split()}  # the name of the lease is one of the words
         for name, lease in view.leases.items():
-            if name not in known and lease.owner == owner_name(os.geteuid()):
+            if name not in words and lease.owner == owner_name(os.geteuid()):
                 devices = ", ".join(claim.name for claim in lease.claims)
                 text = f"your lease on {devices} ({lease.what}) belongs to no job of this queue"
                 yield note(text, f"if you do not use it, check process {lease.pid} and its children")
@@ -281,10 +281,10 @@ def check_variables(subject: Subject) -> Iterator[Verdict]:
     if "STOKER_JOB_ID" in given:
         yield note(f"this runs inside job {subject.environment['STOKER_JOB_ID']}")
         given = [name for name in given if name not in _JOB_VARIABLES]
-    known = subject.known_variables | _PROGRAM_VARIABLES | {f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME)}
-    unknown = [name for name in given if name not in known]
+    variables = subject.known_variables | _PROGRAM_VARIABLES | {f"STOKER_{name.upper()}" for name in (*KEYS, *BY_NAME)}
+    unknown = [name for name in given if name not in variables]
     for name in unknown:
-        near = difflib.get_close_matches(name, known, 1, 0.75)
+        near = difflib.get_close_matches(name, variables, 1, 0.75)
         yield note(f"{name} is not a variable of Stoker", f"did you mean {near[0]}?" if near else "")
     if not unknown:
         yield ok(f"set: {', '.join(given)}" if given else "none set")
@@ -298,9 +298,9 @@ _SHARED_NAMES = frozenset({"simple_gpu_scheduler", "gpu_task_scheduler"})
 
 def check_install(_subject: Subject, path: Sequence[str] | None = None) -> Iterator[Verdict]:
     """Packages that install files of the same names over ours, or took ours along when they were removed."""
-    found = {dist.name: dist for dist in metadata.distributions(path=list(sys.path if path is None else path))}
-    ours = found.pop("stoker", None)
-    others = sorted(name for name, dist in found.items() if any(_is_shared(file) for file in dist.files or ()))
+    distributions = {dist.name: dist for dist in metadata.distributions(path=list(sys.path if path is None else path))}
+    ours = distributions.pop("stoker", None)
+    others = sorted(name for name, dist in distributions.items() if any(_is_shared(file) for file in dist.files or ()))
     for name in others:
         text = f"the package {name} has the same import names and commands, and may have replaced those of Stoker"
         yield problem(text, f"{how_to_remove(name)}, which removes files of both, and then: {how_to_repair()}")
@@ -370,12 +370,12 @@ def judge_absence(reason: str, cards: int) -> Verdict:
 
 def nvidia_cards(pci: Path = PCI) -> int:
     """The number of NVIDIA graphics cards, with or without a driver."""
-    found = 0
+    count = 0
     for device in pci.glob("*"):
         with contextlib.suppress(OSError):
             vendor, kind = ((device / name).read_text().strip() for name in ("vendor", "class"))
-            found += vendor == "0x10de" and kind.startswith("0x03")  # NVIDIA, display controller
-    return found
+            count += vendor == "0x10de" and kind.startswith("0x03")  # NVIDIA, display controller
+    return count
 
 
 def check_unit(subject: Subject) -> Iterator[Verdict]:

@@ -55,11 +55,11 @@ class EngineStatuses(Struct, frozen=True):
 
     @property
     def devices(self) -> dict[str, Device]:
-        found: dict[str, Device] = {}
+        devices: dict[str, Device] = {}
         for device in (device for status in self.current for device in status.devices):
-            if device.id not in found or device.whole is None:  # the whole GPU rather than a parent job's part of it
-                found[device.id] = device
-        return found
+            if device.id not in devices or device.whole is None:  # the whole GPU rather than a parent job's part of it
+                devices[device.id] = device
+        return devices
 
     def reading(self, device_id: str) -> Reading:
         newest = sorted(self.current, key=lambda status: (status.nested, -status.at))

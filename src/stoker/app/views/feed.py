@@ -155,14 +155,14 @@ class Feed:
 
     def _statuses(self, now: float) -> EngineStatuses:
         """The status files; without an engine the driver is asked, but not before the first screen."""
-        found = read_statuses(self._paths, now)
+        statuses = read_statuses(self._paths, now)
         if self._engine_lives or self.status is None or now < self._probe_after:
-            return found
+            return statuses
         try:
-            return replace(found, queue=self._probe.status(found.queue, now))
+            return replace(statuses, queue=self._probe.status(statuses.queue, now))
         except StokerError:  # as on a machine without GPUs
             self._probe_after = now + PROBE_PAUSE_SECONDS
-            return found
+            return statuses
 
     def expire(self) -> None:
         """Read everything again at the next call, and report what differs."""
@@ -199,8 +199,8 @@ class Feed:
 
 def _identity(paths: Paths) -> tuple[int, int] | None:
     with contextlib.suppress(OSError):
-        found = os.stat(paths.database)
-        return found.st_dev, found.st_ino
+        status = os.stat(paths.database)
+        return status.st_dev, status.st_ino
     return None
 
 

@@ -424,8 +424,8 @@ def retry_text(job: Job, event: Exited) -> str:
 
 def last_shared_failure(events: Iterable[Event]) -> Exited | None:
     """The last attempt that the job lost because it shared a GPU."""
-    found = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
-    return found[-1] if found else None
+    failures = [event for event in events if isinstance(event, Exited) and event.cause and event.shared]
+    return failures[-1] if failures else None
 
 
 def _failure_words(event: Exited) -> str:

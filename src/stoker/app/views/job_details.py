@@ -362,7 +362,7 @@ def _order(job: Job, facts: QueueFacts) -> Iterator[str]:
         return
     standing, place = facts.positions.position(job, engine), facts.positions.place(job, engine)
     if standing is None or place is None:
-        listed = sum(one.tasks for one in status.order)
+        listed = sum(position.tasks for position in status.order)
         if listed < status.waiting:
             yield f"after the first {listed} of {status.waiting} waiting jobs"
         return

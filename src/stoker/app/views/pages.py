@@ -158,12 +158,12 @@ def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
 
 def _placed(facts: QueueFacts) -> list[Owned]:
     """The waiting jobs whose place in the plan is known, in that order, one for each array."""
-    found = []
+    owned = []
     for engine in facts.loads:
         order = facts.positions.first(engine)
         jobs = {job.id: job for job in queries.jobs_of(facts.store, order) if isinstance(job.state, Waiting)}
-        found += [Owned(jobs[job_id], engine) for job_id in order if job_id in jobs]
-    return found
+        owned += [Owned(jobs[job_id], engine) for job_id in order if job_id in jobs]
+    return owned
 
 
 def _waiting_line(one: Owned, facts: QueueFacts) -> JobLine:

@@ -18,8 +18,8 @@ _MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
 
 def jobs_of_processes(pids: Iterable[int]) -> dict[int, int | None]:
     """The job of each living process; None for a process that belongs to none of ours."""
-    found = {pid: _job_of(pid) for pid in set(pids)}
-    return {pid: job for pid, job in found.items() if job is not None or parent_of(pid) is not None}
+    jobs = {pid: _job_of(pid) for pid in set(pids)}
+    return {pid: job for pid, job in jobs.items() if job is not None or parent_of(pid) is not None}
 
 
 def _job_of(pid: int) -> int | None:
@@ -41,7 +41,7 @@ def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
     from stoker.core.parent import VARIABLE, read_parent  # few users have several queues
 
     ledger = os.environ.get("STOKER_LEDGER", "")
-    found: dict[str, JobElsewhere] = {}
+    jobs: dict[str, JobElsewhere] = {}
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
         environment = process_file(pid, "environ")
         if VARIABLE.encode() not in environment:
@@ -51,5 +51,5 @@ def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
         if allocation is None or variables.get("STOKER_LEDGER", "") != ledger:
             continue
         if Path(allocation.folder).parent != workers:
-            found.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
-    return list(found.values())
+            jobs.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
+    return list(jobs.values())

@@ -145,10 +145,10 @@ def run_status(
 
 def run_counts(tally: Tally, running: int, expected: int | None) -> RunCounts:
     """A list is submitted in parts: jobs that were not submitted yet count as waiting."""
-    known = tally.given if expected is None else max(tally.given, expected - tally.skipped - tally.unusable)
+    total = tally.given if expected is None else max(tally.given, expected - tally.skipped - tally.unusable)
     done = tally.results["done"]
-    waiting = max(0, known - tally.ended - running)
-    return RunCounts(known, done, tally.ended - done, running, waiting, open_ended=expected is None)
+    waiting = max(0, total - tally.ended - running)
+    return RunCounts(total, done, tally.ended - done, running, waiting, open_ended=expected is None)
 
 
 def time_left(status: EngineStatus, counts: RunCounts, now: float) -> float | None:

@@ -88,15 +88,15 @@ def _part(report: ReportLine) -> float | None:
 
 def _metrics(reports: Sequence[ReportLine], *, steps: bool) -> dict[str, list[tuple[float, float]]]:
     """Numbers only: other values have no curve."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    curves: dict[str, list[tuple[float, float]]] = {}
     for report in reports:
         place: Any = report.values.get("step") if steps else report.at
         if not _is_number(place):
             continue
         for name, value in report.values.items():
-            if name != "step" and _is_number(value) and (name in found or len(found) < MOST_CURVES):
-                found.setdefault(name, []).append((place, value))
-    return {name: thinned(points) for name, points in found.items()}
+            if name != "step" and _is_number(value) and (name in curves or len(curves) < MOST_CURVES):
+                curves.setdefault(name, []).append((place, value))
+    return {name: thinned(points) for name, points in curves.items()}
 
 
 def _is_number(value: Any) -> bool:

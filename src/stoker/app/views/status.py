@@ -65,8 +65,8 @@ def queued_lines(
     """
     lines: list[tuple[tuple[bool, float, bool, int, int], JobLine]] = []
     for engine in facts.loads:
-        found = _queued_of(engine, facts, each_task=each_task, page=min(_PAGE, limit or _PAGE))
-        shown = islice((line for line in found if on_finish_jobs or not line.hook), limit)
+        queued = _queued_of(engine, facts, each_task=each_task, page=min(_PAGE, limit or _PAGE))
+        shown = islice((line for line in queued if on_finish_jobs or not line.hook), limit)
         lines += [(_rank(line, interrupted=facts.is_interrupted(engine)), line) for line in shown]
     handed_over = _handed_over(facts, each_task=each_task)
     lines += [(_rank(line, interrupted=False), line) for line in islice(handed_over, limit)]

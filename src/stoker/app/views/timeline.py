@@ -135,15 +135,15 @@ def timeline_of(
     """The timeline of a period, or of some jobs `only`; with `trim` it begins with the first of them."""
     now, store = facts.now, facts.store
     if only is None:
-        found, left_out = attempts_between(store, period, now if until is None else until, limit)
+        attempts, left_out = attempts_between(store, period, now if until is None else until, limit)
     else:
-        found, left_out = attempts_of_jobs(store, only), 0
+        attempts, left_out = attempts_of_jobs(store, only), 0
     ahead = list(_expected(facts, only)) if until is None or until > now else []
-    last = max([now, *(bar.end for bar in ahead if bar.end), *_expected_ends(found, facts)])
+    last = max([now, *(bar.end for bar in ahead if bar.end), *_expected_ends(attempts, facts)])
     end = last if until is None else until
-    since = _trimmed(period.since, found, end) if trim else period.since
+    since = _trimmed(period.since, attempts, end) if trim else period.since
     steps = steps_of(since, min(now, end))
-    lanes = list(_lanes(found, [bar for bar in ahead if bar.start <= end], facts, steps))
+    lanes = list(_lanes(attempts, [bar for bar in ahead if bar.start <= end], facts, steps))
     return Timeline(
         schema=SCHEMA,
         at=to_datetime(now),
@@ -157,7 +157,7 @@ def timeline_of(
         samples_step_seconds=steps.seconds,
         lanes=lanes,
         left_out=left_out,
-        without_gpu=sum(not one.attempt.devices for one in found),
+        without_gpu=sum(not one.attempt.devices for one in attempts),
         colours=_colours(facts, lanes),
     )
 

@@ -102,12 +102,12 @@ def _parallel_y(axis: Axis, value: float) -> float:
 
 
 def _parallel_line(drawing: Drawing, chart: Parallel, number: int, places: Sequence[float]) -> None:
-    known = [
+    points = [
         (x, _parallel_y(axis, value))
         for axis, x, value in zip(chart.axes, places, chart.lines[number], strict=True)
         if value is not None
     ]
     share = chart.goodness[number]
     colour = "#" + "".join(f"{round(low + (high - low) * share):02x}" for low, high in zip(WORST, BEST, strict=True))
-    if known:
-        drawing.path(_path(known, steps=False), colour, round(1 + 1.5 * share, 1))
+    if points:
+        drawing.path(_path(points, steps=False), colour, round(1 + 1.5 * share, 1))

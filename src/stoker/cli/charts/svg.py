@@ -22,7 +22,10 @@ PALETTE = ("#2f7ec0", "#e08a1e", "#2c9c78", "#a35ac0", "#1b9cb5", "#6d8f1f", "#d
 
 def escape(text: str) -> str:
     """The text for an element or an attribute; characters that XML forbids become a replacement character."""
-    shown = "".join(one if one in "\t\n" or one.isprintable() or one == " " else "\ufffd" for one in text)
+    shown = "".join(
+        character if character in "\t\n" or character.isprintable() or character == " " else "\ufffd"
+        for character in text
+    )
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
         shown = shown.replace(character, entity)
     return shown

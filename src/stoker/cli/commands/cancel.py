@@ -56,7 +56,7 @@ def command(
         0, CANCELLED, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
     )
     with opened(paths) as control:
-        found = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
-        if not found:
+        jobs = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
+        if not jobs:
             say("no job to cancel" if chosen == NO_FILTER else "no job matches")
-        return report("cancel", cancel(control, found, request, dry_run=dry_run), as_json=as_json, dry_run=dry_run)
+        return report("cancel", cancel(control, jobs, request, dry_run=dry_run), as_json=as_json, dry_run=dry_run)

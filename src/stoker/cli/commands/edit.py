@@ -54,15 +54,15 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, path
     typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
     changes = {**typed, **read_tables(typed)}
     with opened(paths) as control:
-        found = find_queued(control.store, ids)
+        jobs = find_queued(control.store, ids)
         rewriter = Rewriter(control)
-        open_jobs = [job for job in found if isinstance(job.state, CHANGEABLE)]
+        open_jobs = [job for job in jobs if isinstance(job.state, CHANGEABLE)]
         if not changes and open_jobs:
             changes = _edited(open_jobs, rewriter)
             if not changes:
                 say("nothing was changed")
                 return 0
-        return report("edit", edit_jobs(control, rewriter, found, changes), as_json=as_json)
+        return report("edit", edit_jobs(control, rewriter, jobs, changes), as_json=as_json)
 
 
 command.help = str(command.help).format(running=", ".join(BY_NAME[name].flag for name in WHILE_RUNNING))

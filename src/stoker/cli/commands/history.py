@@ -119,15 +119,15 @@ def show_timeline(paths: Paths, period: Period, picture: str | None, screen: Scr
     """GPUs over time, as text, JSON or a picture; it begins with the first job if that is later than the period."""
     from stoker.app.views.timeline import read_timeline
 
-    found = read_timeline(paths, period, trim=True)
+    timeline = read_timeline(paths, period, trim=True)
     if picture is not None:
         from stoker.cli.charts.timeline import timeline_svg
 
-        write_file(picture, timeline_svg(found))
+        write_file(picture, timeline_svg(timeline))
     elif screen.form == "json":
-        write_json(found)
+        write_json(timeline)
     else:
         from stoker.cli.screens.timeline import render_timeline
 
-        write_lines(render_timeline(found, screen.size[0], screen.size[1]), screen.color)
+        write_lines(render_timeline(timeline, screen.size[0], screen.size[1]), screen.color)
     return 0

@@ -55,8 +55,8 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
-        found = find_queued(control.store, ids)
-        results = hold(control, found)
+        jobs = find_queued(control.store, ids)
+        results = hold(control, jobs)
         if "all" in ids and not results:
             say("no waiting jobs to hold")
         return report("pause", results, notes, as_json=as_json)
@@ -86,8 +86,8 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool
             notes.append("resumed the queue" if was_paused else "the queue was not paused")
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += _use_for_all(control, devices) if for_all else [_use(control, device) for device in devices]
-        found = jobs_in_order(control.store, find(control.store, ids))
-        results = release(control, found, only_held="all" in ids)
+        jobs = jobs_in_order(control.store, find(control.store, ids))
+        results = release(control, jobs, only_held="all" in ids)
         if "all" in ids and not results:
             say("no held jobs")
         return report("resume", results, notes, as_json=as_json)

@@ -92,14 +92,14 @@ def command(
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
     with opened(paths) as control:
         recent = failed and not ids
-        found = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
+        jobs = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
         if failed and not everything:
-            found = _fixable(found)
-        if not found and not recent:
+            jobs = _fixable(jobs)
+        if not jobs and not recent:
             say("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
         given = {name: value for name, value in changes.items() if value is not None}
-        retries = planned_retries(control, found, vram, given, only=only)
-        if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(found):
+        retries = planned_retries(control, jobs, vram, given, only=only)
+        if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(jobs):
             return 1
         return report("retry", retry(control, retries, dry_run=dry_run), as_json=as_json, dry_run=dry_run)
 

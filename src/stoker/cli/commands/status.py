@@ -169,16 +169,16 @@ def _show_jobs(
 ) -> None:
     from stoker.app.views.job_details import read_jobs
 
-    found = read_jobs(paths, words, chosen, environment=environment)
+    selected = read_jobs(paths, words, chosen, environment=environment)
     if screen.form == "json":
-        write_json(found)
+        write_json(selected)
     elif screen.form == "plain":
         from stoker.cli.screens.plain import JOB_COLUMNS, plain_lines
 
-        write_plain(plain_lines(found.jobs, JOB_COLUMNS))
+        write_plain(plain_lines(selected.jobs, JOB_COLUMNS))
     else:
         from stoker.cli.screens.job import render_jobs
         from stoker.cli.screens.text import write_lines
 
         width, height = screen.size
-        write_lines(render_jobs(found, width, None if everything else height, screen.typed), screen.color)
+        write_lines(render_jobs(selected, width, None if everything else height, screen.typed), screen.color)

@@ -266,9 +266,9 @@ def _parse_words(
     """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
-        found = find_script(CommandLine("submit", context.meta[TYPED_OPTIONS], words))
-        if found:
-            return [ParsedJob(found.command, COMMAND_LINE)], found.script
+        script = find_script(CommandLine("submit", context.meta[TYPED_OPTIONS], words))
+        if script:
+            return [ParsedJob(script.command, COMMAND_LINE)], script.script
     return _items(words, file, as_line=as_line, dashes=dashes), None
 
 

@@ -133,9 +133,9 @@ class _Progress:
         status = read_status(self._control.paths.status_file(QUEUE))
         expected = status.ends if status else {}
         ends = [expected.get(job_id) for job_id in queries.open_among(self._control.store, self._wanted)]
-        known = [end for end in ends if end is not None]
-        if known and len(known) == len(ends):
-            return max(0.0, max(known) - time.time())
+        ends_known = [end for end in ends if end is not None]
+        if ends_known and len(ends_known) == len(ends):
+            return max(0.0, max(ends_known) - time.time())
         elapsed = time.monotonic() - self._began
         return elapsed / ended * (counts.total - counts.ended) if ended else None
 

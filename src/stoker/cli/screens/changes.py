@@ -43,7 +43,7 @@ def _line(group: Sequence[ChangeResult]) -> str:
     first = group[0]
     if len(group) == 1:
         return first.said
-    ids = [one.shown for one in group]
+    ids = [result.shown for result in group]
     noun = "tasks" if all("." in shown for shown in ids) else "jobs"
     ranges = _ranges(ids)
     listed = ",".join(ranges[:MOST_RANGES]) + (",…" if len(ranges) > MOST_RANGES else "")

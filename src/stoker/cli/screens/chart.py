@@ -85,10 +85,10 @@ def _draw(canvas: Canvas, places: Sequence[tuple[float, float]], kind: str, look
 
 def _labels(axis: Axis, rows: int) -> dict[int, str]:
     """The texts of an axis by row, from the top."""
-    found = {}
+    columns = {}
     for value, text in axis.ticks(max(2, rows // 3)):
-        found[min(rows - 1, int((1 - axis.place(value)) * rows))] = clip(text, LABEL)
-    return found
+        columns[min(rows - 1, int((1 - axis.place(value)) * rows))] = clip(text, LABEL)
+    return columns
 
 
 def _ticks(axis: Axis, columns: int) -> str:

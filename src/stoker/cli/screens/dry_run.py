@@ -80,9 +80,9 @@ def show_run_plan(planned: Sequence[PlannedJob], *, as_json: bool) -> int:
 def _show_lines(planned: Sequence[PlannedJob], columns: dict[str, str]) -> None:
     now = time.time()
     rows: list[Iterable[str]] = [columns]
-    for one in planned:
-        start = one.start.timestamp() if one.start else None
+    for job in planned:
+        start = job.start.timestamp() if job.start else None
         when = "?" if start is None else "now" if start <= now else clock_text(start, now)
-        cells = {"devices": ",".join(one.devices) or "-", "start": when, "after": ", ".join(one.after) or "-"}
-        rows.append([cells.get(field) or getattr(one, field) for field in columns.values()])
+        cells = {"devices": ",".join(job.devices) or "-", "start": when, "after": ", ".join(job.after) or "-"}
+        rows.append([cells.get(field) or getattr(job, field) for field in columns.values()])
     write_plain(map(tab_line, rows))

@@ -89,16 +89,16 @@ def report_check(findings: Iterable[Verdict], schema: str, *, as_json: bool) -> 
     """Print all findings, each as soon as it is known: a driver may take its time. Returns the number of problems."""
     from stoker.app.service.doctor import Check
 
-    found = []
+    lines = []
     for verdict in findings:
-        found.append(verdict)
+        lines.append(verdict)
         if not as_json:
             print_line(f"{verdict.level:8} {verdict.topic:10} {verdict.text}")
         if not as_json and verdict.advice:
             print_line(f"{'':19} → {verdict.advice}")
-    problems = sum(verdict.level == "problem" for verdict in found)
+    problems = sum(verdict.level == "problem" for verdict in lines)
     if as_json:
-        write_json(Check(schema, problems, found))
+        write_json(Check(schema, problems, lines))
     elif problems:
         tell(f"{count_text(problems, 'problem')} found")
     return problems

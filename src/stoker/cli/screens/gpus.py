@@ -172,11 +172,11 @@ def _foreign(processes: Sequence[ForeignProcess]) -> str:
 
 
 def _pids(pids: Iterable[int]) -> str:
-    found = list(dict.fromkeys(pids))
-    if not found:
+    numbers = list(dict.fromkeys(pids))
+    if not numbers:
         return ""
-    more = " …" if len(found) > MOST_PIDS else ""
-    return f"pid{'s' if len(found) > 1 else ''} {' '.join(map(str, found[:MOST_PIDS]))}{more}"
+    more = " …" if len(numbers) > MOST_PIDS else ""
+    return f"pid{'s' if len(numbers) > 1 else ''} {' '.join(map(str, numbers[:MOST_PIDS]))}{more}"
 
 
 def marked(mark: Mark, default: str, now: float) -> str:

@@ -85,8 +85,8 @@ class Colours:
     def feed(self, data: bytes) -> bytes:
         """The bytes for the terminal; a sequence that may go on is held back."""
         data = self._rest + data
-        found = self._unfinished.search(data, max(0, len(data) - LONGEST_ESCAPE))
-        self._rest = found[0] if found else b""
+        match = self._unfinished.search(data, max(0, len(data) - LONGEST_ESCAPE))
+        self._rest = match[0] if match else b""
         return self._unsafe.sub(self._shown, data[: len(data) - len(self._rest)])
 
     def end(self) -> bytes:

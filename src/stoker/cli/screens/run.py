@@ -140,13 +140,13 @@ def _rows(status: RunStatus) -> list[_Row]:
 def _columns(rows: Sequence[_Row], width: int) -> list[Column]:
     """Labels, and bars and amounts of memory if any is known."""
     devices = [row.device for row in rows if row.device is not None]
-    known = [device.memory_bytes for device in devices if device.memory_bytes is not None]
+    sizes = [device.memory_bytes for device in devices if device.memory_bytes is not None]
     names = ["CPU" if row.device is None else row.device.label for row in rows]
     labels = [Span(f"GPU{name}" if name.isdecimal() else name) for name in names]
     columns = [Column("", labels, 9, gap=" ")]
-    if known:
+    if sizes:
         bar = 0 if width < 72 else 10 if width < 100 else 18
-        memory = memory_cells(devices, bar, max(len(amount_text(total, total)) for total in known))
+        memory = memory_cells(devices, bar, max(len(amount_text(total, total)) for total in sizes))
         columns.append(Column("", [*memory, (Span(""),)], 8, most=80, always=True))
     return columns
 

@@ -116,9 +116,9 @@ class Footer(Container):
         self._tab = tab
         width = self.app.size.width
         keys = TIMELINE_KEYS if tab == "timeline" else KEYS
-        known = [(key, what) for key, what in keys if not (self._readonly and key in CHANGING)]
+        shown_keys = [(key, what) for key, what in keys if not (self._readonly and key in CHANGING)]
         message: Line = (Span(f" {clip(self._message, width - 2)}", "odd"),)
-        self._line.show([message if self._message else keys_line(known, width)])
+        self._line.show([message if self._message else keys_line(shown_keys, width)])
 
     def say(self, text: str) -> None:
         """Show a message for some seconds."""

@@ -93,8 +93,8 @@ class QueueReader:
         """All about a job, or about the first task of several; None if it is gone."""
         word = label.partition("[")[0].rstrip(".") if "[" in label else label
         with contextlib.suppress(StokerError):
-            found = read_jobs(self.paths, [word]).jobs
-            return found[0] if found else None
+            jobs = read_jobs(self.paths, [word]).jobs
+            return jobs[0] if jobs else None
         return None
 
     def log_lines(self, path: str, *, fresh: bool) -> list[str] | None:

@@ -137,16 +137,16 @@ def _size(counts: Counts) -> int:
 def notices(status: Status, now: float) -> list[Line]:
     """What keeps the queue from working as usual, one line each."""
     engine = status.engine
-    found: list[Line] = []
+    lines: list[Line] = []
     if not engine.running:
         old = engine.seen is not None and now - engine.seen.timestamp() > OLD_SECONDS
         seen = f"; GPU readings are from {ago_text(engine.seen.timestamp(), now)}" if old and engine.seen else ""
-        found.append((Span(f"the engine is stopped{seen}; it starts with the next stoker submit", "odd"),))
+        lines.append((Span(f"the engine is stopped{seen}; it starts with the next stoker submit", "odd"),))
     if engine.paused is not None:
-        found.append((Span(f"the queue is paused: {marked(engine.paused, 'paused', now)}", "odd"),))
+        lines.append((Span(f"the queue is paused: {marked(engine.paused, 'paused', now)}", "odd"),))
     if engine.draining:
-        found.append((Span("the engine is draining: it starts no more jobs", "odd"),))
-    return [*found, *((Span(note, "bad"),) for note in status.notes)]
+        lines.append((Span("the engine is draining: it starts no more jobs", "odd"),))
+    return [*lines, *((Span(note, "bad"),) for note in status.notes)]
 
 
 # -- GPUs ----------------------------------------------------------------------------------------

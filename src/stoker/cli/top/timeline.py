@@ -54,13 +54,13 @@ class TimelineChart(TextLines):
         """Read the period and draw it."""
         now, span = time.time(), self._span
         end = now + self._shift
-        found = await self._source.call(self._source.timeline, end - span, None if not self._shift else end)
+        timeline = await self._source.call(self._source.timeline, end - span, None if not self._shift else end)
         if self._timeline is None:
-            self._fit_period(found, now)
+            self._fit_period(timeline, now)
             span = self._span
-            found = replace(found, since=to_datetime(end - span))
-        until = min(found.until.timestamp(), now + span) if not self._shift else end
-        self._timeline = replace(found, until=to_datetime(until))
+            timeline = replace(timeline, since=to_datetime(end - span))
+        until = min(timeline.until.timestamp(), now + span) if not self._shift else end
+        self._timeline = replace(timeline, until=to_datetime(until))
         self.draw()
 
     def _fit_period(self, found: Timeline, now: float) -> None:

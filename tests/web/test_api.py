@@ -359,13 +359,13 @@ def add_grid(queue: PastQueue, *words: str, ended: int, objective: str = "loss:m
     with queue.store.writing():
         batch = queue.store.add_batch("sweep", queue.now)
         ids = queue.store.add_jobs(batch, QUEUE, list(trial_jobs(sweep, JobSpec())), queue.now, array=True)
-        add_sweep(queue.store, StoredSweep(ids[0], batch, queue.now, None, None, JobSpec(), sweep))
+        add_sweep(queue.store, StoredSweep(ids[0], batch, queue.now, None, JobSpec(), sweep))
         for number in range(ended):
             queue.attempt(wanted(queue.store, ids[number]), "0", number - 10_000, number - 9_990)
             loss = float(abs(number - 7))
             curves = {"loss": [(1, loss + 2), (2, None), (3, loss)]}
             result = {"attempt": 1, "curves": curves, "values": {"loss": loss}, "over": True}
-            set_trial_result(queue.store, ids[0], number, result if objective else {"attempt": 1})
+            set_trial_result(queue.store, batch, number, result if objective else {"attempt": 1})
     return ids[0]
 
 

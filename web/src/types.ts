@@ -331,9 +331,7 @@ export interface JobDetails {
   failure: string;
   order: string[];
   reported: Latest | null;
-  sweep: number | null;
-  trial: number | null;
-  params: Record<string, Scalar> | null;
+  member: MemberDetails | null;
   options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
 }
@@ -471,6 +469,14 @@ export interface Matching {
   group?: string;
   search?: string;
   array?: string;
+}
+
+/** The place of a job in a batch whose jobs have parameters. */
+export interface MemberDetails {
+  kind: string;
+  batch: number;
+  number: number;
+  params: Record<string, Scalar>;
 }
 
 /** A value that a sweep makes small or large. */
@@ -658,9 +664,9 @@ export interface SweepView {
   gpu_hours: number;
   gpu_hours_saved: number;
   gpu_hours_full_trial: number | null;
-  adviser: number | null;
-  adviser_state: string;
-  adviser_message: string;
+  tuner: number | null;
+  tuner_state: string;
+  tuner_message: string;
   study: string | null;
   notices: string[];
   trials: TrialView[];

@@ -18,7 +18,7 @@ class Cancel(Struct, frozen=True, tag="cancel"):
     signal: int = 0
     """Sent first in place of TERM; 0 is TERM."""
     result: CancelResult = "cancelled"
-    """How the job then ends: `stopped` is for trials of a sweep that are not worth finishing."""
+    """How the job then ends: `stopped` is for jobs that a rule finds not worth finishing."""
 
 
 class Hold(Struct, frozen=True, tag="hold"):

@@ -11,7 +11,7 @@ import msgspec
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, JobSpec, Outcome, Trial
+from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome
 from stoker.store.database import Database
 from stoker.store.schema import (
     ACTIVE,
@@ -198,9 +198,9 @@ class Reader:
     def job_of(self, row: tuple[Any, ...]) -> Job:
         """The job in a row of the columns of `JOB`."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor, sweep, number, params = rest
+        array, task, shared_failures, floor, number, params = rest
         command, spec = Command(split(words), shell), self._database.spec(spec_id)
-        trial = Trial(number, params, sweep) if sweep else None
+        member = None if number is None else Member(number, params, *self._database.batch_name(batch))
         return Job(
             id=job_id,
             batch=batch,
@@ -215,10 +215,10 @@ class Reader:
             tries=tries,
             array=array,
             task=task,
-            kind=kind_of(command, spec, trial),
+            kind=kind_of(command, spec, member),
             shared_failures=shared_failures,
             floor=floor,
-            trial=trial,
+            member=member,
         )
 
     def _is_open(self, dependency: Dependency) -> bool:

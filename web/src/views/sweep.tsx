@@ -124,8 +124,8 @@ function Head({ sweep }: { sweep: SweepView }): JSX.Element {
       </div>
       {lost ? (
         <p class="failure">
-          Its tuner, job {sweep.adviser}, is {sweep.adviser_state}
-          {sweep.adviser_message ? `: ${sweep.adviser_message}` : ""}.
+          Its tuner, job {sweep.tuner}, is {sweep.tuner_state}
+          {sweep.tuner_message ? `: ${sweep.tuner_message}` : ""}.
         </p>
       ) : null}
       {sweep.notices.map((notice) => (
@@ -185,9 +185,9 @@ function Facts({ sweep }: { sweep: SweepView }): JSX.Element {
         {sweep.gpu_hours_full_trial === null ? null : (
           <Fact name="full trial">{hours(sweep.gpu_hours_full_trial)} GPU-hours (median)</Fact>
         )}
-        {sweep.adviser === null ? null : (
+        {sweep.tuner === null ? null : (
           <Fact name="tuner">
-            <a href={jobHash(String(sweep.adviser))}>job {sweep.adviser}</a>, {sweep.adviser_state}
+            <a href={jobHash(String(sweep.tuner))}>job {sweep.tuner}</a>, {sweep.tuner_state}
           </Fact>
         )}
         <Fact name="started">{clock(moment(sweep.created), now.value)}</Fact>

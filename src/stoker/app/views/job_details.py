@@ -211,6 +211,18 @@ SCHEMA = "stoker.jobs/1"
 LAST_LINES = 3
 
 
+class MemberDetails(Struct, frozen=True):
+    """The place of a job in a batch whose jobs have parameters."""
+
+    kind: str
+    """The kind of the batch, as `sweep`."""
+    batch: int
+    """Its id, as users type it."""
+    number: int
+    """Of the job in it, from 0."""
+    params: dict[str, bool | int | float | str | None]
+
+
 class JobDetails(JobLine, frozen=True, kw_only=True):
     """A job with all that is known of it."""
 
@@ -251,12 +263,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
-    sweep: int | None = None
-    """The sweep that it is a trial of; null outside of sweeps."""
-    trial: int | None = None
-    """Its number there, from 0."""
-    params: dict[str, bool | int | float | str | None] | None = None
-    """Its parameters."""
+    member: MemberDetails | None = None
+    """Its place in a sweep or another batch whose jobs have parameters; null for other jobs."""
     options: dict[str, Value]
     """Its options as a job file has them, without those that have the built-in value."""
     output: tuple[str, ...] = ()
@@ -345,13 +353,17 @@ def details_of(
         advice=_advice(job, happened, facts),
         failure=failure_text(store, job),
         order=tuple(_order(job, facts)),
-        sweep=job.trial.sweep if job.trial else None,
-        trial=job.trial.number if job.trial else None,
-        params=msgspec.json.decode(job.trial.params) if job.trial else None,
+        member=_member(job),
         options=given_options(
             job, ShownNames(lambda device: device_labels((device,), facts.devices)[0], store.shown_id, secrets)
         ),
     )
+
+
+def _member(job: Job) -> MemberDetails | None:
+    if (member := job.member) is None:
+        return None
+    return MemberDetails(member.kind, member.batch, member.number, msgspec.json.decode(member.params))
 
 
 def _order(job: Job, facts: QueueFacts) -> Iterator[str]:

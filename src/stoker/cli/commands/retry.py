@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from stoker.app.control.requests import Control, opened
-from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_trials
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_members
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.cli.completion import complete_jobs
@@ -108,7 +108,7 @@ def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: boo
     named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
     refuse_unfinished(jobs)
-    return without_good_trials(control.store, jobs)
+    return without_good_members(control.store, jobs)
 
 
 def _recently_failed(control: Control, since: str | None, chosen: Filter) -> list[Job]:

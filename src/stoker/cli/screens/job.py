@@ -28,12 +28,13 @@ from stoker.cli.screens.text import (
 from stoker.core.learning import LEAST_BYTES
 from stoker.core.text import printable
 from stoker.core.units import ago_text, amount_text, count_text, size_text, watch_text
+from stoker.features import batch_words
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
     from stoker.app.views.history import History
     from stoker.app.views.job import JobFacts, PastLine
-    from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
+    from stoker.app.views.job_details import AttemptLine, JobDetails, MemberDetails, SelectedJobs
 
 LABEL_COLUMNS = 11
 PROGRESS_COLUMNS = 20
@@ -86,7 +87,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("progress", _progress(details)),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
-        ("sweep", "" if details.sweep is None else f"trial {details.trial} of sweep {details.sweep}"),
+        *([_member(details.member)] if details.member else []),
         ("reported", latest_text(details.reported) if details.reported else ""),
         ("directory", details.directory),
         ("needs", _needs(details)),
@@ -106,6 +107,10 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     yield from ((label, text) for label, text in facts if text)
     for name, value in (details.environment or {}).items():
         yield "", f"{name}={value}"
+
+
+def _member(member: MemberDetails) -> tuple[str, str]:
+    return member.kind, f"{batch_words(member.kind).member} {member.number} of {member.kind} {member.batch}"
 
 
 def _option(value: Value) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE
 from features.slurm.worlds import DirectWorld
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.status import ask, cluster_status, jobs_on_nodes, usable_nodes
-from support.fake_slurm import NODE
 
 
 @pytest.fixture

@@ -12,6 +12,17 @@ from xml.etree import ElementTree
 
 import pytest
 
+from features.sweep.storm import SweepStorm
+from features.sweep.sweeps import (
+    LOSS,
+    SPACE,
+    broken_promises,
+    is_over,
+    start_sweep,
+    stored_trials,
+    sweep_status,
+    wait_sweep,
+)
 from stoker.app.control.requests import ask
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
@@ -19,8 +30,7 @@ from stoker.features.sweep.store import all_trials, find_sweep, study_path, tria
 from stoker.store.writer import Store
 from support.background import Background
 from support.cli import until
-from support.storm.sweep import SweepStorm
-from support.sweeps import LOSS, SPACE, broken_promises, is_over, start_sweep, stored_trials, sweep_status, wait_sweep
+from support.disk import small_disk
 from support.wait import wait_until
 
 WHOLE = Resources(gpus=2)
@@ -296,3 +306,21 @@ def test_what_is_refused_before_anything_is_queued(background: Background, words
     assert (said.code, said.out) == (2, "")
     assert REFUSED[words] in said.err
     assert background("sweep", "status").code == 4
+
+
+def test_a_trial_that_had_no_room_for_its_log_keeps_its_value(background: Background) -> None:
+    """Its first attempt is handed back; what it reports then is the value of the trial."""
+    script = background.cwd / "t.py"
+    script.write_text("import stoker; stoker.report(loss=0.25)")
+    with small_disk(background.cwd / "small", "size=1m,nr_inodes=2") as disk:
+        (disk / "ballast").touch()
+        words = ["-G", "0", "--objective", "loss:min", "-o", str(disk / "%j.log"), "--style", "none"]
+        said = background("sweep", "--parsable", "x=1", *words, "--", sys.executable, str(script))
+        wait_until(lambda: "cannot write its output" in background("status", "--plain").out, pause=0.1)
+        (disk / "ballast").unlink()
+        (trial,) = wait_sweep(background, int(said.out))["trials"]
+        with background.open_store() as store:
+            assert store.attempts(trial["job"])[0].why == "returned"
+            assert len(store.runs(trial["job"])) == 1
+    assert (trial["state"], trial["values"]) == ("done", {"loss": 0.25})
+    assert [row["attempts"] for row in json.loads(background("history", "--json").out)["jobs"]] == [1, 1]

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from features.sweep.sweeps import broken_promises, is_over, start_sweep, stored_trials
 from stoker.features.sweep.store import study_path
 from support.background import Background
 from support.disk import fill
-from support.sweeps import broken_promises, is_over, start_sweep, stored_trials
 from support.wait import wait_until
 
 COUNT = 10

@@ -437,6 +437,12 @@ def counts_among(reader: Reader, ids: Sequence[int]) -> dict[str, int]:
     return dict(reader.rows(query, json.dumps(list(ids))))
 
 
+def alike_among(reader: Reader, ids: Sequence[int]) -> list[tuple[str, int, int]]:
+    """These jobs by state and spec, which decide on the word that users see: the state, the first id, the number."""
+    query = f"SELECT state, min(id), count(*) FROM jobs WHERE {_AMONG} GROUP BY state, spec ORDER BY 2"
+    return [(state, first, count) for state, first, count in reader.rows(query, json.dumps(list(ids)))]
+
+
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
     """The jobs by the engine that owns them."""
     owners: dict[str, list[int]] = {}

@@ -26,6 +26,7 @@ from stoker.core.spec import Dependency, parse_after
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
 from stoker.store.queries import arrays_of, ids_of_batch, is_coordinator, tasks_in
+from stoker.store.reader import Reader
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -107,7 +108,7 @@ def find_last(store: Store) -> list[int]:
     return queries.ids_between(store, array, array) if array else [job_id]
 
 
-def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
+def jobs_in_order(store: Reader, ids: Sequence[int]) -> list[Job]:
     jobs = {job.id: job for job in queries.jobs_of(store, ids)}
     return [jobs[job_id] for job_id in ids]
 

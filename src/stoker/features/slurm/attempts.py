@@ -209,7 +209,7 @@ class Reconciler:
         is_dead = verdict == "ended" or self._is_dead(bundle, attempt)
         if not is_dead and not isinstance(job.state, Stopping):  # which does not run again; the check goes on
             return False
-        self._jobs.apply(job, self._end(job, attempt, verdict))
+        self._jobs.apply(job, self._end(job, attempt))
         self._jobs.plan_due = True
         return True
 
@@ -285,7 +285,8 @@ class Reconciler:
             self.hold(job.id, f"held: Slurm could not start it {times} times ({words})")
         return True
 
-    def _end(self, job: Job, attempt: BundledAttempt, verdict: str) -> Event:
+    def _end(self, job: Job, attempt: BundledAttempt) -> Event:
+        """The end in the journal; without one, what Slurm says of the task."""
         now, number = self._jobs.clock(), attempt.number
         match attempt.end:
             case journal.AttemptExited() as end:
@@ -293,15 +294,15 @@ class Reconciler:
             case journal.AttemptReturned(note=note):
                 self._resumes.append((now + SHORT_SECONDS, job.id))
                 return Returned(number, now, note or "the node could not start it")
-        match verdict:
-            case "timeout":
+        match attempt.answers.fact.state if attempt.answers.fact is not None else "":
+            case "DEADLINE" | "TIMEOUT":
                 return Exited(number, 143, 15, now, why="timeout", note="Slurm's time limit was over")
-            case "out of memory":
+            case "OUT_OF_MEMORY":
                 return Exited(number, 137, 9, now, note="it used more host memory than Slurm gave it (OUT_OF_MEMORY)")
-            case "cancelled":
+            case "CANCELLED":
                 return Exited(number, 143, 15, now, why="stopped", note="cancelled in Slurm")
-            case _:
-                return Lost(number, now, loss_text(attempt.answers), preempted=verdict == "preempted")
+            case state:
+                return Lost(number, now, loss_text(attempt.answers), preempted=state == "PREEMPTED")
 
     def _exited(self, job: Job, attempt: BundledAttempt, end: journal.AttemptExited) -> Exited:
         assert isinstance(job.state, Active)

@@ -85,18 +85,9 @@ class JournalFact(NamedTuple):
     """Whether no process of the attempt is left, though it did not come to its end."""
 
 
-Verdict = Literal[
-    "waits", "runs", "ended", "timeout", "out of memory", "cancelled", "preempted", "lost", "take back", "called off"
-]
-"""`take back`: make its claim; if that works, it never began. `called off`: the same, and it was cancelled in Slurm."""
-
-_ENDS: Mapping[str, Verdict] = {
-    "CANCELLED": "cancelled",
-    "DEADLINE": "timeout",
-    "OUT_OF_MEMORY": "out of memory",
-    "PREEMPTED": "preempted",
-    "TIMEOUT": "timeout",
-}
+Verdict = Literal["waits", "runs", "ended", "cut off", "take back", "called off"]
+"""`cut off`: it began, and only Slurm knows what ended it. `take back`: make its claim; if that works, it never began.
+`called off`: the same, and it was cancelled in Slurm."""
 
 
 def judge(journal: JournalFact, answers: Answers) -> Verdict:
@@ -105,9 +96,9 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
         return "ended"
     state = answers.fact.state if answers.fact is not None else ""
     if journal.gone and is_ghost(answers):
-        return "lost"
+        return "cut off"
     if journal.started:
-        return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
+        return "cut off" if is_settled(answers) else "runs"
     if state in ENDED_STATES or is_settled(answers) or is_stalled(answers):
         return "called off" if state == "CANCELLED" and not _had_node(answers) else "take back"
     return "waits"

@@ -1,24 +1,46 @@
-"""`stoker cluster check`: whether jobs can run on a cluster, and what to do if they cannot."""
+"""`stoker cluster check`: whether jobs can run on a cluster, by a job that shows what a node sees."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import shlex
+import shutil
 import sys
+import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from stoker import __version__
 from stoker.app.service.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.slurm import TESTED, USABLE, NodeGroup, parse_config, parse_version, version_text
-from stoker.features.slurm.status import NO_SHARED, OTHER_SHARED, Probe, Reply, ask, partitions, probe_node
+from stoker.features.slurm.cluster import ENDED_STATES, WAITING_STATES
+from stoker.features.slurm.commands import (
+    TESTED,
+    USABLE,
+    JobReport,
+    Nodes,
+    Reply,
+    ask,
+    parse_config,
+    parse_job,
+    parse_version,
+    read_submitted,
+    version_text,
+)
+from stoker.features.slurm.status import partitions
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
+from stoker.store.waiting import Backoff, wait_until
 
 SKEW_SECONDS = 60.0
 """Slurm refuses what is older than five minutes; times on screens are off by as much."""
+NO_SHARED, OTHER_SHARED = 41, 42
+"""Exit codes of the probe job, which cannot say anything else without the shared directory."""
 
 
 def check_cluster(name: str, settings: ClusterSettings, seconds: float) -> Iterator[Verdict]:
@@ -71,10 +93,10 @@ def check_limits(text: str) -> Iterator[Verdict]:
         yield note(f"{told} (MinJobAge)", "set poll below that in the configuration") if short else ok(told)
 
 
-def check_partition(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
+def check_partition(name: str, groups: list[Nodes]) -> Iterator[Verdict]:
     """The partition of the jobs, and its nodes."""
     partitions = list(dict.fromkeys(group.partition for group in groups))
-    default = next((group.partition for group in groups if group.is_default), "")
+    default = next((group.partition for group in groups if group.default), "")
     wanted = name or default
     mine = [group for group in groups if group.partition == wanted]
     if not wanted:
@@ -82,13 +104,13 @@ def check_partition(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
     elif not mine:
         hint = did_you_mean(wanted, partitions, f"known: {', '.join(partitions)}")
         yield problem(f"there is no partition {wanted!r}", hint)
-    elif not any(group.is_up for group in mine):
+    elif not any(group.up for group in mine):
         yield problem(f"partition {wanted} is down", "ask the administrators, or choose another")
     else:
         yield from _nodes(wanted, mine)
 
 
-def _nodes(name: str, groups: list[NodeGroup]) -> Iterator[Verdict]:
+def _nodes(name: str, groups: list[Nodes]) -> Iterator[Verdict]:
     usable = [group for group in groups if group.responds and group.state in USABLE]
     total, good = (sum(group.nodes for group in some) for some in (groups, usable))
     gpus = sum(group.nodes * group.gpus for group in usable)
@@ -124,7 +146,7 @@ def check_node(probe: Probe, settings: ClusterSettings, python: str) -> Iterator
             "Slurm does not know the job of this check any more",
             "see scontrol show config | grep MinJobAge, and its log",
         )
-    elif report.state in ("PENDING", "CONFIGURING"):
+    elif report.state in WAITING_STATES:
         why = f"no node took a job in time (Slurm says {report.reason or report.state})"
         yield note(why, "jobs will wait too; check again with a longer --timeout")
     elif report.code == NO_SHARED:
@@ -170,3 +192,89 @@ def skew(probe: Probe) -> float:
     except ValueError:
         return 0.0
     return max(0.0, told - probe.answered) + min(0.0, told - probe.submitted)
+
+
+# -- a job on a node -------------------------------------------------------------------------------
+
+
+class Probe(Struct, frozen=True):
+    """The answer of a job on a node."""
+
+    submitted: float
+    answered: float
+    """When this machine read the answer."""
+    report: JobReport | None
+    refusal: str = ""
+    """Why sbatch did not take the job."""
+    facts: dict[str, str] = {}
+    """host, time, token, stoker; empty if the node sees no shared directory."""
+    token: str = ""
+    """The content that the node should have read."""
+
+
+@contextmanager
+def _probe_folder(shared: Path) -> Iterator[Path]:
+    """A folder in the shared directory, with files that exist before a node looks: NFS remembers missing names."""
+    shared.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder = Path(tempfile.mkdtemp(prefix="check-", dir=shared))
+    try:
+        (folder / "token").write_text(secrets.token_hex(8))
+        (folder / "answer").touch()
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def probe_node(settings: ClusterSettings, python: str, seconds: float) -> Probe:
+    """Let a node look at the shared directory and at Stoker, by a job of one minute."""
+    shared = Path(settings.shared)
+    with _probe_folder(shared) as folder:
+        token, submitted = (folder / "token").read_text(), time.time()
+        names = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+        chosen = [f"--{name}={value}" for name, value in names.items() if value]
+        fixed = ["--parsable", "--job-name=stoker-check", "--time=1", "--output=/dev/null", "--chdir=/"]
+        script = _probe_script(shared, folder, python)
+        reply = ask(settings, "sbatch", *fixed, *chosen, *settings.options, given=script)
+        if not reply.ok:
+            return Probe(submitted, time.time(), None, reply.error)
+        job = read_submitted(reply.out)
+        report = _wait_over(settings, job, time.monotonic() + seconds)
+        facts = _wait_answer(folder / "answer") if report and report.state == "COMPLETED" else {}
+        return Probe(submitted, time.time(), report, facts=facts, token=token)
+
+
+def _probe_script(shared: Path, folder: Path, python: str) -> str:
+    quoted = {"shared": str(shared), "folder": str(folder), "python": python}
+    names = "\n".join(f"{name}={shlex.quote(value)}" for name, value in quoted.items())
+    return f"""#!/bin/sh
+{names}
+[ -d "$shared" ] || exit {NO_SHARED}
+cd "$folder" && [ -r token ] || exit {OTHER_SHARED}
+{{
+  echo "host $(hostname)"
+  echo "time $(date +%s.%N)"
+  echo "token $(cat token)"
+  echo "stoker $(timeout 40 "$python" -P -m stoker --version 2>&1 | tail -n 1)"
+  echo end
+}} > answer
+"""
+
+
+def _wait_over(settings: ClusterSettings, job: str, deadline: float) -> JobReport | None:
+    """How the job ended; one that does not end in time is cancelled, and its last state is told."""
+    pauses, report = Backoff(0.1, 2.0), None
+    while time.monotonic() < deadline:
+        report = parse_job(ask(settings, "scontrol", "show", "job", job).out)
+        if report is None or report.state in ENDED_STATES:
+            return report
+        pauses.wait(deadline)
+    ask(settings, "scancel", job)
+    return report
+
+
+def _wait_answer(path: Path) -> dict[str, str]:
+    """Wait for the node's answer; a shared directory may show it a little later than Slurm knows the end."""
+    # Opened anew each time: only an open asks the server of the file.
+    wait_until(lambda: path.read_text(errors="replace").endswith("end\n"), 15.0, Backoff(0.2, 0.2))
+    text = path.read_text(errors="replace")
+    return {key: value for key, _, value in (line.partition(" ") for line in text.splitlines())}

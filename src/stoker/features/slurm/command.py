@@ -204,8 +204,8 @@ def up(name: str) -> int:
 def down(name: str, jobs: bool, force: bool) -> int:
     """Stop the daemons of a private cluster, on all servers."""
     from stoker.core.units import count_text
+    from stoker.features.slurm.commands import ask
     from stoker.features.slurm.private_servers import down as stopped
-    from stoker.features.slurm.status import ask
 
     settings, cluster = _private(name)
     running = ask(settings, "squeue", "-h", "-o", "%i").out.split()
@@ -222,7 +222,7 @@ def down(name: str, jobs: bool, force: bool) -> int:
 
 
 def _end_jobs(settings: ClusterSettings) -> None:
-    from stoker.features.slurm.status import ask
+    from stoker.features.slurm.commands import ask
     from stoker.store.waiting import Backoff, wait_until
 
     ask(settings, "scancel", "--me", "--full")
@@ -237,15 +237,14 @@ def status(name: str | None, as_json: bool) -> int:
     """Show clusters: their controllers, nodes and your jobs. Exit code 3 where a controller does not answer."""
     from stoker.app.jobs.config import load_config
     from stoker.cli.output_options import wants_json, write_json
-    from stoker.features.slurm.screen import print_clusters
-    from stoker.features.slurm.status import Clusters, cluster_status
+    from stoker.features.slurm.status import SCHEMA, Clusters, cluster_status, print_clusters
     from stoker.store.paths import paths_for
 
     config, paths = load_config(os.environ, None), paths_for()
     chosen = {name: config.cluster(name)} if name else config.clusters
     clusters = [cluster_status(cluster, settings, paths) for cluster, settings in chosen.items()]
     if wants_json(as_json):
-        write_json(Clusters("stoker.cluster-status/1", clusters))
+        write_json(Clusters(SCHEMA, clusters))
     elif clusters:
         print_clusters(clusters)
     else:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.features.slurm.slurm import LIBRARIES, parse_version
+from stoker.features.slurm.commands import LIBRARIES, parse_version
 
 MOST_HOSTS = 1024
 FIRST_PORT = 26817

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import ClusterSettings
+from stoker.features.slurm.commands import slurm_environment
 from stoker.features.slurm.packages import missing_programs, unpack
 from stoker.features.slurm.private import (
     FIRST_PORT,
@@ -35,7 +36,6 @@ from stoker.features.slurm.private import (
     parse_facts,
     slurm_conf,
 )
-from stoker.features.slurm.slurm import slurm_environment
 from stoker.store.paths import replace_file
 from stoker.store.waiting import Backoff, wait_until
 

@@ -19,14 +19,13 @@ from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttem
 from stoker.features.slurm.checks import MARK as CHECK_MARK
 from stoker.features.slurm.checks import NodeCheck, task_check
 from stoker.features.slurm.cluster import Caps, SlurmRoom, bundles, first_node, is_suspended, offer_in_order
-from stoker.features.slurm.commands import TAG, SlurmCommands
+from stoker.features.slurm.commands import TAG, SlurmCommands, slurm_environment
 from stoker.features.slurm.context import ClusterContext, QueueDirectory
 from stoker.features.slurm.controller import Controller
 from stoker.features.slurm.direct import Direct
 from stoker.features.slurm.orders import Orders, check_script, node_script, pilot_script
 from stoker.features.slurm.pilot.handle import MARK, PilotHandle, is_pilot
 from stoker.features.slurm.pilot.head import Pilots
-from stoker.features.slurm.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of

@@ -6,7 +6,6 @@ import os
 import secrets
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from stoker import __version__
 from stoker.app.service.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.cluster import ENDED_STATES, WAITING_STATES
+from stoker.features.slurm.cluster import ENDED_STATES, WAITING_STATES, settings_words
 from stoker.features.slurm.commands import (
     TESTED,
     USABLE,
@@ -33,6 +32,7 @@ from stoker.features.slurm.commands import (
     read_submitted,
     version_text,
 )
+from stoker.features.slurm.orders import interpreter
 from stoker.features.slurm.status import partitions
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of
 from stoker.store.waiting import Backoff, wait_until
@@ -59,7 +59,7 @@ def check_cluster(name: str, settings: ClusterSettings, seconds: float) -> Itera
     yield from verdicts
     if any(verdict.level == "problem" for verdict in verdicts):
         return  # a job could not run, or not answer
-    python = settings.python or sys.executable
+    python = interpreter(settings)
     yield from _about("node", check_node(probe_node(settings, python, seconds), settings, python))
 
 
@@ -230,11 +230,9 @@ def probe_node(settings: ClusterSettings, python: str, seconds: float) -> Probe:
     shared = Path(settings.shared)
     with _probe_folder(shared) as folder:
         token, submitted = (folder / "token").read_text(), time.time()
-        names = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
-        chosen = [f"--{name}={value}" for name, value in names.items() if value]
         fixed = ["--parsable", "--job-name=stoker-check", "--time=1", "--output=/dev/null", "--chdir=/"]
         script = _probe_script(shared, folder, python)
-        reply = ask(settings, "sbatch", *fixed, *chosen, *settings.options, given=script)
+        reply = ask(settings, "sbatch", *fixed, *settings_words(settings), *settings.options, given=script)
         if not reply.ok:
             return Probe(submitted, time.time(), None, reply.error)
         job = read_submitted(reply.out)

@@ -36,6 +36,8 @@ ENDED_STATES = frozenset(
     )
 )
 """States in which Slurm does no more for a job. One that is not known here counts as alive."""
+UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
+"""States in which Slurm has lost sight of a node, whose processes may go on."""
 SUSPENDED_STATES = frozenset(("STOPPED", "SUSPENDED"))
 """States in which Slurm has stopped the processes of a job."""
 BUSY_REASONS = frozenset(("Priority", "Resources"))
@@ -163,7 +165,7 @@ def loss_text(answers: Answers) -> str:
     """Why an attempt was lost, for the user."""
     if answers.fact is None:
         return "it vanished from Slurm without a word, as after a crash of the controller or a node"
-    if answers.fact.state in ("NODE_FAIL", "BOOT_FAIL"):
+    if answers.fact.state in UNSEEN_STATES:
         return f"its node went down (Slurm: {answers.fact.state})"
     if answers.fact.state == "PREEMPTED":
         return "Slurm gave its GPUs to other jobs (PREEMPTED)"
@@ -357,7 +359,7 @@ def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
 
 def sbatch_words(shape: SbatchShape, count: int, settings: ClusterSettings) -> list[str]:
     """The options for sbatch that follow from the jobs and the settings of the cluster; of two, the last one counts."""
-    words = [f"--{name}={value}" for name, value in _names(settings) if value]
+    words = settings_words(settings)
     if shape.gpus:
         kind = f"gpu:{shape.model}" if shape.model else "gpu"
         words.append(f"--gres={kind}:{shape.gpus // shape.nodes}")
@@ -374,8 +376,10 @@ def sbatch_words(shape: SbatchShape, count: int, settings: ClusterSettings) -> l
     return [*words, *settings.options, *own]
 
 
-def _names(settings: ClusterSettings) -> Sequence[tuple[str, str]]:
-    return ("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)
+def settings_words(settings: ClusterSettings) -> list[str]:
+    """The options for sbatch that tell where a job runs, and on whose account."""
+    names = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+    return [f"--{name}={value}" for name, value in names.items() if value]
 
 
 # -- reasons -------------------------------------------------------------------------------------

@@ -72,7 +72,8 @@ SENTENCES: Mapping[str, str] = {
     "srtf": "an unreachable reference: least remaining work first, all durations known, preemption is free",
     "srtf-packing": "the same, and two jobs on a GPU run at full speed",
 }
-_CLOSE = 1e-6
+POLICIES = (*RULES, *REFERENCES)
+_CLOSE_SECONDS = 1e-6
 
 
 def shortest_remaining_first(works: Sequence[Work], gpus: int, per_gpu: int = 1) -> ReplayOutcome:
@@ -126,7 +127,7 @@ class _Ideal:
             life = self._lives[job_id]
             life.start = self._now if life.start is None else life.start
             self._left[job_id] -= seconds
-            if self._left[job_id] <= _CLOSE:
+            if self._left[job_id] <= _CLOSE_SECONDS:
                 life.end = until
                 del self._left[job_id]
         self._now = until

@@ -31,7 +31,7 @@ def by_pairs(pairs: Pairs) -> Speeds:
 
 
 def scaled_name(model: str, gpus: int) -> str:
-    """The name of a model on so many GPUs, which was measured apart."""
+    """The name of a model that was measured on this number of GPUs."""
     return f"{model} on {gpus}"
 
 

@@ -20,7 +20,7 @@ from stoker.features.simulate.workload import ReplayOutcome
 
 SCHEMA = "stoker.simulate/1"
 NO_WAIT_SECONDS = 1.0
-"""Seconds of waiting on average that nobody notices."""
+"""Seconds of waiting on average that users do not notice."""
 SHORT_SECONDS = 600.0
 """A job that runs for less counts as this when its slowdown is computed."""
 BASELINE = "fifo"

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,8 +63,8 @@ def check_cluster(name: str, settings: ClusterSettings, seconds: float) -> Itera
     yield from _about("node", check_node(probe_node(settings, python, seconds), settings, python))
 
 
-def _about(topic: str, found: list[Verdict] | Iterator[Verdict]) -> Iterator[Verdict]:
-    return (structs.replace(verdict, topic=topic) for verdict in found)
+def _about(topic: str, verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+    return (structs.replace(verdict, topic=topic) for verdict in verdicts)
 
 
 def check_release(reply: Reply) -> Iterator[Verdict]:
@@ -74,8 +74,8 @@ def check_release(reply: Reply) -> Iterator[Verdict]:
         text = f"sbatch does not work: {reply.error or reply.out.strip() or 'no output'}"
         yield problem(text, "log in where Slurm's commands work; or see PATH and conf")
     elif version[:2] < TESTED:
-        told = f"Slurm {version_text(version)} is older than any release that Stoker was tried with"
-        yield note(told, f"it was tried with {version_text(TESTED)}; please report problems")
+        text = f"Slurm {version_text(version)} is older than any release that Stoker was tried with"
+        yield note(text, f"it was tried with {version_text(TESTED)}; please report problems")
     else:
         yield ok(f"Slurm {version_text(version)}")
 
@@ -88,9 +88,9 @@ def check_limits(text: str) -> Iterator[Verdict]:
     elif limits.max_array is not None:
         yield ok(f"arrays of up to {limits.max_array - 1} tasks; longer ones become several")
     if limits.min_job_age is not None:
-        told = f"Slurm remembers finished jobs for {limits.min_job_age} s"
+        text = f"Slurm remembers finished jobs for {limits.min_job_age} s"
         short = limits.min_job_age < 60
-        yield note(f"{told} (MinJobAge)", "set poll below that in the configuration") if short else ok(told)
+        yield note(f"{text} (MinJobAge)", "set poll below that in the configuration") if short else ok(text)
 
 
 def check_partition(name: str, groups: list[Nodes]) -> Iterator[Verdict]:
@@ -152,8 +152,8 @@ def check_node(probe: Probe, settings: ClusterSettings, python: str) -> Iterator
     elif report.code == NO_SHARED:
         yield problem(f"{report.node} has no {settings.shared}", "set shared to a directory that all nodes see")
     elif report.code == OTHER_SHARED:
-        told = f"{settings.shared} on {report.node} is another directory than here"
-        yield problem(told, "set shared to a directory on a shared file system")
+        text = f"{settings.shared} on {report.node} is another directory than here"
+        yield problem(text, "set shared to a directory on a shared file system")
     elif not probe.facts.get("host"):
         yield problem(
             f"a job on {report.node} ended as {report.state} (exit code {report.code}) without an answer",
@@ -164,7 +164,7 @@ def check_node(probe: Probe, settings: ClusterSettings, python: str) -> Iterator
 
 
 def _answer(probe: Probe, settings: ClusterSettings, python: str) -> Iterator[Verdict]:
-    host, said = probe.facts["host"], probe.facts.get("stoker", "")
+    host, version = probe.facts["host"], probe.facts.get("stoker", "")
     same = probe.facts.get("token") == probe.token
     yield (
         ok(f"{host} sees {settings.shared}")
@@ -173,11 +173,11 @@ def _answer(probe: Probe, settings: ClusterSettings, python: str) -> Iterator[Ve
             f"{host} reads an old state of {settings.shared}", "set shared to a directory on a shared file system"
         )
     )
-    if said.split()[-1:] == [__version__]:
+    if version.split()[-1:] == [__version__]:
         yield ok(f"{host} runs {python} with stoker {__version__}")
     else:
         advice = f"install stoker {__version__} where nodes see it, and set python to its interpreter"
-        yield problem(f"{host} cannot run stoker with {python}: {said or 'no answer'}", advice)
+        yield problem(f"{host} cannot run stoker with {python}: {version or 'no answer'}", advice)
     away = skew(probe)
     if abs(away) > SKEW_SECONDS:
         yield problem(f"the clock of {host} is off by {away:+.0f} s", "synchronise the clocks with NTP")
@@ -188,10 +188,10 @@ def _answer(probe: Probe, settings: ClusterSettings, python: str) -> Iterator[Ve
 def skew(probe: Probe) -> float:
     """Seconds by which a node's clock is surely ahead, negative if behind."""
     try:
-        told = float(probe.facts.get("time", ""))
+        moment = float(probe.facts.get("time", ""))
     except ValueError:
         return 0.0
-    return max(0.0, told - probe.answered) + min(0.0, told - probe.submitted)
+    return max(0.0, moment - probe.answered) + min(0.0, moment - probe.submitted)
 
 
 # -- a job on a node -------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ cd "$folder" && [ -r token ] || exit {OTHER_SHARED}
 
 
 def _wait_over(settings: ClusterSettings, job: str, deadline: float) -> JobReport | None:
-    """How the job ended; one that does not end in time is cancelled, and its last state is told."""
+    """How the job ended; one that does not end in time is cancelled, and its last state is returned."""
     pauses, report = Backoff(0.1, 2.0), None
     while time.monotonic() < deadline:
         report = parse_job(ask(settings, "scontrol", "show", "job", job).out)

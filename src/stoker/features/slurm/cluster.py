@@ -297,7 +297,7 @@ class SlurmRoom:
     def take(self, job: Job) -> bool:
         """Take the room of one job, if there is any.
 
-        A limited array has one bundle at a time, whose limit Slurm keeps; beside it only so many follow as may run.
+        A limited array has one bundle at a time, whose limit Slurm keeps; beside it no more follow than may run.
         """
         limit = job.spec.at_once
         if limit is not None and job.array not in self._arrays:

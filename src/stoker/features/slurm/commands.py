@@ -250,8 +250,8 @@ def _text(file: IO[bytes]) -> str:
 def read_error(text: str) -> str:
     """All errors of a command in one line for screens, without its name; else its last words."""
     errors = [error.strip() for _, mark, error in (line.partition("error: ") for line in text.splitlines()) if mark]
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable("; ".join(dict.fromkeys(errors)) or (said[-1] if said else ""))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable("; ".join(dict.fromkeys(errors)) or (lines[-1] if lines else ""))
 
 
 def has_alive(text: str) -> bool:

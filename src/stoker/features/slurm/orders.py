@@ -1,4 +1,4 @@
-"""What the head gives to nodes: the directory of its queue, an order for each attempt, and batch scripts."""
+"""The head's files for nodes: the directory of its queue, an order for each attempt, and batch scripts."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Pilots:
     def __init__(self, context: ClusterContext) -> None:
         self.all: dict[str, PilotHandle] = {}
         self.nodes: NodeSize | None = None
-        """The largest node, once Slurm told."""
+        """The largest node, once Slurm has told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
         self.pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
@@ -190,7 +190,7 @@ class Pilots:
     # -- how many ---------------------------------------------------------------------------------
 
     def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
-        """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
+        """Start pilots for jobs without a place, which need `need` GPUs in all and `least` for the largest of them."""
         need += sum(delegated.gpus for _, delegated in self._backlog(now))
         if not need:
             self._most = None

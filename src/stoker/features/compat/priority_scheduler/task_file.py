@@ -118,14 +118,15 @@ class TaskFile:
         except UsageError as error:
             raise UsageError(error.message, self._hint(error)) from None
 
-    def remove(self, text: str, prepared: Callable[[], None] = lambda: None) -> None:
+    def remove(self, text: str, prepared: Callable[[], None] = lambda: None, patience: float = 0.0) -> None:
         """Replace the file by one without the first row that has this text, if there is one.
 
-        `prepared` is called right before the new file takes the place of the old one.
+        `prepared` is called right before the new file takes the place of the old one. Raises BlockingIOError if another
+        program locks the file for longer than `patience` seconds.
         """
-        self._copy_late_rows()
+        self._copy_late_rows(patience)
         with contextlib.ExitStack() as closing:
-            file = closing.enter_context(lock(self.path))
+            file = closing.enter_context(lock(self.path, patience=patience))
             data = contents(file)
             if (rest := _without(data, text, self.name)) is None:
                 return
@@ -143,10 +144,10 @@ class TaskFile:
         finally:
             self._forget_replaced()
 
-    def _copy_late_rows(self) -> None:
+    def _copy_late_rows(self, patience: float = 0.0) -> None:
         """Copy rows that another program appended to the replaced file after we had read it."""
         if self._replaced is not None and (more := contents(self._replaced, self._copied)):
-            with lock(self.path), self.path.open("ab") as file:
+            with lock(self.path, patience=patience), self.path.open("ab") as file:
                 file.write(more)
             self._copied += len(more)
 
@@ -402,11 +403,9 @@ class TaskRows:
             ticket, text = self.unremoved[0].ticket, self.unremoved[0].task.text
             drop = partial(self._tickets.drop, [ticket])
             try:
-                self._file.remove(text, drop)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return
-                time.sleep(0.05)
+                self._file.remove(text, drop, max(0.0, deadline - time.monotonic()))
+            except BlockingIOError:  # tried again with the next row, and at the end
+                return
             except (StokerError, OSError) as error:
                 self._complain(error)
                 self._try(partial(self._tickets.keep, [ticket]))

@@ -11,12 +11,12 @@ import { count } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
 import { ask, targetOf } from "../parts/confirm";
-import { Pages, Search, rowKeys } from "../parts/controls";
-import { JobTable, hashOfLine } from "../parts/job_table";
+import { Chip, Pages, Search, rowKeys } from "../parts/controls";
+import { JOB_CELLS, JobTable, hashOfLine } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
-import type { ActionName, JobLine, Matching } from "../types";
+import { type ActionName, JOBS_TABLE, type JobLine, type Matching } from "../types";
 
 /** Between two reads of the table: the end of a job shows within a second. */
 const REST_MS = 500;
@@ -80,6 +80,8 @@ export function Jobs(): JSX.Element {
         <Loading lines={12} />
       ) : jobs.length ? (
         <JobTable
+          columns={JOBS_TABLE}
+          cells={JOB_CELLS}
           jobs={jobs}
           selection={selection}
           sorting={sorting}
@@ -185,37 +187,21 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
     <div class="filters">
       <div class="chips" role="group" aria-label="state">
         {STATES.map(({ state, label }) => (
-          <button
-            key={state}
-            type="button"
-            class="chip"
-            aria-pressed={filter.state === state}
-            onClick={() => change({ state })}
-          >
+          <Chip key={state} pressed={filter.state === state} press={() => change({ state })}>
             {label}
             {filter.array ? null : <Number state={state} />}
-          </button>
+          </Chip>
         ))}
       </div>
       {filter.group ? (
-        <button
-          type="button"
-          class="chip"
-          onClick={() => change({ group: "" })}
-          aria-label={`remove the filter for group ${filter.group}`}
-        >
+        <Chip press={() => change({ group: "" })} label={`remove the filter for group ${filter.group}`}>
           group {filter.group} ×
-        </button>
+        </Chip>
       ) : null}
       {filter.array ? (
-        <button
-          type="button"
-          class="chip"
-          onClick={() => change({ array: "", state: "" })}
-          aria-label={`leave array ${filter.array}`}
-        >
+        <Chip press={() => change({ array: "", state: "" })} label={`leave array ${filter.array}`}>
           array {filter.array} ×
-        </button>
+        </Chip>
       ) : null}
       <Search
         text={filter.search}

@@ -7,7 +7,7 @@ import { getSamples, getUsage } from "../api";
 import { countIn, isActive, isWaiting } from "../changes";
 import { ago, clock, hours, moment, size } from "../format";
 import { useLoaded } from "../load";
-import { Tile } from "../parts/boxes";
+import { JobLink, Tile } from "../parts/boxes";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
@@ -189,9 +189,7 @@ function GpuCard({ device, jobs, samples }: { device: DeviceLine; jobs: JobLine[
 function OnGpu({ label, job }: { label: string; job: JobLine | undefined }): JSX.Element {
   return (
     <li>
-      <a href={jobHash(label)} title={job ? titleOf(job) : ""}>
-        <span class="id">{label}</span> {job ? titleOf(job) : ""}
-      </a>
+      <JobLink href={jobHash(label)} label={label} title={job ? titleOf(job) : ""} />
       {job?.progress != null ? <Progress part={job.progress} label={`progress of job ${label}`} /> : null}
     </li>
   );
@@ -244,9 +242,7 @@ function Running({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Eleme
         <ul class="lines">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}>
-                <span class="id">{job.label}</span> {titleOf(job)}
-              </a>
+              <JobLink href={jobHash(job.label)} label={job.label} title={titleOf(job)} />
               <span class="middle">
                 {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
               </span>
@@ -270,9 +266,7 @@ function Next({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Element 
         <ul class="lines two">
           {jobs.slice(0, MOST_LINES).map((job) => (
             <li key={job.label}>
-              <a href={hashOfLine(job)} title={titleOf(job)}>
-                <span class="id">{job.label}</span> {titleOf(job)}
-              </a>
+              <JobLink href={hashOfLine(job)} label={job.label} title={titleOf(job)} />
               <span class="right">{whenText(job, now.value) || job.state}</span>
               <span class="second" title={job.why}>
                 {job.why}
@@ -312,9 +306,7 @@ function Failures({ status: shown }: { status: Status }): JSX.Element | null {
       <ul class="lines failures">
         {shown.failures.map((job) => (
           <li key={job.label}>
-            <a href={jobHash(job.label)}>
-              <span class="id">{job.label}</span> {job.title}
-            </a>
+            <JobLink href={jobHash(job.label)} label={job.label} title={job.title} />
             <span class="middle">
               <StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span>
             </span>

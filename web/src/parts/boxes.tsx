@@ -1,6 +1,8 @@
-/** Boxes with words: tiles, facts, cards of charts, legends, tables, links to jobs. */
+/** Boxes with words: tiles, facts, cards of charts, legends, tables, dialogs, links to jobs. */
 
 import type { ComponentChildren, HTMLAttributes, JSX } from "preact";
+
+import { useEffect, useRef } from "preact/hooks";
 
 import { Chart, type ChartProps } from "./chart";
 
@@ -117,6 +119,24 @@ export function SmallTable<Row>(props: TableProps<Row>): JSX.Element {
     <div class="scroll">
       <Table {...props} name={`small ${props.name}`} />
     </div>
+  );
+}
+
+interface ModalProps {
+  title: string;
+  close: () => void;
+  children: ComponentChildren;
+}
+
+/** A dialog; it is open as long as it is there. */
+export function Modal({ title, close, children }: ModalProps): JSX.Element {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => element.current?.showModal(), []);
+  return (
+    <dialog ref={element} onClose={close} aria-labelledby="dialog-title">
+      <h2 id="dialog-title">{title}</h2>
+      {children}
+    </dialog>
   );
 }
 

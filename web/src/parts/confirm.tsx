@@ -2,13 +2,14 @@
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { getJob, postAction } from "../api";
 import { isOver } from "../changes";
 import { count } from "../format";
 import { refresh, useChanges } from "../state";
 import type { ActionName, ChangeResult, JobLine, Matching, TasksLine } from "../types";
+import { Modal } from "./boxes";
 import { titleOf } from "./job_table";
 
 /** What an action needs to know of a job. */
@@ -119,7 +120,6 @@ export function Confirm(): JSX.Element | null {
 }
 
 function Dialog({ action, targets, matching }: Question): JSX.Element {
-  const element = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
   const priorities = matching ? "" : prioritiesOf(targets); // those of jobs on other pages are not known
   const differ = priorities.includes(" ");
@@ -130,7 +130,6 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
   const jobs = count(matching?.count ?? total(targets), "job");
   const named = targets.slice(0, MOST_NAMES);
   const others = (matching?.count ?? total(targets)) - total(named);
-  useEffect(() => element.current?.showModal(), []);
   const close = (): void => {
     question.value = null;
   };
@@ -149,11 +148,8 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
     }
   };
   return (
-    <dialog ref={element} onClose={close} aria-labelledby="question">
+    <Modal title={`${verb} ${jobs}?`} close={close}>
       <form onSubmit={(event) => void act(event)}>
-        <h2 id="question">
-          {verb} {jobs}?
-        </h2>
         <ul class="targets">
           {named.map((target) => (
             <li key={target.label}>
@@ -193,7 +189,7 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
           </button>
         </div>
       </form>
-    </dialog>
+    </Modal>
   );
 }
 

@@ -4,14 +4,14 @@ import type { ComponentChildren, JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { getJob, getSeries } from "../api";
-import { isActive, isOver, isWaiting } from "../changes";
+import { isActive, isOver } from "../changes";
 import { memoryOption, metricOption, progressOption } from "../charts/job";
 import { ago, clock, count, duration, known, moment, size } from "../format";
 import { useKeys } from "../keys";
 import type { Link } from "../links";
 import { useLoaded } from "../load";
 import { Fact, Figure, SmallTable } from "../parts/boxes";
-import { ask, targetOf } from "../parts/confirm";
+import { ACTIONS, ACTION_NAMES, ActionButton, actionKeys, ask, targetOf } from "../parts/confirm";
 import { Chip } from "../parts/controls";
 import { secondsOf, titleOf, whenText } from "../parts/job_table";
 import { LogView } from "../parts/log_view";
@@ -89,27 +89,18 @@ function askAbout(job: JobDetails, action: ActionName): void {
   ask(action, [targetOf(job)]);
 }
 
-function actionsFor(job: JobDetails): [ActionName, string][] {
+/** What a user can do with a job; cancelling is the last. */
+function actionsFor(job: JobDetails): ActionName[] {
   if (session.value === null || session.value.readonly) return [];
-  if (isOver(job)) return [["retry", "Retry"]];
-  if (!isWaiting(job)) return [["cancel", "Cancel"]];
-  return [
-    job.state === "held" ? ["release", "Release"] : ["hold", "Hold"],
-    ["priority", "Priority"],
-    ["cancel", "Cancel"],
-  ];
+  const fitting = ACTION_NAMES.filter((action) => ACTIONS[action].fits(job));
+  return fitting.sort((one, other) => Number(one === "cancel") - Number(other === "cancel"));
 }
 
 function useJobKeys(job: JobDetails | null): void {
-  const can = (action: ActionName): void => {
-    if (job && actionsFor(job).some(([name]) => name === action)) askAbout(job, action);
+  const act = (action: ActionName): void => {
+    if (job && actionsFor(job).includes(action)) askAbout(job, action);
   };
-  useKeys({
-    c: () => can("cancel"),
-    r: () => can("retry"),
-    p: () => can(job?.state === "held" ? "release" : "hold"),
-    "+": () => can("priority"),
-  });
+  useKeys(actionKeys(() => (job ? [job] : []), act));
 }
 
 function Head({ job }: { job: JobDetails }): JSX.Element {
@@ -129,15 +120,8 @@ function Head({ job }: { job: JobDetails }): JSX.Element {
         <StateMark state={job.state} />
         {job.progress !== null && isActive(job) ? <Progress part={job.progress} /> : null}
         <div class="buttons">
-          {actionsFor(job).map(([action, text]) => (
-            <button
-              key={action}
-              type="button"
-              class={action === "cancel" ? "danger" : ""}
-              onClick={() => askAbout(job, action)}
-            >
-              {text}
-            </button>
+          {actionsFor(job).map((action) => (
+            <ActionButton key={action} action={action} press={() => askAbout(job, action)} />
           ))}
         </div>
       </div>

@@ -13,7 +13,7 @@ from make_schema import TYPES
 from stoker.core import outcomes
 from stoker.core.amounts import VramMode
 from stoker.features.sweep.model.space import Scalar
-from stoker.web.actions import Name
+from stoker.web.api import Name
 
 FILE = Path(__file__).parents[1] / "web/src/types.ts"
 SCHEMAS = (

@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 
 from stoker.web.api import ServedQueue
-from stoker.web.app import application
 from stoker.web.feed import Broadcast
+from stoker.web.server import application
 
 ADDRESS = "http://127.0.0.1:7717"
 TOKEN = "a-token-of-the-tests-0123456789"

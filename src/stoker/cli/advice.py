@@ -12,7 +12,7 @@ import click
 
 from stoker.app.jobs.options import BY_NAME, JobOptions, Option
 from stoker.app.jobs.script import TABLES, CommandLine
-from stoker.cli.sim_option import SIM, sim_words
+from stoker.cli.options import SIM, sim_words
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, nearest
 from stoker.core.spec import parse_array
 

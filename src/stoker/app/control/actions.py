@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import ChangeResult, result
-from stoker.app.jobs.signals import signal_name
+from stoker.app.jobs.option_values import signal_name
 from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
 from stoker.core.requests import Cancel, Edit, Hold, Release, Request
 from stoker.store.queries import jobs_of_sweep

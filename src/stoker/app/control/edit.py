@@ -14,11 +14,10 @@ from stoker.app.control.requests import Control, change, default_log, interrupte
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.context import SubmitContext, context_of
 from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
-from stoker.app.jobs.option_values import check_mps, parse_vram, vram_word
+from stoker.app.jobs.option_values import check_early_signal, check_mps, parse_vram, vram_word
 from stoker.app.jobs.options import BY_NAME, TABLES, WHILE_RUNNING, JobOptions, ShownNames, Value
 from stoker.app.jobs.preflight import Preflight
 from stoker.app.jobs.select import resolve_after
-from stoker.app.jobs.signals import check_early_signal
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean

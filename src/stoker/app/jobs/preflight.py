@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.targets import why_not_sendable
+from stoker.app.jobs.option_values import why_not_sendable
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.spec import Command, JobSpec

@@ -18,12 +18,15 @@ from stoker.core.job import Waiting, is_handed_over
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
-from stoker.store.listing import (
+from stoker.store.filters import (
+    NO_FILTER,
     SORTS,
+    Filter,
     Listing,
+    Scope,
     count_lines,
     counts_of_array,
+    ids_matching,
     page_of_lines,
     waiting_with_conditions,
 )

@@ -22,9 +22,8 @@ from stoker.app.jobs.select import find_queued
 from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
 from stoker.cli.job_options import change_options
-from stoker.cli.output_options import controlling
+from stoker.cli.options import StokerCommand, controlling
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Active, Job, id_text, is_handed_over
 from stoker.core.text import title

@@ -15,10 +15,8 @@ from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import controlling, wants_json
+from stoker.cli.options import StokerCommand, controlling, filter_options, wants_json
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title

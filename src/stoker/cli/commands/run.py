@@ -19,8 +19,7 @@ from stoker.app.jobs.script import CommandLine, Script, completed_options, find_
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
-from stoker.cli.output_options import wants_json
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option, wants_json
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of

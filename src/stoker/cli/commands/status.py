@@ -16,9 +16,7 @@ from stoker.app.views.model import Status
 from stoker.app.views.status import READ_ONLY, status_of
 from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import Screen, StokerCommand, filter_options, screen_options, write_json, write_plain
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text

@@ -23,8 +23,7 @@ from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submi
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
-from stoker.cli.output_options import wants_json, write_json
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths

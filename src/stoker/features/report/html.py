@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from stoker.app.jobs.local_time import stamp
 from stoker.app.views.columns import peak_text
 from stoker.app.views.job import PastLine
-from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.core.outcomes import FAILURES, RESULT_COLOURS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stoker.cli.console import print_line
-from stoker.cli.output_options import Screen, write_json
+from stoker.cli.options import Screen, write_json
 from stoker.core.settings import ClusterSettings
 from stoker.core.units import count_text
 from stoker.features.slurm.status import Clusters, ClusterStatus, Nodes, cluster_status, jobs_on_nodes

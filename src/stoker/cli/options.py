@@ -16,8 +16,10 @@ from stoker.core.errors import UsageError
 from stoker.core.units import LAST_GPUS, parse_sim
 
 if TYPE_CHECKING:  # help needs neither a queue nor its data
+    from click.shell_completion import CompletionItem
     from msgspec import Struct
 
+    from stoker.store.filters import Filter
     from stoker.store.paths import Paths
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -80,6 +82,16 @@ def _completed(command: click.Command, context: click.Context, args: Sequence[st
         if not flags.get(word, True) and rest:
             yield rest.pop(0)
     yield from rest
+
+
+def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Completions of an argument of ids."""
+    from click.shell_completion import CompletionItem
+
+    from stoker.cli.completion import OPEN_ONLY, offers
+
+    offered = offers(incomplete, context.params.get("paths"), ended=context.info_name not in OPEN_ONLY)
+    return [CompletionItem(offer.word, help=offer.meaning) for offer in offered]
 
 
 # -- output ------------------------------------------------------------------------------------
@@ -208,10 +220,15 @@ def filter_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def wrapped(*arguments: Any, **values: Any) -> int:
-        from stoker.app.jobs.select import parse_filter
+        from stoker.store.filters import NO_FILTER
 
         parts = [values.pop(part) for part in ("names", "tags", "groups", "states")]
-        return function(*arguments, chosen=parse_filter(*parts), **values)
+        chosen = NO_FILTER
+        if any(parts):
+            from stoker.app.jobs.select import parse_filter  # it reads words, of which most lists have none
+
+            chosen = parse_filter(*parts)
+        return function(*arguments, chosen=chosen, **values)
 
     decorated: Callable[..., int] = wrapped
     for option in (
@@ -228,3 +245,10 @@ def filter_options(function: Callable[..., int]) -> Callable[..., int]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def refuse_states(chosen: Filter, shown: Sequence[str], other: str) -> None:
+    """Refuse states that a command never shows; `other` is the command that does."""
+    for word in chosen.states:
+        if word not in shown:
+            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")

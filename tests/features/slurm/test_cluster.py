@@ -59,7 +59,7 @@ def test_the_end_in_the_journal_counts_whatever_slurm_says(state: str | None) ->
     [
         ("TIMEOUT", "timeout"),
         ("DEADLINE", "timeout"),
-        ("OUT_OF_MEMORY", "out of memory"),
+        ("OUT_OF_MEMORY", "oom"),
         ("CANCELLED", "cancelled"),
         ("PREEMPTED", "preempted"),
         ("NODE_FAIL", "lost"),

@@ -23,7 +23,7 @@ from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over, started_at
 from stoker.core.launch import INHERIT
-from stoker.core.planner.placement import never_fits
+from stoker.core.planner.reasons import never_fits
 from stoker.core.requests import Edit
 from stoker.core.spec import LIMIT_FIELDS, JobSpec, Resources, with_fields
 from stoker.core.text import valid_text

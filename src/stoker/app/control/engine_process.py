@@ -21,7 +21,6 @@ from stoker.core.units import device_sizes, sim_text
 from stoker.store.database import WriteLock
 from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, signal_engine, wait_gone, wake
 from stoker.store.paths import Paths
-from stoker.store.restart import TRIES, read_restart, write_restart
 from stoker.store.status_file import Machine, read_machine, read_status
 
 if TYPE_CHECKING:
@@ -286,7 +285,11 @@ class Background:
 def _other_ledger(paths: Paths) -> str:
     """A note if STOKER_LEDGER names another shared directory than that of the running engine."""
     wanted = os.environ.get("STOKER_LEDGER", "")
-    record = read_restart(paths) if wanted else None
+    if not wanted:
+        return ""
+    from stoker.store.restart import read_restart  # few have another ledger
+
+    record = read_restart(paths)
     has = record.environment.get("STOKER_LEDGER", "") if record else wanted
     if has == wanted:
         return ""
@@ -327,6 +330,8 @@ def restart_killed(paths: Paths) -> bool:
 
 
 def _restart_recorded(paths: Paths) -> bool:
+    from stoker.store.restart import TRIES, read_restart, write_restart  # most commands find a living engine
+
     record = read_restart(paths)
     if record is None or engine_lives(paths, QUEUE):
         return False

@@ -58,13 +58,6 @@ def parse_filter(
     return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
 
 
-def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
-    """Refuse states that a command never shows; `other` is the command that does."""
-    for word in chosen.states:
-        if word not in known:
-            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")
-
-
 def _parse_tag(text: str) -> tuple[str, str]:
     """`K=V`, where V may be a pattern; `K` is any value."""
     name, equals, value = text.partition("=")

@@ -203,7 +203,7 @@ def _end(event: Exited, after: Job | None) -> str:
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
-    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+    return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 
 
 SCHEMA = "stoker.jobs/1"

@@ -8,9 +8,8 @@ from stoker.app.control.actions import CANCELLED, cancel
 from stoker.app.control.requests import opened
 from stoker.app.jobs.option_values import parse_grace, parse_signal
 from stoker.app.jobs.select import find, jobs_in_order
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.options import StokerCommand, controlling, filter_options
+from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options
 from stoker.cli.screens.changes import report
 from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel

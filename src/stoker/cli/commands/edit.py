@@ -19,10 +19,9 @@ from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs,
 from stoker.app.control.requests import opened
 from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.app.jobs.select import find_queued
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
 from stoker.cli.job_options import change_options
-from stoker.cli.options import StokerCommand, controlling
+from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Active, Job, id_text, is_handed_over

@@ -9,14 +9,15 @@ import time
 import click
 
 from stoker.app.jobs.local_time import LocalZone
-from stoker.app.jobs.select import find, refuse_states
+from stoker.app.jobs.select import find
 from stoker.app.views.history import History, past_jobs, read_history
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
 from stoker.cli.options import (
     Screen,
     StokerCommand,
+    complete_jobs,
     filter_options,
+    refuse_states,
     screen_options,
     write_file,
     write_json,

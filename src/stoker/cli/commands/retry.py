@@ -13,9 +13,8 @@ from stoker.app.control.requests import Control, opened
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_trials
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.options import StokerCommand, controlling, filter_options, wants_json
+from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options, wants_json
 from stoker.cli.screens.changes import report
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text

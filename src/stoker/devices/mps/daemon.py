@@ -14,11 +14,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
+from stoker.core.launch import MPS_GIVEN
 
 PROGRAM = "nvidia-cuda-mps-control"
 VARIABLE = "STOKER_MPS_DIR"
-GIVEN = "STOKER_MPS_GIVEN"
-"""The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
 LOG_BYTES = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
 _SOCKET_PATH_BYTES = 107
@@ -171,12 +170,4 @@ def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, ow
         limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-amount // _MIB)}M"
     unset = {name: value for name, value in limits.items() if name not in own}
     variables = {"CUDA_MPS_PIPE_DIRECTORY": paths.pipe, **unset}
-    return {**variables, GIVEN: ",".join(variables)}
-
-
-def without_given(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment without the variables that make the present job a client: they say nothing of other jobs."""
-    if GIVEN not in environment:
-        return environment
-    ours = {GIVEN, *environment[GIVEN].split(",")}
-    return {name: value for name, value in environment.items() if name not in ours}
+    return {**variables, MPS_GIVEN: ",".join(variables)}

@@ -296,7 +296,7 @@ class Reconciler:
         match verdict:
             case "timeout":
                 return Exited(number, 143, 15, now, why="timeout", note="Slurm's time limit was over")
-            case "out of memory":
+            case "oom":
                 return Exited(number, 137, 9, now, note="it used more host memory than Slurm gave it (OUT_OF_MEMORY)")
             case "cancelled":
                 return Exited(number, 143, 15, now, why="stopped", note="cancelled in Slurm")

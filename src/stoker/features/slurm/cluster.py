@@ -15,6 +15,7 @@ from math import ceil
 from typing import Literal, NamedTuple
 
 from stoker.core.job import Job
+from stoker.core.outcomes import Result
 from stoker.core.planner.queue import CPU_JOBS, caps_of
 from stoker.core.planner.reasons import AtLimit, CapFull
 from stoker.core.settings import ClusterSettings
@@ -85,15 +86,16 @@ class JournalFact(NamedTuple):
     """Whether no process of the attempt is left, though it did not come to its end."""
 
 
-Verdict = Literal[
-    "waits", "runs", "ended", "timeout", "out of memory", "cancelled", "preempted", "lost", "take back", "called off"
-]
-"""`take back`: make its claim; if that works, it never began. `called off`: the same, and it was cancelled in Slurm."""
+Verdict = Literal["waits", "runs", "ended", "preempted", "take back", "called off", Result]
+"""A result: so Slurm ended it.
+
+`take back`: make its claim; if that works, it never began. `called off`: the same, and it was cancelled in Slurm.
+"""
 
 _ENDS: Mapping[str, Verdict] = {
     "CANCELLED": "cancelled",
     "DEADLINE": "timeout",
-    "OUT_OF_MEMORY": "out of memory",
+    "OUT_OF_MEMORY": "oom",
     "PREEMPTED": "preempted",
     "TIMEOUT": "timeout",
 }

@@ -259,7 +259,7 @@ def slot_of(ref: str) -> str:
     return ref.partition(" ")[0]
 
 
-def is_handed_over(job: Job) -> bool:
+def is_delegated(job: Job) -> bool:
     """Whether a job waits in the queue of a cluster, from which it can be taken back."""
     return isinstance(job.state, Starting) and bool(job.spec.cluster)
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.option_values import signal_name
-from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
+from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_delegated
 from stoker.core.requests import Cancel, Edit, Hold, Release, Request
 from stoker.store.queries import jobs_of_sweep
 from stoker.store.writer import Store
@@ -39,7 +39,7 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
 
 def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
     """Keep waiting jobs from starting."""
-    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
+    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_delegated(job)]
     whole = _whole_sweeps(control.store, jobs)  # before the tuner of one can add a trial
     pairs = change(control, jobs, requests)
     paused = {_sweep_of(after) for _, after in pairs if isinstance(after.state, OnHold)}

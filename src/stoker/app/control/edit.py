@@ -21,7 +21,7 @@ from stoker.app.jobs.select import resolve_after
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
-from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over, started_at
+from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_delegated, started_at
 from stoker.core.launch import INHERIT
 from stoker.core.planner.reasons import never_fits
 from stoker.core.requests import Edit
@@ -107,7 +107,7 @@ class Rewriter:
         """The spec of a job with the changes, checked."""
         if "array" in changes:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit a new one")
-        if isinstance(job.state, Active) and not is_handed_over(job):
+        if isinstance(job.state, Active) and not is_delegated(job):
             _refuse_other_changes(job, changes)
         given = {name: value for name, value in changes.items() if name not in TABLES and value != ""}
         read = spec_of(JobOptions(**given), self._context(job, changes))

@@ -1,4 +1,4 @@
-"""The MPS daemon of one GPU and user: its files, its clients' locks, and what a client finds in its environment.
+"""The MPS daemon of one GPU and user: its files, and the locks of its clients.
 
 Standard library only.
 """
@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
-from stoker.core.launch import MPS_GIVEN
 
 PROGRAM = "nvidia-cuda-mps-control"
 VARIABLE = "STOKER_MPS_DIR"
@@ -22,7 +21,6 @@ LOG_BYTES = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
 _SOCKET_PATH_BYTES = 107
 """Bytes that the path of a socket may have."""
-_MIB = 2**20
 _ANOTHER_DIRECTORY = f"set {VARIABLE} to your own directory with a short path"
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -153,21 +151,3 @@ def _lock(path: str, kind: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-# -- environment
-
-
-def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
-    """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
-
-    The amount is in bytes, None if nothing is reserved. It holds for each process, which can get no more.
-    """
-    limits = {"CUDA_MPS_LOG_DIRECTORY": paths.log}
-    if percentage < 100:
-        limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
-    if amount is not None:  # a client sees one GPU, which is its first
-        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-amount // _MIB)}M"
-    unset = {name: value for name, value in limits.items() if name not in own}
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": paths.pipe, **unset}
-    return {**variables, MPS_GIVEN: ",".join(variables)}

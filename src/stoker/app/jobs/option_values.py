@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from datetime import datetime
 
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import RETRIED
@@ -295,6 +296,4 @@ def _is_supported(target: str) -> bool:
 
 
 def mail_program() -> str | None:
-    from shutil import which
-
-    return next((found for name in MAIL_PROGRAMS if (found := which(name))), None)
+    return next(filter(None, map(find_program, MAIL_PROGRAMS)), None)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
-from stoker.app.jobs.context import current_user
+from stoker.app.jobs.context import current_user, find_program
 from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, find_script
@@ -304,6 +304,4 @@ def _usable(items: list[ParsedJob | RejectedLine], file: str) -> list[ParsedJob]
 def _looks_like_a_list(word: str) -> bool:
     if not os.path.isfile(word):
         return False
-    import shutil
-
-    return not os.access(word, os.X_OK) and shutil.which(word) is None
+    return not os.access(word, os.X_OK) and find_program(word) is None

@@ -17,8 +17,8 @@ from stoker.app.views.job import JobFacts, JobLine, PastLine
 from stoker.core import outcomes
 from stoker.core.amounts import VramMode
 from stoker.features.sweep.model.space import Scalar
-from stoker.store.listing import SORTS
-from stoker.web.actions import Name
+from stoker.store.filters import SORTS
+from stoker.web.api import Name
 
 FILE = Path(__file__).parents[1] / "web/src/types.ts"
 SCHEMAS = (

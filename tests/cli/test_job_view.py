@@ -139,7 +139,14 @@ def test_ended_jobs_have_columns_of_their_own() -> None:
     """A table of many jobs shows where each ran, its memory and how it ended, below those that are still open."""
     record = {name: getattr(DETAILS, name) for name in JobFacts.__struct_fields__}
     usual: dict[str, Any] = {"command": "python train.py --seed 1", "name": "", "state": "done", "devices": ["2"]}
-    past = {"exit_code": 0, "signal": None, "note": "", "wait_seconds": 1.0, "gpu_hours": 0.1, "attempts": 1}
+    past: dict[str, Any] = {
+        "exit_code": 0,
+        "signal": None,
+        "note": "",
+        "wait_seconds": 1.0,
+        "gpu_hours": 0.1,
+        "attempts": 1,
+    }
     past |= {"peak_memory_bytes": None, "directory": "/", "commit": "", "tags": {}, "log": None}
     ran: dict[str, Any] = {"ended": to_datetime(NOW), "run_seconds": 61.0, "peak_vram_bytes": 4 * GIB}
     ended = [PastLine(**record | usual | past | ran | {"label": f"7.{task}"}) for task in range(5)]

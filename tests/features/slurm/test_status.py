@@ -10,7 +10,7 @@ import pytest
 
 from features.slurm.fake_slurm import NODE, write_program
 from features.slurm.worlds import DirectWorld
-from stoker.cli.output_options import Screen
+from stoker.cli.options import Screen
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import Nodes
 from stoker.features.slurm.status import (

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, Waiting, is_handed_over
+from stoker.core.job import Job, Queued, Waiting, is_delegated
 from stoker.core.outcomes import OPEN, RESULTS, SLURM_CODES, WAITING
 from stoker.core.selectors import (
     All,
@@ -57,13 +57,6 @@ def parse_filter(
 ) -> Filter:
     """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
     return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
-
-
-def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
-    """Refuse states that a command never shows; `other` is the command that does."""
-    for word in chosen.states:
-        if word not in known:
-            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
@@ -130,7 +123,7 @@ def is_there(store: Store, word: str) -> bool:
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
     """The jobs that the words select, of which `all` is all that wait."""
     jobs = jobs_in_order(store, find(store, words))
-    return [job for job in jobs if isinstance(job.state, Queued) or is_handed_over(job)] if "all" in words else jobs
+    return [job for job in jobs if isinstance(job.state, Queued) or is_delegated(job)] if "all" in words else jobs
 
 
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:

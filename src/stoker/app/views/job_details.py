@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.job_spec import given_options
 from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
+from stoker.app.jobs.option_values import early_signal_text, shown_target
 from stoker.app.jobs.options import ShownNames, Value
 from stoker.app.jobs.select import find, jobs_in_order
-from stoker.app.jobs.signals import early_signal_text
-from stoker.app.jobs.targets import shown_target
 from stoker.app.views.facts import QueueFacts, device_labels, read_facts
 from stoker.app.views.failure import failure_text, last_lines, newest_log
 from stoker.app.views.job import JobLine, ended_line, job_line, shared_failure_text, situation
@@ -205,7 +204,7 @@ def _end(event: Exited, after: Job | None) -> str:
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
-    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+    return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 
 
 SCHEMA = "stoker.jobs/1"

@@ -17,16 +17,19 @@ from stoker.app.views.history import read_past_page
 from stoker.app.views.job import JobLine, PastLine, ended_line, job_line, past_line, situation
 from stoker.app.views.status import active_lines, group_line, queued_lines
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.job import Waiting, is_handed_over
+from stoker.core.job import Waiting, is_delegated
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
-from stoker.store.listing import (
+from stoker.store.filters import (
+    NO_FILTER,
     SORTS,
+    Filter,
     Listing,
+    Scope,
     count_lines,
     counts_of_array,
+    ids_matching,
     page_of_lines,
     waiting_with_conditions,
 )
@@ -207,7 +210,7 @@ def _in_order(facts: QueueFacts, listing: Listing, offset: int) -> list[JobLine]
 
 
 def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
-    active = [owned for owned in facts.active if not is_handed_over(owned.job) and owned.job.spec.role != "hook"]
+    active = [owned for owned in facts.active if not is_delegated(owned.job) and owned.job.spec.role != "hook"]
     ids = set(ids_matching(facts.store, listing.chosen, "open", [owned.job.id for owned in active]))
     return [owned for owned in active if owned.job.id in ids and (listing.only is None or owned.job.id in listing.only)]
 

@@ -11,11 +11,9 @@ import click
 from stoker.app.control.actions import hold, release
 from stoker.app.control.requests import Control, opened, start_for
 from stoker.app.jobs.select import find, find_queued, jobs_in_order
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say, say_progress
-from stoker.cli.output_options import controlling
+from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.device import Device, resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Active, id_text

@@ -9,17 +9,22 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
-from stoker.app.jobs.select import refuse_states
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.job import JobLine
 from stoker.app.views.model import FEW, Status
 from stoker.app.views.status import READ_ONLY, status_of
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import (
+    Screen,
+    StokerCommand,
+    complete_jobs,
+    filter_options,
+    refuse_states,
+    screen_options,
+    write_json,
+    write_plain,
+)
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text

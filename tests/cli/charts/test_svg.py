@@ -17,7 +17,7 @@ from stoker.core.colours import COLOURS
 from stoker.core.outcomes import RESULT_COLOURS
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(st.text())
 def test_no_text_becomes_markup(text: str) -> None:
     """Whatever a job is called, the picture is well-formed, and the text comes back."""

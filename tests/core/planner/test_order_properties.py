@@ -22,7 +22,7 @@ from stoker.core.spec import Resources
 from support.build import a_need, a_queue, declared, simulated
 from support.world import World
 
-QUIET = settings(max_examples=60, derandomize=True, deadline=None)
+QUIET = settings(max_examples=60, derandomize=True)
 MINUTE, HOUR = 60.0, 3600.0
 LONGEST = 2 * HOUR
 FAIR = Policy(patience=0.0)

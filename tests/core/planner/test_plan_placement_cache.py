@@ -53,7 +53,7 @@ def check(
         assert placement_cache.reserve(job, resources) == reserve(job, resources, occupancy)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=60, derandomize=True)
 @given(WORDS | SIZES, LEASES, st.lists(NEEDS, min_size=1, max_size=4), STARTS)
 def test_cached_answers_are_correct(
     devices: tuple[Device, ...], leases: list[Lease], needs: list[Resources], starts: list[tuple[Resources, str, float]]

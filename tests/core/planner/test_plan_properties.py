@@ -18,7 +18,7 @@ from stoker.core.spec import Resources
 from support.build import a_lease, a_need, a_queue, declared, simulated
 from support.world import World
 
-QUIET = settings(max_examples=40, derandomize=True, deadline=None)
+QUIET = settings(max_examples=40, derandomize=True)
 LONGEST = 20.0
 PATIENCE = 15.0
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from stoker.web.api import ServedQueue
-from stoker.web.app import application
 from stoker.web.feed import Broadcast
+from stoker.web.server import application
 from support.past import PastQueue
 
 ADDRESS = "http://127.0.0.1:7717"

@@ -245,7 +245,7 @@ def test_back_returns_to_the_filter_and_the_row(view: View) -> None:
     """A chip is a step of the browser; a double click opens a job, and Esc clears a choice."""
     view.open("jobs")
     row = view.page.locator("tr[data-label='2']")
-    row.locator("td.time").dblclick()
+    row.locator("td.column-time").dblclick()
     view.page.wait_for_url("**#/job/2")
     view.page.go_back()
     view.page.locator("tr.current[data-label='2']").wait_for()
@@ -268,7 +268,7 @@ def test_a_telephone_shows_ids(site: Site) -> None:
         view.open("jobs")
         row = view.page.locator("tr[data-label='1']")
         row.locator(".narrow.id").wait_for()
-        assert "GPU" in row.locator("td.time").inner_text()
+        assert "GPU" in row.locator("td.column-time").inner_text()
         view.open("history")
         view.page.locator(".past .narrow.id").first.wait_for()
         view.assert_no_complaints()

@@ -17,8 +17,7 @@ from stoker.app.views.job_details import SelectedJobs
 from stoker.app.views.log import LogText
 from stoker.app.views.model import Status
 from stoker.app.views.pages import HistoryPage, JobsPage
-from stoker.app.views.samples import GpuSamples
-from stoker.app.views.series import Series
+from stoker.app.views.samples import GpuSamples, Series
 from stoker.app.views.timeline import Timeline
 from stoker.app.views.usage import Usage
 from stoker.core.job import Paused

@@ -743,3 +743,36 @@ export interface UserLine {
   waiting_since: string | null;
   recent_gpu_hours: number | null;
 }
+
+/** A column of a table of jobs; `field` is empty if its cell is made of several fields. */
+export interface JobColumn<Line> {
+  name: string;
+  title: string;
+  field: (keyof Line & string) | "";
+  kind: "bytes" | "seconds" | "percent" | "hours" | "time" | "list" | "text";
+  /** The name of this order at the server, if it has one. */
+  sort: string;
+  right: boolean;
+}
+
+export const JOBS_TABLE: readonly JobColumn<JobLine>[] = [
+  {"name": "id", "title": "ID", "field": "label", "kind": "text", "sort": "id", "right": false},
+  {"name": "state", "title": "State", "field": "state", "kind": "text", "sort": "state", "right": false},
+  {"name": "name", "title": "Job", "field": "name", "kind": "text", "sort": "name", "right": false},
+  {"name": "devices", "title": "GPU", "field": "devices", "kind": "list", "sort": "", "right": false},
+  {"name": "memory", "title": "Memory", "field": "reserved_bytes", "kind": "bytes", "sort": "memory", "right": true},
+  {"name": "progress", "title": "Progress", "field": "progress", "kind": "text", "sort": "", "right": false},
+  {"name": "time", "title": "Time", "field": "seconds", "kind": "seconds", "sort": "seconds", "right": true},
+  {"name": "left", "title": "When", "field": "", "kind": "text", "sort": "", "right": true},
+];
+
+export const HISTORY_TABLE: readonly JobColumn<PastLine>[] = [
+  {"name": "id", "title": "ID", "field": "label", "kind": "text", "sort": "id", "right": false},
+  {"name": "state", "title": "State", "field": "state", "kind": "text", "sort": "state", "right": false},
+  {"name": "name", "title": "Job", "field": "name", "kind": "text", "sort": "name", "right": false},
+  {"name": "devices", "title": "GPU", "field": "devices", "kind": "list", "sort": "", "right": false},
+  {"name": "peak", "title": "Peak", "field": "peak_vram_bytes", "kind": "bytes", "sort": "", "right": true},
+  {"name": "gpu_hours", "title": "GPU-h", "field": "gpu_hours", "kind": "hours", "sort": "", "right": true},
+  {"name": "ran", "title": "Ran", "field": "run_seconds", "kind": "seconds", "sort": "", "right": true},
+  {"name": "ended", "title": "Ended", "field": "ended", "kind": "time", "sort": "ended", "right": true},
+];

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from stoker.app.jobs.options import OPTIONS, JobOptions, Option, read_tables
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import StokerCommand
 from stoker.core.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])

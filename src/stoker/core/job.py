@@ -259,7 +259,7 @@ def slot_of(ref: str) -> str:
     return ref.partition(" ")[0]
 
 
-def is_handed_over(job: Job) -> bool:
+def is_delegated(job: Job) -> bool:
     """Whether a job waits in the queue of a cluster, from which it can be taken back."""
     return isinstance(job.state, Starting) and bool(job.spec.cluster)
 
@@ -320,15 +320,15 @@ def advance(job: Job, event: Event) -> Job:
             raise InvalidTransition(job, event)
 
 
-def result_of(event: Exited) -> Result:
-    """The result of an attempt that was not cancelled."""
-    match event.why:
+def result_of(why: str | None, code: int | None, signal: int | None) -> Result:
+    """The result of an attempt that was not cancelled, by how its process ended."""
+    match why:
         case "timeout":
             return "timeout"
         case "stopped":
             return "cancelled"
         case _:
-            return "done" if event.code == 0 and event.signal == 0 else "failed"
+            return "failed" if code or signal else "done"
 
 
 def started_at(job: Job) -> float | None:
@@ -403,7 +403,7 @@ def _ended(job: Job, ended: Ended) -> Job:
 
 
 def _exited(job: Job, event: Exited) -> Job:
-    result, note = result_of(event), event.note
+    result, note = result_of(event.why, event.code, event.signal), event.note
     if isinstance(job.state, Stopping) and result != "done":
         result, note = job.state.result, job.state.note or event.note
     job = msgspec.structs.replace(job, tries=job.tries + 1)

@@ -31,6 +31,10 @@ ON_FINISH_SECONDS = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
+MPS_GIVEN = "STOKER_MPS_GIVEN"
+"""The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
+
+
 class LaunchOrder(Struct, frozen=True):
     """Everything a worker needs to run one attempt."""
 
@@ -163,6 +167,14 @@ def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
     names = [name for name, _ in devices[0].variables]
     return {name: ",".join(dict(device.variables)[name] for device in devices) for name in names}
+
+
+def without_given(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without the variables that make the present job a client: they say nothing of other jobs."""
+    if MPS_GIVEN not in environment:
+        return environment
+    ours = {MPS_GIVEN, *environment[MPS_GIVEN].split(",")}
+    return {name: value for name, value in environment.items() if name not in ours}
 
 
 def order_of(

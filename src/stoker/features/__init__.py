@@ -74,7 +74,7 @@ FEATURES: dict[str, Feature] = {
             )
         },
         site="stoker.features.slurm.site:slurm_config",
-        nodes="stoker.features.slurm.screen:show_nodes",
+        nodes="stoker.features.slurm.status:show_nodes",
     ),
     "compat": Feature(),
     "simulate": Feature(

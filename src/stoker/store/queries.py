@@ -156,7 +156,8 @@ def has_open_members(reader: Reader, batch: int) -> bool:
     """Whether a member has not ended, or an engine still has to handle a request for one, such as a retry."""
     query = (
         f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND batch = ? AND {IS_MEMBER} UNION ALL"
-        f" SELECT 1 FROM requests JOIN jobs ON jobs.id = requests.job WHERE batch = ? AND {IS_MEMBER} LIMIT 1"
+        " SELECT 1 FROM requests JOIN jobs ON jobs.id BETWEEN requests.job AND requests.job + requests.count - 1"
+        f" WHERE batch = ? AND {IS_MEMBER} LIMIT 1"
     )
     return bool(reader.rows(query, batch, batch))
 
@@ -437,6 +438,12 @@ def counts_among(reader: Reader, ids: Sequence[int]) -> dict[str, int]:
     return dict(reader.rows(query, json.dumps(list(ids))))
 
 
+def alike_among(reader: Reader, ids: Sequence[int]) -> list[tuple[str, int, int]]:
+    """These jobs by state and spec, which decide on the word that users see: the state, the first id, the number."""
+    query = f"SELECT state, min(id), count(*) FROM jobs WHERE {_AMONG} GROUP BY state, spec ORDER BY 2"
+    return [(state, first, count) for state, first, count in reader.rows(query, json.dumps(list(ids)))]
+
+
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
     """The jobs by the engine that owns them."""
     owners: dict[str, list[int]] = {}
@@ -446,10 +453,10 @@ def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
 
 
 def unanswered(reader: Reader, numbers: Sequence[int]) -> int:
-    """How many of these requests, inserted in one transaction, no engine has handled yet."""
+    """For how many jobs no engine has handled these requests yet, which were inserted in one transaction."""
     if not numbers:
         return 0
-    query = "SELECT count(*) FROM requests WHERE id BETWEEN ? AND ?"
+    query = "SELECT coalesce(sum(count), 0) FROM requests WHERE id BETWEEN ? AND ?"
     return int(reader.rows(query, min(numbers), max(numbers))[0][0])
 
 
@@ -457,6 +464,14 @@ def expected_engines(reader: Reader) -> list[str]:
     """The engines that have open jobs or unhandled requests."""
     rows = reader.rows(f"SELECT DISTINCT engine FROM {_OPEN_JOBS} WHERE {OPEN} UNION SELECT engine FROM requests")
     return [engine for (engine,) in rows]
+
+
+def clusters_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
+    """The jobs by the cluster that they are for; the empty name is this machine."""
+    clusters: dict[str, list[int]] = {}
+    for spec_id, job_id in reader.rows(f"SELECT spec, id FROM jobs WHERE {_AMONG} ORDER BY id", json.dumps(list(ids))):
+        clusters.setdefault(reader.spec(spec_id).cluster, []).append(job_id)
+    return clusters
 
 
 def arrays_of(reader: Reader, ids: Sequence[int]) -> dict[int, int]:

@@ -176,8 +176,8 @@ class Store(Reader):
     def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
         """Insert requests to the engines that own the jobs, and return their numbers."""
         with self.writing() as connection:
-            rows = [(engine, request.job, now, encode(request)) for engine, request in requests]
-            ask = "INSERT INTO requests (engine, job, at, body) VALUES (?, ?, ?, ?) RETURNING id"
+            rows = [(engine, request.job, request.count, now, encode(request)) for engine, request in requests]
+            ask = "INSERT INTO requests (engine, job, count, at, body) VALUES (?, ?, ?, ?, ?) RETURNING id"
             return [number for row in rows for (number,) in connection.execute(ask, row).fetchall()]
 
     def put_setting(self, key: str, value: Any) -> None:
@@ -193,7 +193,7 @@ class Store(Reader):
     def record(
         self,
         changes: Iterable[Change],
-        answered: Iterable[int] = (),
+        answered: Mapping[int, Request | None] = MappingProxyType({}),
         learnt: Mapping[str, Learnt] = NOTHING,
         follow_ups: FollowUps | None = None,
         measured: Iterable[Measured] = (),
@@ -202,8 +202,8 @@ class Store(Reader):
     ) -> None:
         """Write jobs with their attempts and events in one transaction.
 
-        Answered requests are deleted in the same transaction, so that none is handled twice. Measurements, samples of
-        GPUs, what was learnt, and follow-up jobs are written in it, too.
+        Answered requests are deleted in the same transaction, so that none is handled twice; of one that is handled in
+        part, the rest stays. Measurements, samples of GPUs, what was learnt, and follow-up jobs are written in it, too.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -229,7 +229,10 @@ class Store(Reader):
             for job in edited:
                 content = content_of(job.command, job.spec, job.task, job.member)
                 connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), content, job.id))
-            connection.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
+            done = [(number,) for number, rest in answered.items() if rest is None]
+            connection.executemany("DELETE FROM requests WHERE id = ?", done)
+            rests = [(rest.job, rest.count, encode(rest), number) for number, rest in answered.items() if rest]
+            connection.executemany("UPDATE requests SET job = ?, count = ?, body = ? WHERE id = ?", rests)
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
@@ -253,6 +256,13 @@ class Store(Reader):
         """Add follow-up jobs by themselves."""
         with self.writing():
             self._follow(new)
+
+    def give(self, jobs: Sequence[int], owner: str, engine: str) -> None:
+        """Give jobs of a dead engine to another one, unless a third took them first."""
+        with self.writing() as connection:
+            among = "id IN (SELECT value FROM json_each(?))"
+            values = (engine, owner, json.dumps(list(jobs)))
+            connection.execute(f"UPDATE jobs SET engine = ? WHERE engine = ? AND {among}", values)
 
     def adopt(self, wanted: Sequence[Adoption], engine: str) -> set[int]:
         """Give jobs of dead engines to another one, and return those that no other engine took first."""

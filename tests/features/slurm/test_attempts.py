@@ -47,6 +47,7 @@ def test_the_journal_names_the_gpus(world: DirectWorld) -> None:
     ("slurm", "event"),
     [
         ("TIMEOUT", Exited(1, 143, 15, 0.0, why="timeout", note="Slurm's time limit was over")),
+        ("DEADLINE", Exited(1, 143, 15, 0.0, why="timeout", note="Slurm's time limit was over")),
         (
             "OUT_OF_MEMORY",
             Exited(1, 137, 9, 0.0, note="it used more host memory than Slurm gave it (OUT_OF_MEMORY)"),

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import ChangeResult, result
-from stoker.app.jobs.signals import signal_name
-from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
+from stoker.app.jobs.option_values import signal_name
+from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_delegated
 from stoker.core.requests import Cancel, Edit, Hold, Release, Request
 from stoker.features import batch_words
 from stoker.store.queries import ids_of_batch
@@ -40,7 +40,7 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
 
 def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
     """Keep waiting jobs from starting."""
-    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
+    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_delegated(job)]
     whole = _whole_batches(control.store, jobs)  # before the coordinator of one can add a job
     pairs = change(control, jobs, requests)
     paused = {after.batch: after.member.kind for _, after in pairs if after.member and isinstance(after.state, OnHold)}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Job, Waiting, id_text, is_delegated, state_word
 from stoker.core.outcomes import ACTIVE, RESULTS
 
 SCHEMA = "stoker.change/1"
@@ -117,7 +117,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 
 
 def state_name(job: Job) -> str:
-    return "queued" if isinstance(job.state, Waiting) or is_handed_over(job) else state_word(job)
+    return "queued" if isinstance(job.state, Waiting) or is_delegated(job) else state_word(job)
 
 
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:

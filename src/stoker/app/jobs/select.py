@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, Waiting, is_handed_over
+from stoker.core.job import Job, Queued, Waiting, is_delegated
 from stoker.core.outcomes import OPEN, RESULTS, SLURM_CODES, WAITING
 from stoker.core.selectors import (
     All,
@@ -26,6 +26,7 @@ from stoker.core.spec import Dependency, parse_after
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
 from stoker.store.queries import arrays_of, ids_of_batch, is_coordinator, tasks_in
+from stoker.store.reader import Reader
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -56,13 +57,6 @@ def parse_filter(
 ) -> Filter:
     """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
     return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
-
-
-def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
-    """Refuse states that a command never shows; `other` is the command that does."""
-    for word in chosen.states:
-        if word not in known:
-            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
@@ -107,7 +101,7 @@ def find_last(store: Store) -> list[int]:
     return queries.ids_between(store, array, array) if array else [job_id]
 
 
-def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
+def jobs_in_order(store: Reader, ids: Sequence[int]) -> list[Job]:
     jobs = {job.id: job for job in queries.jobs_of(store, ids)}
     return [jobs[job_id] for job_id in ids]
 
@@ -129,7 +123,7 @@ def is_there(store: Store, word: str) -> bool:
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
     """The jobs that the words select, of which `all` is all that wait."""
     jobs = jobs_in_order(store, find(store, words))
-    return [job for job in jobs if isinstance(job.state, Queued) or is_handed_over(job)] if "all" in words else jobs
+    return [job for job in jobs if isinstance(job.state, Queued) or is_delegated(job)] if "all" in words else jobs
 
 
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:

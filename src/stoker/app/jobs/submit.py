@@ -26,13 +26,11 @@ from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern
-from stoker.core.planner.fairshare import never_within_limits
-from stoker.core.planner.placement import never_fits
+from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern, without_given
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
 from stoker.core.units import size_text
-from stoker.devices.mps.daemon import without_given
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.schema import SubmitKey
@@ -427,7 +425,7 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
             "or try it with --sim 4x24G",
         )
     resources, devices = spec.resources, snapshot.devices
-    impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
+    impossible = never_fits(resources, devices, policy.max_use, policy.min_free)
     if impossible and resources.model and not any(resources.model in device.model.lower() for device in devices):
         raise Impossible(impossible, "to ignore the type, add --gpu-type ''")
     if impossible:

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.job_spec import given_options
 from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
+from stoker.app.jobs.option_values import early_signal_text, shown_target
 from stoker.app.jobs.options import ShownNames, Value
-from stoker.app.jobs.select import find
-from stoker.app.jobs.signals import early_signal_text
-from stoker.app.jobs.targets import shown_target
+from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.views.facts import QueueFacts, device_labels, read_facts
 from stoker.app.views.failure import failure_text, last_lines, newest_log
 from stoker.app.views.job import JobLine, ended_line, job_line, shared_failure_text, situation
@@ -58,6 +57,7 @@ from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import last_line
 from stoker.store.paths import Paths
+from stoker.store.reader import Reader
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
 from stoker.store.writer import Store
@@ -204,7 +204,7 @@ def _end(event: Exited, after: Job | None) -> str:
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
-    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+    return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 
 
 SCHEMA = "stoker.jobs/1"
@@ -284,20 +284,27 @@ def read_jobs(
     paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, environment: bool = False
 ) -> SelectedJobs:
     """The jobs that the words and the filter select, in their order."""
-    secrets = _secrets()
     with read_facts(paths) as facts:
-        store = facts.store
-        assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
-        details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
-        if len(jobs) <= FEW:
-            details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
-        now = facts.now
-    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
-    return SelectedJobs(SCHEMA, to_datetime(now), paths.is_simulated, reported)
+        return details_of_all(facts, paths, selected_ids(facts, words, chosen), environment=environment)
 
 
-def _output(store: Store, job: Job) -> tuple[str, ...]:
+def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FILTER) -> list[int]:
+    assert isinstance(facts.store, Store)
+    return find(facts.store, words, chosen=chosen)
+
+
+def details_of_all(facts: QueueFacts, paths: Paths, ids: Sequence[int], *, environment: bool = False) -> SelectedJobs:
+    """These jobs in their order; the last lines of their logs if they are few."""
+    store, secrets = facts.store, _secrets()
+    jobs = jobs_in_order(store, ids)
+    details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
+    details = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
+    if len(jobs) <= FEW:
+        details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
+    return SelectedJobs(SCHEMA, to_datetime(facts.now), paths.is_simulated, details)
+
+
+def _output(store: Reader, job: Job) -> tuple[str, ...]:
     return tuple(last_lines(newest_log(store, job.id), LAST_LINES))
 
 

@@ -16,7 +16,7 @@ from stoker.app.jobs.config import Config, config_here
 from stoker.app.jobs.dry_run import expected_end
 from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.cli.console import say
-from stoker.cli.output_options import write_json
+from stoker.cli.options import write_json
 from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import member_options, options_from
 from stoker.cli.main import LazyGroup
-from stoker.cli.output_options import wants_json, write_json
-from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
+from stoker.cli.options import StokerCommand, sim_option, sim_words, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.store.paths import Paths
 

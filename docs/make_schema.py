@@ -37,7 +37,7 @@ TYPES = {
     "status-1": "stoker.app.views.model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "sweep-change-1": "stoker.features.sweep.change:SweepChange",
-    "sweep-page-1": "stoker.features.sweep.page:SweepPage",
+    "sweep-page-1": "stoker.features.sweep.api:SweepPage",
     "sweep-status-1": "stoker.features.sweep.view:SweepView",
     "sweeps-1": "stoker.features.sweep.view:SweepList",
     "submit-plan-1": "stoker.cli.screens.dry_run:SubmitPlan",

@@ -23,7 +23,8 @@ from stoker.store.writer import Store
 
 KIND = "sweep"
 """Of the batches that are sweeps."""
-_SWEEP = f"SELECT first_job, id, created, coordinator, spec, record FROM batches WHERE kind = '{KIND}'"
+_IS_SWEEP = f"first_job IS NOT NULL AND kind = '{KIND}'"  # the first part lets SQLite use the index
+_SWEEP = f"SELECT first_job, id, created, coordinator, spec, record FROM batches WHERE {_IS_SWEEP}"
 _TRIAL = "SELECT member, id, state, params, attempts, ended FROM jobs"
 
 
@@ -98,7 +99,7 @@ def has_sweeps(reader: Reader) -> bool:
 
 def sweep_of_content(reader: Reader, content: bytes) -> int | None:
     """The newest sweep with a trial that does this work, and succeeded or has not ended."""
-    where = f"content = ? AND {IS_MEMBER} AND (state = 'done' OR {OPEN})"
+    where = f"content = ? AND {IS_MEMBER} AND (state = 'done' OR {OPEN}) AND {_IS_SWEEP}"
     query = "SELECT max(first_job) FROM jobs INDEXED BY jobs_content JOIN batches ON batches.id = batch"
     ((sweep_id,),) = reader.rows(f"{query} WHERE {where}", content)
     return None if sweep_id is None else int(sweep_id)

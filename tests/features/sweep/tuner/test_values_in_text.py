@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from math import inf, isnan
 from typing import Any
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.features.sweep.model.objective import parse_objective
-from stoker.features.sweep.model.readings import LONGEST_LINE, LineSplitter, Reading, reader_for, readings_in_reports
+from stoker.features.sweep.tuner.values import LONGEST_LINE, LineSplitter, Reading, ReportReader, reader_for
 
 LOG = "\x1b[32mepoch 1\x1b[0m val_loss=0.5\r\nepoch 2:  10%|#  |\repoch 2: val_loss=4e-1\nnothing\nepoch 3 val_loss=nan"
 
@@ -80,12 +81,14 @@ def test_csv() -> None:
 
 
 def test_reports() -> None:
-    """What is no number is left out."""
+    """What is no number, and what another run reported, is left out."""
     rows: list[dict[str, Any]] = [{"step": 1, "loss": 0.5}, {"loss": True}, {"loss": "nan", "step": "2"}, {"other": 1}]
-    found = list(readings_in_reports(rows, "loss"))
-    assert found[0] == (0.5, 1.0)
-    assert isnan(found[1][0])
-    assert len(found) == 2
+    reader = ReportReader("loss", 2)
+    lines = [json.dumps({"at": 1.0, "attempt": 2, "values": row}) for row in rows]
+    first, *others, last = [reader.read(line) for line in (*lines, lines[0].replace('"attempt": 2', '"attempt": 1'))]
+    assert first == (0.5, 1.0)
+    assert [reading and isnan(reading[0]) for reading in others] == [None, True, None]
+    assert last is None
 
 
 def test_a_line_without_end_is_cut() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.cluster import SlurmFact
 from stoker.features.slurm.commands import (
     Done,
     JobReport,
@@ -34,6 +33,7 @@ from stoker.features.slurm.commands import (
     slurm_environment,
     version_text,
 )
+from stoker.features.slurm.judge import SlurmFact
 from support.fake_slurm import write_program
 from support.wait import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import PALETTE, RED, Clock, Drawing, contrast, escape, fitted, ink_on, tinted
 from stoker.core.colours import COLOURS
 from stoker.core.outcomes import RESULT_COLOURS

@@ -17,7 +17,7 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import LaneKey, Lanes
 from stoker.core.planner.occupancy import DeviceView, Occupancy, Slot
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement_cache import PlacementCache
+from stoker.core.planner.placement import PlacementCache
 from stoker.core.planner.plan import BACKFILL_DEPTH, Plan, Start, _Planner, plan
 from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.planner.reasons import KeptFree

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from stoker.core.device import Device
 from stoker.core.job import Waiting, limit_of
 from stoker.core.planner.order import HEAD_START_SECONDS, Order, rounded_work
-from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_need, a_queue, declared, simulated

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE
 from features.slurm.worlds import DirectWorld
 from stoker.core.job import Exited, Lost, OnHold, Returned, Running, Started, Waiting
 from stoker.features.slurm.attempts import REFUSED_SECONDS, RETURNS_ALLOWED, SHORT_SECONDS, read_ref, ref_of
 from stoker.features.slurm.guard import gone_line
 from stoker.features.slurm.shared import ALIVE
 from stoker.runner import journal
-from support.fake_slurm import NODE
 from support.fakes import START
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from features.slurm.fake_slurm import write_program
 from stoker.cli.main import run_cli
 from stoker.features.slurm.private import PrivateSlurm
 from stoker.features.slurm.private_servers import folder
 from support.cli import Outcome
-from support.fake_slurm import write_program
 
 Type = Callable[..., Outcome]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import write_program
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import (
     Done,
@@ -34,7 +35,6 @@ from stoker.features.slurm.commands import (
     version_text,
 )
 from stoker.features.slurm.judge import SlurmFact
-from support.fake_slurm import write_program
 from support.wait import wait_until
 
 SINFO = """\

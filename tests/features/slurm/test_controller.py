@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import write_program
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import IDS_AT_ONCE, SlurmCommands
 from stoker.features.slurm.controller import Controller
-from support.fake_slurm import write_program
 from support.wait import wait_until
 
 TAG = "stoker:queue/"

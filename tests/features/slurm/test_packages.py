@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import write_program
 from stoker.core.errors import StokerError
 from stoker.features.slurm.packages import PACKAGES, PROGRAMS, is_unpacked, missing_programs, unpack
-from support.fake_slurm import write_program
 
 CONTENT = """
 root=$3

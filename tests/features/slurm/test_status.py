@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE, write_program
 from features.slurm.worlds import DirectWorld
-from stoker.cli.output_options import Screen
+from stoker.cli.options import Screen
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import Nodes
 from stoker.features.slurm.status import (
@@ -21,7 +22,6 @@ from stoker.features.slurm.status import (
     show_nodes,
     usable_nodes,
 )
-from support.fake_slurm import NODE, write_program
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from features.slurm.fake_slurm import NODE, EngineOnFakeSlurm
 from sites.contract import SiteWorld
 from stoker.core.device import NodeGpu
 from stoker.core.job import Active, Assigned, Exited, Returned, Started, started_at
@@ -26,7 +27,6 @@ from stoker.features.slurm.pilot.files import (
 )
 from stoker.features.slurm.shared import JOURNALS, BundleFolder, append
 from stoker.runner import journal
-from support.fake_slurm import NODE, EngineOnFakeSlurm
 
 STOPPED = 143
 

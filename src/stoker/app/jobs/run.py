@@ -26,7 +26,7 @@ from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended
-from stoker.core.launch import INHERIT, log_pattern
+from stoker.core.launch import INHERIT, log_pattern, without_given
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
@@ -34,7 +34,6 @@ from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import shortened
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
-from stoker.devices.mps.daemon import without_given
 from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Foreground, Setup, Source, View
 from stoker.runner.forkserver_client import Forkserver

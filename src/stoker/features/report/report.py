@@ -16,7 +16,7 @@ from stoker.app.views.failure import last_lines
 from stoker.app.views.job import PastLine, past_line
 from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.app.views.usage import busy_seconds
-from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.core.errors import NoSuchJob

@@ -236,7 +236,7 @@ def _end_jobs(settings: ClusterSettings) -> None:
 def status(name: str | None, as_json: bool) -> int:
     """Show clusters: their controllers, nodes and your jobs. Exit code 3 if a controller does not answer."""
     from stoker.app.jobs.config import load_config
-    from stoker.cli.output_options import wants_json, write_json
+    from stoker.cli.options import wants_json, write_json
     from stoker.features.slurm.status import SCHEMA, Clusters, cluster_status, print_clusters
     from stoker.store.paths import paths_for
 
@@ -258,7 +258,7 @@ def status(name: str | None, as_json: bool) -> int:
 @_json
 def check(name: str, timeout: str, as_json: bool) -> int:
     """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 if there is a problem."""
-    from stoker.cli.output_options import wants_json
+    from stoker.cli.options import wants_json
     from stoker.cli.screens.engine import report_check
     from stoker.core.units import parse_duration
     from stoker.features.slurm.check import check_cluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from stoker.cli.console import print_line
-from stoker.cli.output_options import Screen, write_json
+from stoker.cli.options import Screen, write_json
 from stoker.core.device import node_gpu
 from stoker.core.job import Active, id_text
 from stoker.core.settings import ClusterSettings

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.cluster import RAN, ClusterQueue, once, two_queues
 from support.cli import until
-from support.cluster import RAN, ClusterQueue, once, two_queues
 from support.disk import fill, small_disk
 from support.shared_directory import delayed
 from support.slurm import Slurm, running_slurm

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job, Running, Waiting
 from stoker.core.logs.progress import Progress
-from stoker.store.progress import progress_of
+from stoker.store.reports import progress_of
 from support.build import a_job
 
 NOW = 1000.0

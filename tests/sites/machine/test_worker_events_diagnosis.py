@@ -9,8 +9,8 @@ import pytest
 
 from stoker.core.job import Job, Running
 from stoker.core.spec import Resources
-from stoker.sites.machine.diagnosis import NOTHING, AttemptUse, Diagnosis, diagnose
 from stoker.sites.machine.ref import WorkerRef
+from stoker.sites.machine.worker_events import NOTHING, AttemptUse, Diagnosis, diagnose
 from support.build import GIB, a_job, simulated
 
 GPU = simulated(24)

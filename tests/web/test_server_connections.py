@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from stoker.web import connections
-from stoker.web.connections import BoundedConnection, LoopErrors
+from stoker.web import server as connections
+from stoker.web.server import BoundedConnection, LoopErrors
 from support.wait import PATIENCE_SECONDS
 
 HALF = b"GET / HTTP/1.1\r\nHost: 127"

@@ -7,7 +7,7 @@ import pytest
 
 from stoker.cli.commands.engine import command as engine
 from stoker.cli.main import COMMANDS, _with_command, stoker
-from stoker.cli.sim_option import SIM
+from stoker.cli.options import SIM
 
 WITHOUT = {"simulate", "cluster", "config", "install", "completion", "pilot"}
 """Commands that have no queue."""

@@ -11,8 +11,7 @@ from stoker.core.device import Snapshot
 from stoker.core.job import Ended, Job, Waiting
 from stoker.core.learning import Learnt, MeasuredUse
 from stoker.core.spec import JobSpec, Resources
-from stoker.sites.machine.learning import LOOKS_ENOUGH, Learning
-from stoker.sites.machine.telemetry import WatchedAttempt
+from stoker.sites.machine.telemetry import LOOKS_ENOUGH, Learning, WatchedAttempt
 from stoker.store.history import RunHistory
 from stoker.store.schema import Measured
 from stoker.store.writer import Store

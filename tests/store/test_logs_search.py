@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.store import log_search
-from stoker.store.log_search import search_log
+from stoker.store import logs
+from stoker.store.logs import search_log
 
 
 def lines_at(path: Path, offsets: list[int]) -> list[bytes]:
@@ -32,7 +32,7 @@ def test_lines_as_a_terminal_shows_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("block", [1, 7, 64, 4096])
 def test_blocks_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """No line is lost or found twice, unless it is longer than a block."""
-    monkeypatch.setattr(log_search, "_BLOCK", block)
+    monkeypatch.setattr(logs, "_SEARCH_BLOCK", block)
     log = tmp_path / "log"
     log.write_text("".join(f"{number} {'x' * (number % 5)}\n" for number in range(300)))
     found = [int(line.split()[0]) for line in lines_at(log, search_log(str(log), "x").offsets) if line[:1].isdigit()]
@@ -42,9 +42,9 @@ def test_blocks_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bl
 
 def test_a_long_log_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each search tells where the next one ends."""
-    monkeypatch.setattr(log_search, "_BLOCK", 100)
-    monkeypatch.setattr(log_search, "MOST_LINES", 10)
-    monkeypatch.setattr(log_search, "MOST_BYTES", 1000)
+    monkeypatch.setattr(logs, "_SEARCH_BLOCK", 100)
+    monkeypatch.setattr(logs, "MOST_FOUND_LINES", 10)
+    monkeypatch.setattr(logs, "MOST_SEARCHED_BYTES", 1000)
     log = tmp_path / "log"
     log.write_text("".join(f"{'hit' if number % 3 else 'miss'} {number}\n" for number in range(1000)))
     before, found, searches = None, [], 0

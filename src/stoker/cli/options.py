@@ -99,10 +99,12 @@ def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplet
 Decorator = Callable[[Callable[..., int]], Callable[..., int]]
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
 def controlling(function: Function) -> Function:
     """Add the options of all commands that change jobs."""
-    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    return as_json(sim_option(function))
+    return json_option(sim_option(function))
 
 
 def wants_json(as_json: bool) -> bool:

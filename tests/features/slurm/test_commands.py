@@ -13,7 +13,6 @@ import pytest
 
 from features.slurm.fake_slurm import write_program
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.cluster import SlurmFact
 from stoker.features.slurm.commands import (
     Done,
     JobReport,
@@ -35,6 +34,7 @@ from stoker.features.slurm.commands import (
     slurm_environment,
     version_text,
 )
+from stoker.features.slurm.judge import SlurmFact
 from support.wait import wait_until
 
 SINFO = """\

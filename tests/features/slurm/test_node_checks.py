@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.cluster import SlurmFact
+from stoker.features.slurm.judge import SlurmFact
 from stoker.features.slurm.node_checks import NodeChecks, pilot_check
 from stoker.features.slurm.orders import ClusterContext
 from stoker.features.slurm.shared import BundleFolder

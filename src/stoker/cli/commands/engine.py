@@ -12,7 +12,7 @@ import click
 
 from stoker.cli.console import say, tell
 from stoker.cli.main import LazyGroup
-from stoker.cli.options import sim_option
+from stoker.cli.options import json_option, sim_option
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -59,9 +59,6 @@ def _service_options(function: Function) -> Function:
     for decorate in reversed(options):
         function = decorate(function)
     return function
-
-
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _words(stay: bool, flags: Mapping[str, int | None]) -> list[str]:
@@ -242,7 +239,7 @@ def _does_not_leave(paths: Paths, pid: int) -> StokerError:
 
 @command.command(name="status")
 @sim_option
-@_json
+@json_option
 def status(paths: Paths, as_json: bool) -> int:
     """Show the engine: process, devices, jobs and problems.
 
@@ -262,7 +259,7 @@ def status(paths: Paths, as_json: bool) -> int:
 
 @command.command(name="check")
 @sim_option
-@_json
+@json_option
 @click.pass_context
 def check(context: click.Context, paths: Paths, as_json: bool) -> int:
     """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
@@ -291,7 +288,7 @@ def _known_variables(command: click.Command, context: click.Context) -> Iterator
 
 
 @command.command(name="config")
-@_json
+@json_option
 def config(as_json: bool) -> int:
     """Show every setting, its value and where it comes from.
 

@@ -23,7 +23,7 @@ from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submi
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
-from stoker.cli.options import sim_option, wants_json, write_json
+from stoker.cli.options import json_option, sim_option, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
@@ -226,7 +226,7 @@ def _show(request: SubmitOptions, inserted: Sequence[Inserted], failure: StokerE
 @click.option("--key", metavar="TEXT", help="Submit only once: a repeated key prints the same ids and submits nothing.")
 @click.option("--parsable", is_flag=True, help="Print only the ids.")
 @click.option("--dry-run", is_flag=True, help="Show what would be submitted and where it would run; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def command(context: click.Context, /, words: tuple[str, ...], file: str | None, shell: bool, **values: Any) -> int:
     """Submit a command or script to the queue and print its id. The engine starts automatically.

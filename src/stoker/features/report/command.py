@@ -13,6 +13,7 @@ from stoker.cli.options import (
     StokerCommand,
     complete_jobs,
     filter_options,
+    json_option,
     sim_option,
     wants_json,
     write_file,
@@ -32,7 +33,7 @@ from stoker.store.writer import open_store
 @click.option("--batch", metavar="ID", help="All jobs submitted together with this one: a run, a list, an array.")
 @click.option("--since", metavar="WHEN", help="All jobs that ended since then, default 1d.")
 @click.option("--html", "page", metavar="FILE", help="The file to write; - is standard output.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @filter_options
 @sim_option
 def command(

@@ -23,7 +23,7 @@ from stoker.core.job import (
 )
 from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
-from stoker.features.slurm.cluster import (
+from stoker.features.slurm.judge import (
     UNSEEN_STATES,
     WAITING_STATES,
     Answers,

@@ -18,7 +18,7 @@ from stoker import __version__
 from stoker.app.service.doctor import Verdict, note, ok, problem
 from stoker.core.errors import did_you_mean
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.cluster import ENDED_STATES, WAITING_STATES, settings_words
+from stoker.features.slurm.bundles import settings_words
 from stoker.features.slurm.commands import (
     TESTED,
     USABLE,
@@ -32,6 +32,7 @@ from stoker.features.slurm.commands import (
     read_submitted,
     version_text,
 )
+from stoker.features.slurm.judge import ENDED_STATES, WAITING_STATES
 from stoker.features.slurm.orders import interpreter
 from stoker.features.slurm.status import partitions
 from stoker.store.paths import NETWORK_FILE_SYSTEMS, file_system_of

@@ -11,6 +11,7 @@ import click
 
 from stoker.cli.console import print_line, say, tell
 from stoker.cli.main import LazyGroup
+from stoker.cli.options import json_option
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ def command() -> None:
     """
 
 
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON value instead.")
 _shared = click.option("--shared", metavar="DIR", help="Directory that this machine and all nodes see.")
 _python = click.option("--python", metavar="PATH", help="Interpreter with stoker on the nodes; else the one used here.")
 
@@ -232,7 +232,7 @@ def _end_jobs(settings: ClusterSettings) -> None:
 
 @command.command(name="status")
 @click.argument("name", required=False)
-@_json
+@json_option
 def status(name: str | None, as_json: bool) -> int:
     """Show clusters: their controllers, nodes and your jobs. Exit code 3 if a controller does not answer."""
     from stoker.app.jobs.config import load_config
@@ -255,7 +255,7 @@ def status(name: str | None, as_json: bool) -> int:
 @command.command(name="check")
 @click.argument("name")
 @click.option("--timeout", default="60s", metavar="DUR", help="How long a node may take to run the job of the check.")
-@_json
+@json_option
 def check(name: str, timeout: str, as_json: bool) -> int:
     """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 if there is a problem."""
     from stoker.cli.options import wants_json

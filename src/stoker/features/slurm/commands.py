@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from stoker.core.settings import ClusterSettings
 from stoker.core.text import printable
-from stoker.features.slurm.cluster import ENDED_STATES, SlurmFact
+from stoker.features.slurm.judge import ENDED_STATES, SlurmFact
 
 TESTED = (22, 5)
 """The release that the tests of this project run."""

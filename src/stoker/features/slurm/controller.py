@@ -9,7 +9,7 @@ from itertools import islice
 from stoker.core.settings import ClusterSettings
 from stoker.core.units import duration_text
 from stoker.features.slurm.attempts import Bundle
-from stoker.features.slurm.cluster import Answers, SlurmFact, SubmitLimit, count_answer, is_ghost
+from stoker.features.slurm.bundles import SubmitLimit
 from stoker.features.slurm.commands import (
     IDS_AT_ONCE,
     Done,
@@ -21,6 +21,7 @@ from stoker.features.slurm.commands import (
     read_nodes,
     read_submitted,
 )
+from stoker.features.slurm.judge import Answers, SlurmFact, count_answer, is_ghost
 
 BUSY_INTERVAL = 0.03
 """Seconds between two checks whether a command has ended."""

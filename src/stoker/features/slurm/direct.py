@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterator
 from stoker.core.job import Active, Job, Returned
 from stoker.core.planner.reasons import InCluster
 from stoker.features.slurm.attempts import Bundle, BundledAttempt, Reconciler, read_ref, ref_of
-from stoker.features.slurm.cluster import JobBundle, reason_text, sbatch_words
+from stoker.features.slurm.bundles import JobBundle, sbatch_words
 from stoker.features.slurm.controller import Controller
+from stoker.features.slurm.judge import reason_text
 from stoker.features.slurm.orders import ClusterContext
 from stoker.store.waiting import PollPace
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import Bundle, BundledAttempt
-from stoker.features.slurm.cluster import SlurmFact, settings_words
+from stoker.features.slurm.bundles import settings_words
 from stoker.features.slurm.guard import EVENTS, OVER, gone_line
+from stoker.features.slurm.judge import SlurmFact
 from stoker.features.slurm.orders import CHECK_MARK, ClusterContext
 from stoker.features.slurm.pilot.files import CheckOrder
 from stoker.features.slurm.shared import JOURNALS, BundleFolder

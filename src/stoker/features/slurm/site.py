@@ -17,10 +17,11 @@ from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
 from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
-from stoker.features.slurm.cluster import Caps, SlurmRoom, bundles, first_node, is_suspended, offer_in_order
+from stoker.features.slurm.bundles import Caps, SlurmRoom, bundles, offer_in_order
 from stoker.features.slurm.commands import TAG, SlurmCommands, slurm_environment
 from stoker.features.slurm.controller import Controller
 from stoker.features.slurm.direct import Direct
+from stoker.features.slurm.judge import first_node, is_suspended
 from stoker.features.slurm.node_checks import NodeCheck, task_check
 from stoker.features.slurm.orders import (
     ClusterContext,

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from stoker.core.job import Job, Waiting
 from stoker.core.settings import ClusterSettings
 from stoker.core.spec import Command, JobSpec, Resources
-from stoker.features.slurm.cluster import Answers, SlurmFact
 from stoker.features.slurm.commands import NodeSize
+from stoker.features.slurm.judge import Answers, SlurmFact
 from stoker.features.slurm.pilot.files import PilotReady
 from stoker.features.slurm.pilot.handle import (
     AHEAD_SECONDS,

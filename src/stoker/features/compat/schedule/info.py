@@ -23,7 +23,7 @@ from stoker.core.errors import StokerError
 from stoker.core.lease import Lease
 from stoker.core.text import printable
 from stoker.devices.detect import DeclaredDevices, known_names
-from stoker.devices.interface import Devices
+from stoker.devices.interface import Devices, process_file
 from stoker.devices.nvidia import NvidiaDevices
 from stoker.features.compat.tool import lock_within
 from stoker.ledger import Ledger
@@ -147,21 +147,17 @@ def clock_text(moment: float) -> str | None:
 
 def _lives(pid: int, start: str | None) -> bool:
     """Whether the process with this pid lives, and began before the task started: pids are used again."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            state, *rest = file.read().rpartition(b")")[2].split()
-    except FileNotFoundError:
+    fields = process_file(pid, "stat").rpartition(b")")[2].split()
+    if not fields:
         return _exists(pid)  # /proc may hide the processes of other users
-    except OSError:
-        return True
-    running = time.clock_gettime(time.CLOCK_BOOTTIME) - int(rest[18]) / _TICKS
+    running = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / _TICKS
     try:
         local = datetime.strptime(start or "", CLOCK)
         # An hour comes twice when daylight saving time ends.
         latest = max(local.replace(fold=fold).timestamp() for fold in (0, 1)) + SLACK_SECONDS
     except (ValueError, OverflowError):
         latest = math.inf
-    return state not in (b"Z", b"X") and time.time() - running <= latest
+    return fields[0] not in (b"Z", b"X") and time.time() - running <= latest
 
 
 def _exists(pid: int) -> bool:

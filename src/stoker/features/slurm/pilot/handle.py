@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from stoker.core.job import Event, Exited, Job, Lost, Returned, Started, Waiting, started_at
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import Bundle, end_by_our_clock, start_by_our_clock
-from stoker.features.slurm.cluster import Answers, settings_words
+from stoker.features.slurm.bundles import settings_words
 from stoker.features.slurm.commands import NodeSize
+from stoker.features.slurm.judge import Answers
 from stoker.features.slurm.orders import PILOT_MARK
 from stoker.features.slurm.pilot.files import PilotEvent, PilotFolder, PilotPlan, PilotReady, RunJob
 

@@ -22,7 +22,9 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.queue import WaitingGroup
 from stoker.core.planner.reasons import InCluster
 from stoker.features.slurm.attempts import SILENT_SECONDS, read_ref, ref_of
-from stoker.features.slurm.cluster import (
+from stoker.features.slurm.commands import NodeSize
+from stoker.features.slurm.guard import OWN_CLAIM
+from stoker.features.slurm.judge import (
     UNSEEN_STATES,
     Answers,
     SlurmFact,
@@ -34,8 +36,6 @@ from stoker.features.slurm.cluster import (
     reason_text,
     slurm_text,
 )
-from stoker.features.slurm.commands import NodeSize
-from stoker.features.slurm.guard import OWN_CLAIM
 from stoker.features.slurm.node_checks import NodeChecks, pilot_check
 from stoker.features.slurm.orders import PILOT_MARK, ClusterContext
 from stoker.features.slurm.pilot.files import (

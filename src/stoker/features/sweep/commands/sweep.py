@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import member_options, options_from
 from stoker.cli.main import LazyGroup
-from stoker.cli.options import StokerCommand, sim_option, sim_words, wants_json, write_json
+from stoker.cli.options import StokerCommand, json_option, sim_option, sim_words, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.store.paths import Paths
 
@@ -143,7 +143,7 @@ class CommandOptions(Struct, frozen=True):
 @click.option("--parsable", is_flag=True, help="Print only the id.")
 @click.option("--dry-run", is_flag=True, help="Print the command lines; submit nothing.")
 @click.option("--estimate", is_flag=True, help="Print trials, GPU-hours and the expected end; submit nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @click.pass_context
 def start(context: click.Context, /, words: tuple[str, ...], **values: Any) -> int:
     """Submit one job for each point of a parameter space, and print the id of the sweep.

@@ -18,6 +18,11 @@ export function countIn(states: readonly string[], counts: Record<string, number
   return states.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
 }
 
+/** How many jobs are in all states. */
+export function sumOf(counts: Record<string, number>): number {
+  return countIn(Object.keys(counts), counts);
+}
+
 /** The lines of a page with those that changed replaced. */
 export function mergeJobs(lines: JobLine[], changes: Changes): JobLine[] {
   const changed = new Map(changes.jobs.map((job) => [job.label, job]));

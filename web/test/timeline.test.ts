@@ -11,7 +11,7 @@ import {
   placeInBand,
   usedPart,
 } from "../src/charts/lanes";
-import { zoomedWindow } from "../src/charts/window";
+import { zoomedWindow } from "../src/charts/lanes";
 import { GIB, bar, lane, timeline } from "./sample";
 
 const at = Date.parse("2026-11-17T12:20:00Z");

@@ -36,7 +36,8 @@ function curves(
 }
 
 function curve(name: string, data: number[][], color: string, more: object = {}): object {
-  return { type: "line", name, data, showSymbol: false, lineStyle: { color, width: 1.5 }, itemStyle: { color }, ...more };
+  const lineStyle = { color, width: 1.5 };
+  return { type: "line", name, data, showSymbol: false, lineStyle, itemStyle: { color }, ...more };
 }
 
 /** Points with the time in milliseconds. */

@@ -2,7 +2,6 @@
 
 import { moment } from "../format";
 import type { Bar, Lane, Timeline } from "../types";
-import type { Window } from "./window";
 
 const LANE_HEIGHT = 92;
 const HIGHEST_LANE = 150;
@@ -115,6 +114,20 @@ export function memoryRuns(
   });
   if (run.length) runs.push(run);
   return runs;
+}
+
+/** A part of the time axis. */
+export interface Window {
+  from: number;
+  until: number;
+}
+
+/** A window that is zoomed by a factor and moved by a part of its length, within the edges. */
+export function zoomedWindow(window: Window, edges: Window, factor: number, shift: number): Window {
+  const length = Math.min(edges.until - edges.from, (window.until - window.from) * factor);
+  const middle = (window.from + window.until) / 2 + shift * length;
+  const from = Math.min(edges.until - length, Math.max(edges.from, middle - length / 2));
+  return { from, until: from + length };
 }
 
 const LEAST_PAST_MS = 5 * 60_000;

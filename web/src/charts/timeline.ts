@@ -11,11 +11,11 @@ import { clock, duration, moment, size } from "../format";
 import type { Bar, Lane, Timeline } from "../types";
 import { type Option, common, timeAxis, tip } from "./base";
 import { type Palette, heat } from "./palette";
-import type { Window } from "./window";
 import {
   BOTTOM,
   PADDING,
   type Piece,
+  type Window,
   STRIP_HEIGHT,
   TOP,
   bridged,

@@ -1,10 +1,7 @@
-/** Boxes with words: tiles, facts, cards of charts, legends, tables, dialogs, links to jobs. */
+/** Boxes with words: tiles, facts, legends, tables, dialogs, links to jobs. */
 
 import type { ComponentChildren, HTMLAttributes, JSX } from "preact";
-
 import { useEffect, useRef } from "preact/hooks";
-
-import { Chart, type ChartProps } from "./chart";
 
 interface TileProps {
   name: string;
@@ -29,6 +26,19 @@ export function Tile({ name, value, tone = "", href }: TileProps): JSX.Element {
   );
 }
 
+/** Amounts in a line: `14.2 GPU-hours`. */
+export function Totals({ amounts }: { amounts: [string, string][] }): JSX.Element {
+  return (
+    <p class="totals">
+      {amounts.map(([amount, name]) => (
+        <span key={name}>
+          <b>{amount}</b> {name}
+        </span>
+      ))}
+    </p>
+  );
+}
+
 /** A name and what is known of it; nothing for an empty text. */
 export function Fact({ name, children }: { name: string; children: ComponentChildren }): JSX.Element | null {
   return children === "" || children === null ? null : (
@@ -36,26 +46,6 @@ export function Fact({ name, children }: { name: string; children: ComponentChil
       <dt>{name}</dt>
       <dd>{children}</dd>
     </div>
-  );
-}
-
-interface FigureProps extends ChartProps {
-  caption: ComponentChildren;
-  /** Whether the caption holds controls. */
-  tools?: boolean;
-  /** Shown in place of the chart, if there is nothing to draw. */
-  empty?: ComponentChildren;
-  legend?: ComponentChildren;
-}
-
-/** A chart in a card. */
-export function Figure({ caption, tools = false, empty, legend, ...chart }: FigureProps): JSX.Element {
-  return (
-    <figure class="card">
-      <figcaption class={tools ? "with-tools" : ""}>{caption}</figcaption>
-      {empty || <Chart {...chart} />}
-      {legend && !empty ? <div class="legend">{legend}</div> : null}
-    </figure>
   );
 }
 

@@ -1,14 +1,14 @@
-/** A chart in a box of a fixed height, so that nothing moves when the library arrives. */
+/** A chart in a box of a fixed height, so that nothing moves when the library arrives; and a card with one. */
 
 import type { EChartsType } from "echarts/core";
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Option } from "../charts/base";
 import { type Palette, readPalette } from "../charts/palette";
 import { dark } from "../theme";
 
-export interface ChartProps {
+interface ChartProps {
   /** Makes the options from the colours; called again when the theme or `version` changes. */
   build: (palette: Palette, width: number) => Option;
   version: unknown;
@@ -60,4 +60,24 @@ export function Chart({ build, version, height, label, ready }: ChartProps): JSX
 
   if (failed) return <p class="placeholder">The charts could not be loaded.</p>;
   return <div ref={box} class="chart" style={{ height: `${height}px` }} role="img" aria-label={label} />;
+}
+
+interface FigureProps extends ChartProps {
+  caption: ComponentChildren;
+  /** Whether the caption holds controls. */
+  tools?: boolean;
+  /** Shown in place of the chart, if there is nothing to draw. */
+  empty?: ComponentChildren;
+  legend?: ComponentChildren;
+}
+
+/** A chart in a card. */
+export function Figure({ caption, tools = false, empty, legend, ...chart }: FigureProps): JSX.Element {
+  return (
+    <figure class="card">
+      <figcaption class={tools ? "with-tools" : ""}>{caption}</figcaption>
+      {empty || <Chart {...chart} />}
+      {legend && !empty ? <div class="legend">{legend}</div> : null}
+    </figure>
+  );
 }

@@ -56,11 +56,12 @@ function words(name: string, past: string, note: string, fits: Words["fits"]): W
 
 const isOpen = (job: { state: string }): boolean => !isOver(job);
 const isHeld = (job: { state: string }): boolean => job.state === "held";
+const canBeHeld = (job: { state: string }): boolean => isWaiting(job) && !isHeld(job);
 
 export const ACTIONS: Record<ActionName, Words> = {
   cancel: words("Cancel", "cancelled", "Running jobs get SIGTERM and, after their grace time, SIGKILL.", isOpen),
   retry: words("Retry", "queued again", "Each job runs again with the same options, as a new attempt.", isOver),
-  hold: words("Hold", "held", "Held jobs do not start until you release them.", (job) => isWaiting(job) && !isHeld(job)),
+  hold: words("Hold", "held", "Held jobs do not start until you release them.", canBeHeld),
   release: words("Release", "released", "The jobs may start again.", isHeld),
   priority: words("Priority", "changed", "Higher numbers start first; the default is 0.", isWaiting),
 };

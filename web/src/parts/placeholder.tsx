@@ -3,6 +3,7 @@
 import type { ComponentChildren, JSX } from "preact";
 
 import { ApiError } from "../api";
+import type { Loaded } from "../load";
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }): JSX.Element {
   return (
@@ -22,6 +23,12 @@ export function Loading({ lines = 6 }: { lines?: number }): JSX.Element {
       ))}
     </div>
   );
+}
+
+/** What is shown while data is missing: that it is loading, or why it cannot be read. */
+export function Pending({ loaded, lines }: { loaded: Pick<Loaded<unknown>, "error" | "loading">; lines: number }): JSX.Element | null {
+  if (loaded.error) return <Problem error={loaded.error} />;
+  return loaded.loading ? <Loading lines={lines} /> : null;
 }
 
 export function Problem({ error }: { error: Error }): JSX.Element {

@@ -38,7 +38,7 @@ export function stepArea(path: string, height = HEIGHT): string {
     .map((piece) => {
       const start = piece.split(" ")[0] ?? "0";
       const end = [...piece.matchAll(/H([\d.-]+)/g)].at(-1)?.[1] ?? start;
-      return `M${start} ${height}V${piece.slice(start.length + 1).replace(/^([\d.-]+)/, "$1")}H${end}V${height}Z`;
+      return `M${start} ${height}V${piece.slice(start.length + 1)}H${end}V${height}Z`;
     })
     .join("");
 }

@@ -4,15 +4,17 @@ import type { EChartsType } from "echarts/core";
 import type { JSX } from "preact";
 
 import { getHistory, getUsage } from "../api";
+import { sumOf } from "../changes";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
 import { colourName } from "../charts/palette";
 import { count, duration, hours, known, size, span } from "../format";
 import { useLoaded } from "../load";
-import { type Column, Entry, Figure, SmallTable } from "../parts/boxes";
+import { type Column, Entry, SmallTable, Totals } from "../parts/boxes";
+import { Figure } from "../parts/chart";
 import { Choices, Pages, Search } from "../parts/controls";
 import { JobTable, PAST_CELLS } from "../parts/job_table";
 import { StateMark } from "../parts/marks";
-import { Empty, Loading, Problem } from "../parts/placeholder";
+import { Empty, Loading, Pending } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
 import { useChanges } from "../state";
 import { HISTORY_TABLE, type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../types";
@@ -42,27 +44,20 @@ export function History(): JSX.Element {
     <>
       <div class="filters">
         <Choices label="period" words={PERIODS} chosen={since} choose={(period) => change({ since: period }, true)} />
-        {data ? <Totals usage={data} /> : null}
+        {data ? <Totals amounts={totalsOf(data)} /> : null}
       </div>
-      {usage.error ? <Problem error={usage.error} /> : null}
-      {usage.loading ? <Loading lines={8} /> : null}
+      <Pending loaded={usage} lines={8} />
       {data ? <Charts usage={data} /> : null}
       <Past past={past.data} search={search} change={change} />
     </>
   );
 }
 
-function Totals({ usage }: { usage: Usage }): JSX.Element {
-  return (
-    <p class="totals">
-      <span>
-        <b>{hours(usage.gpu_hours)}</b> GPU-hours
-      </span>
-      <span>
-        <b>{hours(usage.saved_gpu_hours)}</b> saved by sharing, at most
-      </span>
-    </p>
-  );
+function totalsOf({ gpu_hours, saved_gpu_hours }: Usage): [string, string][] {
+  return [
+    [hours(gpu_hours), "GPU-hours"],
+    [hours(saved_gpu_hours), "saved by sharing, at most"],
+  ];
 }
 
 function openJob(chart: EChartsType): void {
@@ -122,7 +117,7 @@ function Charts({ usage }: { usage: Usage }): JSX.Element {
 const OUTCOMES = ["good", "bad", "faint"].flatMap((tone) => RESULTS.filter((result) => TONES[result] === tone));
 
 function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Element {
-  const total = Object.values(outcomes).reduce((sum, value) => sum + value, 0);
+  const total = sumOf(outcomes);
   return (
     <div
       class="outcome-bar"
@@ -145,7 +140,7 @@ function Outcomes({ outcomes }: { outcomes: Record<string, number> }): JSX.Eleme
 
 function Groups({ usage }: { usage: Usage }): JSX.Element {
   const most = Math.max(0.001, ...usage.groups.map((group) => group.gpu_hours));
-  const total = Object.values(usage.outcomes).reduce((sum, value) => sum + value, 0);
+  const total = sumOf(usage.outcomes);
   return (
     <section class="card groups">
       <h2>

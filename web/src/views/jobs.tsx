@@ -5,15 +5,16 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 
 import { getJobs } from "../api";
-import { isMove, mergeJobs } from "../changes";
+import { isMove, mergeJobs, sumOf } from "../changes";
 import { type Filter, STATES, direction, queryOf, readFilter, sortedBy, writeFilter } from "../filters";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
+import { Totals } from "../parts/boxes";
 import { ACTIONS, ACTION_NAMES, ActionButton, actionKeys, ask, targetOf } from "../parts/confirm";
 import { Chip, Pages, Search, rowKeys } from "../parts/controls";
 import { JOB_CELLS, JobTable, hashOfLine } from "../parts/job_table";
-import { Empty, Loading, Problem } from "../parts/placeholder";
+import { Empty, Pending } from "../parts/placeholder";
 import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
 import { type ActionName, JOBS_TABLE, type JobLine, type Matching } from "../types";
@@ -74,11 +75,9 @@ export function Jobs(): JSX.Element {
   return (
     <>
       <Filters filter={filter} change={change} />
-      {filter.array && table.data ? <ArrayHead array={filter.array} counts={table.data.counts} /> : null}
-      {table.error ? <Problem error={table.error} /> : null}
-      {table.loading ? (
-        <Loading lines={12} />
-      ) : jobs.length ? (
+      {filter.array && table.data ? <Totals amounts={arrayTotals(filter.array, table.data.counts)} /> : null}
+      <Pending loaded={table} lines={12} />
+      {jobs.length ? (
         <JobTable
           columns={JOBS_TABLE}
           cells={JOB_CELLS}
@@ -88,7 +87,7 @@ export function Jobs(): JSX.Element {
           current={current.value}
           point={moveTo}
         />
-      ) : table.error ? null : (
+      ) : table.error || table.loading ? null : (
         <NoJobs filter={filter} clear={() => change({ state: "", group: "", array: "", search: "" })} />
       )}
       {table.data ? (
@@ -246,20 +245,9 @@ function NoJobs({ filter, clear }: { filter: Filter; clear: () => void }): JSX.E
 }
 
 /** How many tasks of an array are in which state. */
-function ArrayHead({ array, counts }: { array: string; counts: Record<string, number> }): JSX.Element {
-  const total = Object.values(counts).reduce((sum, value) => sum + value, 0);
-  return (
-    <p class="totals">
-      <span>
-        <b>Array {array}</b> {count(total, "task")}
-      </span>
-      {Object.entries(counts).map(([state, value]) => (
-        <span key={state}>
-          <b>{value.toLocaleString("en")}</b> {state}
-        </span>
-      ))}
-    </p>
-  );
+function arrayTotals(array: string, counts: Record<string, number>): [string, string][] {
+  const states = Object.entries(counts).map(([state, value]): [string, string] => [value.toLocaleString("en"), state]);
+  return [[`Array ${array}`, count(sumOf(counts), "task")], ...states];
 }
 
 interface BulkProps {

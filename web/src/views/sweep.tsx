@@ -10,10 +10,11 @@ import { axisId, axisPlace, bestOption, curvesOption, parallelOption, parameterO
 import { type Brush, brushedTrials, parametersOf, paramsText, scalar } from "../charts/sweep_data";
 import { ago, clock, count, hours, moment, number } from "../format";
 import { useLoaded } from "../load";
-import { Entry, Fact, Figure, Tile } from "../parts/boxes";
+import { Entry, Fact, Tile } from "../parts/boxes";
+import { Figure } from "../parts/chart";
 import { Chip, Pages } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
-import { Empty, Loading, Problem } from "../parts/placeholder";
+import { Empty, Pending } from "../parts/placeholder";
 import { TrialTable } from "../parts/trial_table";
 import { adjust, go, hashOf, jobHash, route } from "../router";
 import { now, useChanges } from "../state";
@@ -40,9 +41,7 @@ export function SweepContent({ id }: { id: string }): JSX.Element {
     }, POLL_MS);
     return () => clearInterval(timer);
   }, [isOpen]);
-  const data = loaded.data;
-  if (!data) return loaded.error ? <Problem error={loaded.error} /> : <Loading lines={12} />;
-  return <Content data={data} />;
+  return loaded.data ? <Content data={loaded.data} /> : <Pending loaded={loaded} lines={12} />;
 }
 
 function Content({ data }: { data: SweepPage }): JSX.Element {

@@ -12,7 +12,7 @@ import { useLoaded } from "../load";
 import { type Column, Table } from "../parts/boxes";
 import { rowKeys } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
-import { Empty, Loading, Problem } from "../parts/placeholder";
+import { Empty, Pending } from "../parts/placeholder";
 import { go, hashOf, route } from "../router";
 import { now, useChanges } from "../state";
 import { RESULTS, type SweepLine } from "../types";
@@ -48,8 +48,7 @@ function SweepList(): JSX.Element {
       if (sweep) go(hashOf("sweeps", String(sweep.id)));
     },
   });
-  if (loaded.error) return <Problem error={loaded.error} />;
-  if (loaded.loading) return <Loading lines={8} />;
+  if (loaded.error || loaded.loading) return <Pending loaded={loaded} lines={8} />;
   if (!sweeps.length) return <NoSweeps />;
   return (
     <Table

@@ -7,9 +7,8 @@ import { useRef, useState } from "preact/hooks";
 import { getTimeline } from "../api";
 import { isFailure } from "../changes";
 import { colourName, colourOf } from "../charts/palette";
-import { edgesOf, firstWindow, pieces, timelineHeight } from "../charts/lanes";
+import { type Window, edgesOf, firstWindow, pieces, timelineHeight, zoomedWindow } from "../charts/lanes";
 import { timelineOption } from "../charts/timeline";
-import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
@@ -17,7 +16,7 @@ import { Entry, JobLink } from "../parts/boxes";
 import { Chart } from "../parts/chart";
 import { Chip, Choices } from "../parts/controls";
 import { StateMark } from "../parts/marks";
-import { Empty, Loading, Problem } from "../parts/placeholder";
+import { Empty, Pending } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
 import { now, useChanges } from "../state";
 import type { Bar, Timeline } from "../types";
@@ -84,8 +83,7 @@ export function TimelineView(): JSX.Element {
         {timeline ? <Known timeline={timeline} /> : null}
         <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
       </div>
-      {loaded.error ? <Problem error={loaded.error} /> : null}
-      {loaded.loading ? <Loading lines={10} /> : null}
+      <Pending loaded={loaded} lines={10} />
       {timeline && !timeline.lanes.length ? (
         <Empty title="No GPU is known.">
           <p>

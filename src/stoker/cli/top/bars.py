@@ -1,4 +1,4 @@
-"""What stands around the tables: tabs above; keys, a message or the filter below; help and a question over them."""
+"""Bars and dialogs around the tables: tabs above; keys, a message or the filter below; help, a question."""
 
 from __future__ import annotations
 

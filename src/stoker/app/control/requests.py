@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -52,7 +53,7 @@ def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> 
     Jobs of a dead run are first given to the engine of the queue, which may have to be started.
     """
     with store.writing():
-        addressed = [one for request in requests for one in _addressed(paths, store, request)]
+        addressed = list(chain.from_iterable(_addressed(paths, store, request) for request in requests))
         numbers = store.ask(addressed, now)
     for engine in {engine for engine, _ in addressed}:
         wake(paths, engine)

@@ -33,7 +33,7 @@ TYPES = {
     "run-1": "stoker.app.views.run:RunResult",
     "series-1": "stoker.app.views.samples:Series",
     "session-1": "stoker.web.api:Session",
-    "simulate-1": "stoker.features.simulate.replay:Simulation",
+    "simulate-1": "stoker.features.simulate.report:Simulation",
     "status-1": "stoker.app.views.model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "sweep-change-1": "stoker.features.sweep.change:SweepChange",

@@ -49,8 +49,8 @@ def job_options(function: Function) -> Function:
     return _decorated(function, OPTIONS)
 
 
-def trial_options(function: Function) -> Function:
-    """Those of a job of a sweep, which has numbers already."""
+def member_options(function: Function) -> Function:
+    """Those of a job in a batch whose jobs have numbers already."""
     return _decorated(function, [row for row in OPTIONS if row.name != "array"])
 
 

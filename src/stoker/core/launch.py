@@ -87,7 +87,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
         **array_variables(job),
-        **_trial_variables(job),
+        **_member_variables(job),
         **_slurm_variables(job, devices),
     }
 
@@ -121,11 +121,15 @@ def array_variables(job: Job) -> dict[str, str]:
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
-def _trial_variables(job: Job) -> dict[str, str]:
-    if job.trial is None:
+MEMBER_VARIABLES = ("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS")
+"""Batch, number and parameters of a job with parameters, by the names that scripts know."""
+
+
+def _member_variables(job: Job) -> dict[str, str]:
+    if job.member is None:
         return {}
-    number, sweep = str(job.trial.number), str(job.trial.sweep)
-    return {"STOKER_SWEEP": sweep, "STOKER_TRIAL": number, "STOKER_PARAMS": job.trial.params}
+    values = str(job.member.batch), str(job.member.number), job.member.params
+    return dict(zip(MEMBER_VARIABLES, values, strict=True))
 
 
 SLURM_VARIABLES = (

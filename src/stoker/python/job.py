@@ -337,7 +337,7 @@ def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome
     failure = _Failure(job, log_of(attempts))
     if job.command.call is None:
         return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
-    owner, number = (job.trial.sweep, job.trial.number) if job.trial else (job.array or job.id, job.task or 0)
+    owner, number = (job.member.batch, job.member.number) if job.member else (job.array or job.id, job.task or 0)
     path = result_path(str(paths.on(job.spec.cluster).function(owner)), number)
     return _read(job, Path(path), failure)
 

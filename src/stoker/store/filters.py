@@ -203,6 +203,7 @@ class Listing(NamedTuple):
     """Ids that are left out."""
     listed: Sequence[int] = ()
     """Jobs and arrays whose waiting jobs are left out, since they are listed already."""
+    on_finish_jobs: bool = False
 
 
 def count_lines(reader: Reader, listing: Listing) -> int:
@@ -250,7 +251,8 @@ def waiting_with_conditions(reader: Reader, limit: int) -> list[int]:
 def _where(reader: Reader, listing: Listing) -> tuple[str, list[Any]]:
     matching, values = condition(listing.chosen)
     parts = [SCOPES[listing.scope], *([] if listing.chosen == NO_FILTER else [matching])]
-    if on_finish := [spec for (spec,) in reader.rows(f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}")]:
+    query = f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}"
+    if on_finish := [] if listing.on_finish_jobs else [spec for (spec,) in reader.rows(query)]:
         parts.append("spec NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(on_finish))
     if listing.only is not None:

@@ -36,7 +36,6 @@ from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Foreground, Setup, Source, View
-from stoker.ledger import prepare_ledger
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
@@ -272,7 +271,7 @@ class PreparedRun(NamedTuple):
             site=cluster_site(request.cluster, request.on_cluster)
             if request.on_cluster
             else MachineConfig(
-                ledger=self._ledger(),
+                ledger=ledger_here(parent, self.paths),
                 devices=self.devices,
                 user=current_user(),
                 within=parent.worker if parent else "",
@@ -286,11 +285,6 @@ class PreparedRun(NamedTuple):
             resume=request.resume,
             hangup_stops=bool(request.terminal),
         )
-
-    def _ledger(self) -> Path:
-        """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
-        private = self.paths.is_simulated and not self.parent and not os.environ.get("STOKER_LEDGER")
-        return prepare_ledger(self.paths.state / "ledger") if private else ledger_here(self.parent)
 
 
 @contextlib.contextmanager

@@ -265,6 +265,8 @@ class QueuePositions:
             for engine, status in self._statuses.items()
         }
         self._places = {engine: _numbered(jobs.values()) for engine, jobs in self._positions.items()}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """The last task of each array that a place was asked for, and how many waiting ones come before it."""
 
     def first(self, engine: str) -> list[int]:
         """The ids of the first jobs of an engine, one for each array."""
@@ -286,7 +288,13 @@ class QueuePositions:
         place = self._places[engine][position.job]
         if position.job == job.id:
             return place
-        return place + queries.count_waiting(self._store, engine, position.job, job.id)
+        # Tasks are asked for by id: counting from the first one each time would take a square of their number.
+        first, before = self._counted.get(position.job, (position.job, 0))
+        if first > job.id:
+            first, before = position.job, 0
+        before += queries.count_waiting(self._store, engine, first, job.id)
+        self._counted[position.job] = job.id, before
+        return place + before
 
     def overtaken_by(self, job: Job, engine: str) -> Outranked | None:
         """The job that goes before this one, and why; None for the first in the order of the plan.

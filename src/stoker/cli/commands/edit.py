@@ -19,7 +19,7 @@ from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs,
 from stoker.app.control.requests import opened
 from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.app.jobs.select import find_queued
-from stoker.cli.console import say
+from stoker.cli.console import say, say_progress
 from stoker.cli.job_options import change_options
 from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
@@ -51,7 +51,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, path
     source = context.get_parameter_source
     typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
     changes = {**typed, **read_tables(typed)}
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         jobs = find_queued(control.store, ids)
         rewriter = Rewriter(control)
         open_jobs = [job for job in jobs if isinstance(job.state, CHANGEABLE)]

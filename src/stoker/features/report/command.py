@@ -20,7 +20,7 @@ from stoker.cli.options import (
 )
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
-from stoker.features.report.report import Report, batch_of, report_of_jobs, report_of_period
+from stoker.features.report.report import Report, batch_of, render_report, report_of_jobs, report_of_period
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths
 from stoker.store.queries import Period
@@ -66,8 +66,6 @@ def command(
     if page is None or as_json:
         write_json(report)
     if page is not None:
-        from stoker.features.report.html import render_report
-
         write_file(page, render_report(report))
     return 0
 

@@ -97,7 +97,7 @@ def _jobs(sweep: SweepSpec, spec: JobSpec, first: int, now: float) -> Iterator[J
 
 
 def _job(job_id: int, array: int, new: NewJob, now: float) -> Job:
-    kind = kind_of(new.command, new.spec, new.trial)
+    kind = kind_of(new.command, new.spec, new.member)
     return Job(
         id=job_id,
         batch=0,
@@ -109,7 +109,7 @@ def _job(job_id: int, array: int, new: NewJob, now: float) -> Job:
         array=array,
         task=new.task,
         kind=kind,
-        trial=new.trial,
+        member=new.member,
     )
 
 

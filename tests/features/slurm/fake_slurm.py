@@ -21,6 +21,13 @@ AWAY = "Unable to contact slurm controller"
 LIMIT = "QOSMaxSubmitJobPerUserLimit; Job violates accounting/QOS policy (job submit limit, ...)"
 
 
+def write_program(directory: Path, name: str, script: str) -> None:
+    """A shell script that stands in for one of Slurm's programs."""
+    path = directory / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+
+
 @dataclass
 class Task:
     """A task in the fake Slurm."""

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from features.sweep.sweeps import broken_promises, is_over, start_sweep, stored_trials
+from stoker.features.sweep.store import study_path
 from support.background import Background
 from support.disk import fill
-from support.sweeps import broken_promises, is_over, start_sweep, stored_trials
 from support.wait import wait_until
 
 COUNT = 10
@@ -92,7 +93,7 @@ class SweepStorm:
     def _strike(self, sweep: int, target: str) -> bool:
         """Kill all processes of a kind at once, or damage the study; False if there is nothing to strike."""
         if target.endswith("study"):
-            struck = self._damage(self._background.paths.study(sweep), target.split(maxsplit=1)[0])
+            struck = self._damage(study_path(self._background.paths, sweep), target.split(maxsplit=1)[0])
         else:
             struck = bool(chosen := [pid for pid in self._processes() if _is(pid, target)])
             for pid in chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +10,9 @@ from typing import Any, cast
 import pytest
 
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.checks import NodeChecks, pilot_check
 from stoker.features.slurm.cluster import SlurmFact
-from stoker.features.slurm.context import ClusterContext
+from stoker.features.slurm.node_checks import NodeChecks, pilot_check
+from stoker.features.slurm.orders import ClusterContext
 from stoker.features.slurm.shared import BundleFolder
 from stoker.sites.interface import EngineJobs
 from support.fakes import FakeClock
@@ -23,7 +24,7 @@ CHECK = pilot_check(FOLDER)
 def checks_of(*, pilot: bool) -> NodeChecks:
     """Checks where a pilot is on each node, or none."""
     jobs, unused = cast("EngineJobs", SimpleNamespace(clock=FakeClock())), cast("Any", None)
-    context = ClusterContext("lab", ClusterSettings(), jobs, unused, unused, "stoker:queue/", "7-ab")
+    context = ClusterContext("lab", ClusterSettings(), jobs, unused, unused, "stoker:queue/", "7-ab", count(1))
     return NodeChecks(context, lambda _node, _check: pilot)
 
 

@@ -1,26 +1,33 @@
-"""The report of `stoker simulate` as text, plain lines and SVG."""
+"""The report of `stoker simulate`: figures of each replay, their sum in one sentence, and both as text and SVG."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
-from math import log
+from math import inf, log
 from pathlib import Path
 from textwrap import wrap
+
+from msgspec import Struct
 
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.features.simulate.policies import REFERENCES, SENTENCES
-from stoker.features.simulate.replay import PolicyResult, SimulationReport
+from stoker.features.simulate.replay import ReplayOptions, ReplaySetup
+from stoker.features.simulate.workload import ReplayOutcome
 
+SCHEMA = "stoker.simulate/1"
+NO_WAIT_SECONDS = 1.0
+"""Seconds of waiting on average that users do not notice."""
+SHORT_SECONDS = 600.0
+"""A job that runs for less counts as this when its slowdown is computed."""
 BASELINE = "fifo"
 PLAIN_COLUMNS = (
     "policy", "jobs", "completion_mean", "completion_p95", "wait_mean", "makespan", "utilisation", "packed",
     "out_of_memory", "lost",
 )  # fmt: skip
-
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
 """Seconds that the time axis labels."""
@@ -33,6 +40,153 @@ _COLOURS = ("#0b6e4f", "#1f77b4", "#9467bd", "#ff7f0e", "#c62828", "#777777")
 _FONT = 'font-family="sans-serif" font-size="12"'
 _POINTS = 200
 """Points of a line: more cannot be seen."""
+
+
+class ReplayFigures(Struct, frozen=True):
+    """The figures by which a replay is judged; times in seconds, shares between 0 and 1."""
+
+    jobs: int
+    completion_mean: float
+    completion_p95: float
+    completion_p99: float
+    wait_mean: float
+    wide_wait_mean: float
+    """Of jobs on several GPUs that need at least half of the machine."""
+    wide_wait_max: float
+    slowdown_mean: float
+    """Of the time from arrival to end, divided by the run time or ten minutes, whichever is more."""
+    slowdown_p99: float
+    slowdown_max: float
+    makespan: float
+    utilisation: float
+    """Share of the GPU-time in which a GPU had a job."""
+    packed: float
+    """Share of that in which it had more than one."""
+    out_of_memory: int
+    """Attempts that ended so; each of them ran again."""
+    lost: int
+    """Jobs that never came to their end."""
+
+
+def figures(outcome: ReplayOutcome) -> ReplayFigures:
+    ended = [life for life in outcome.lives if life.end is not None]
+    completions = completion_times(outcome)
+    waits = [life.start - life.arrival for life in ended if life.start is not None]
+    wide = [
+        life.start - life.arrival
+        for life in ended
+        if life.start is not None and life.gpus > 1 and 2 * life.gpus >= outcome.gpus
+    ]
+    slowdowns = sorted(
+        (life.end - life.arrival) / max(SHORT_SECONDS, life.seconds) for life in ended if life.end is not None
+    )
+    makespan = max((life.end for life in ended if life.end is not None), default=0.0)
+    return ReplayFigures(
+        jobs=len(outcome.lives),
+        completion_mean=_mean(completions),
+        completion_p95=percentile(completions, 0.95),
+        completion_p99=percentile(completions, 0.99),
+        wait_mean=_mean(waits),
+        wide_wait_mean=_mean(wide),
+        wide_wait_max=max(wide, default=0.0),
+        slowdown_mean=_mean(slowdowns),
+        slowdown_p99=percentile(slowdowns, 0.99),
+        slowdown_max=max(slowdowns, default=0.0),
+        makespan=makespan,
+        utilisation=outcome.busy / (outcome.gpus * makespan) if makespan else 0.0,
+        packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
+        out_of_memory=sum(life.shared_failures for life in outcome.lives),
+        lost=len(outcome.lives) - len(ended),
+    )
+
+
+def completion_times(outcome: ReplayOutcome) -> list[float]:
+    """Seconds from arrival to end of each job, the shortest first."""
+    return sorted(life.end - life.arrival for life in outcome.lives if life.end is not None)
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The value below which this share of the sorted values lies."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+class PolicyResult(Struct, frozen=True):
+    """One replay in figures."""
+
+    policy: str
+    figures: ReplayFigures
+    plans: int
+
+
+class Simulation(Struct, frozen=True):
+    """The report for programs; times in seconds, shares between 0 and 1."""
+
+    schema: str
+    trace: str
+    gpus: str
+    jobs: int
+    offered_load: float | None
+    """None if all jobs arrive at once."""
+    seed: int
+    oracle: bool
+    notes: Sequence[str]
+    policies: Sequence[PolicyResult]
+    summary: str = ""
+    """The gain over strict FIFO in one sentence; empty if that or Stoker's order was not replayed."""
+
+
+class SimulationReport(Struct, frozen=True):
+    """The figures of all replays, and what the plots show."""
+
+    figures: Simulation
+    completions: Mapping[str, Sequence[float]]
+    """Seconds from arrival to end of each job by each policy, the shortest first."""
+
+
+def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str, ReplayOutcome]) -> SimulationReport:
+    """The report on the outcomes, by their policies."""
+    results = [PolicyResult(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
+    simulation = Simulation(
+        schema=SCHEMA,
+        trace=options.source,
+        gpus=setup.gpus,
+        jobs=len(setup.works),
+        offered_load=None if setup.offered == inf else setup.offered,
+        seed=options.seed,
+        oracle=options.oracle,
+        notes=setup.notes,
+        policies=results,
+        summary=summary_of(f"{count_text(len(setup.works), 'job')} of {options.source} on {setup.gpus}", results),
+    )
+    return SimulationReport(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
+
+
+def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
+    """The gain of Stoker's order over strict FIFO, in one sentence."""
+    means = {result.policy: result.figures.completion_mean for result in results}
+    if "fifo" not in means or "stoker" not in means:
+        return ""
+    if all(result.figures.wait_mean < NO_WAIT_SECONDS for result in results if result.policy in ("fifo", "stoker")):
+        return f"With {jobs}, hardly any job would have waited: the order makes no difference."
+    gain = _compared(means["fifo"], means["stoker"])
+    sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"
+    if "stoker-auto" in means:
+        sentence += f"; with --vram auto, {_compared(means['fifo'], means['stoker-auto'])} strict FIFO"
+    return f"{sentence}."
+
+
+def _compared(theirs: float, ours: float) -> str:
+    ratio = theirs / ours
+    if 0.95 < ratio < 1.05:
+        return "as soon as"
+    return f"{ratio:.1f} times sooner than" if ratio > 1 else f"{1 / ratio:.1f} times later than"
+
+
+# -- as text -----------------------------------------------------------------------------------------
 
 
 def plain_lines(report: SimulationReport) -> list[str]:
@@ -118,6 +272,9 @@ def _duration(seconds: float) -> str:
 
 def _label(mark: float) -> str:
     return _duration(mark).replace(".0", "")
+
+
+# -- as a picture ------------------------------------------------------------------------------------
 
 
 def drawing(report: SimulationReport) -> str:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from support.faults.clusters import Heads, heads, resume_nodes
+from features.slurm.cluster_faults import Heads, heads, resume_nodes
 from support.faults.table import fault
 from support.reaper import descendants, is_alive
 from support.slurm import Slurm, running_slurm

@@ -6,23 +6,21 @@ looks for what is left and kills it, or else a job of Slurm's that does nothing 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import Bundle, BundledAttempt
-from stoker.features.slurm.cluster import SlurmFact
-from stoker.features.slurm.context import ClusterContext
+from stoker.features.slurm.cluster import SlurmFact, settings_words
 from stoker.features.slurm.guard import EVENTS, OVER, gone_line
+from stoker.features.slurm.orders import CHECK_MARK, ClusterContext
 from stoker.features.slurm.pilot.files import CheckOrder
 from stoker.features.slurm.shared import JOURNALS, BundleFolder
 
-MARK = "check"
-"""Begins the name of a check, so that a new engine tells it from a bundle."""
 AGAIN_SECONDS = 60.0
 """Seconds before a node is checked again: a check takes at most so long, and Slurm may have refused it."""
-MEMORY = 100
-"""MiB for a job that checks a node."""
+MEMORY_MIB = 100
+"""For a job that checks a node."""
 
 
 class NodeCheck(Bundle):
@@ -46,7 +44,6 @@ class NodeChecks:
         self.all: dict[str, NodeCheck] = {}
         self._context = context
         self._by_pilot = by_pilot
-        self._count = 0
         self._due: dict[str, float] = {}
         """When an allocation may be checked again."""
         self._nodes: dict[str, str] = {}
@@ -74,8 +71,7 @@ class NodeChecks:
         if self._by_pilot(node, check) or waits:
             return
         self._refusal = ""
-        self._count += 1
-        name = f"{MARK}{self._context.instance}-{self._count}"
+        name = self._context.new_name(CHECK_MARK)
         job = self.all[name] = NodeCheck(name, self._context.tag + name, Path(folder.path), check)
         job.options = ["--job-name=stoker-check", *check_words(self._context.settings, node)]
 
@@ -118,10 +114,7 @@ def pilot_check(folder: BundleFolder) -> CheckOrder:
     return CheckOrder(folder.path, folder.at(EVENTS), OVER)
 
 
-def check_words(settings: ClusterSettings, node: str) -> Iterator[str]:
+def check_words(settings: ClusterSettings, node: str) -> list[str]:
     """Options for sbatch: as little of the node as possible."""
-    for name, value in (("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)):
-        if value:
-            yield f"--{name}={value}"
-    yield from settings.options
-    yield from ("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={MEMORY}", "--time=5", f"--nodelist={node}")
+    little = ["--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--mem={MEMORY_MIB}", "--time=5", f"--nodelist={node}"]
+    return [*settings_words(settings), *settings.options, *little]

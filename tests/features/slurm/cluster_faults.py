@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from features.slurm.cluster import NAME, ClusterQueue
 from stoker.core.job import Ended
 from support.cli import until
-from support.cluster import NAME, ClusterQueue
 from support.faults.table import fault
 from support.shared_directory import killed_at
 from support.slurm import Slurm, running_slurm

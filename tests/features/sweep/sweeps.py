@@ -12,8 +12,7 @@ from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import FrozenTrial
 
 from stoker.core.job import Ended
-from stoker.features.sweep.store import find_sweep
-from stoker.features.sweep.trials import all_trials
+from stoker.features.sweep.store import all_trials, find_sweep, study_path
 from support.background import Background
 from support.wait import PATIENCE_SECONDS, wait_until
 
@@ -74,7 +73,7 @@ def is_over(background: Background, sweep: int) -> bool:
         stored = find_sweep(store, sweep)
         assert stored is not None
         tuner = store.job(stored.tuner) if stored.tuner is not None else None
-        trials = [row.ended for row in all_trials(store, sweep)]
+        trials = [row.ended for row in all_trials(store, stored.batch)]
     return bool(trials) and None not in trials and (tuner is None or isinstance(tuner.state, Ended))
 
 
@@ -82,7 +81,11 @@ def stored_trials(background: Background, sweep: int) -> list[tuple[int, str, di
     """Number, state and parameters of the trials, read without our code."""
     database = sqlite3.connect(f"file:{background.paths.database}?mode=ro", uri=True)
     try:
-        rows = database.execute("SELECT trial, state, params FROM jobs WHERE sweep = ? ORDER BY trial", (sweep,))
+        rows = database.execute(
+            "SELECT member, state, params FROM jobs JOIN batches ON batches.id = batch"
+            " WHERE first_job = ? AND member IS NOT NULL ORDER BY member",
+            (sweep,),
+        )
         return [(number, state, json.loads(params)) for number, state, params in rows]
     finally:
         database.close()
@@ -90,7 +93,7 @@ def stored_trials(background: Background, sweep: int) -> list[tuple[int, str, di
 
 def study_trials(background: Background, sweep: int) -> list[FrozenTrial]:
     """The trials of the study, read by Optuna alone."""
-    storage = JournalStorage(JournalFileBackend(str(background.paths.state / "sweeps" / f"{sweep}.study")))
+    storage = JournalStorage(JournalFileBackend(str(study_path(background.paths, sweep))))
     (name,) = optuna.get_all_study_names(storage)
     return optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
 

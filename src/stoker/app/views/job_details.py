@@ -182,7 +182,7 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Cancelled() | Paused() | Skipped():
             return event.note
         case Returned():
-            return event.short or "before it started"
+            return event.shortage or "before it started"
         case Lost():
             return event.note or "its worker was killed, or the machine went down"
         case _:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 from support.bare import Notes
 from support.optional import NOTES
 from support.signals import reset_for_children
 
+settings.register_profile("under load", deadline=None)  # the time of one example says nothing on a busy machine
+settings.load_profile("under load")
 _FIRST = ("/system/test_storm", "/system/test_faults", "/system/", "/devices/", "/runner/")
 
 

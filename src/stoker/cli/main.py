@@ -109,7 +109,7 @@ def _all_commands() -> dict[str, str]:
     """The commands with those of features, each at its place in the list."""
     commands = list(_OWN_COMMANDS.items())
     for name, command in reversed(feature_commands().items()):
-        place = next(place for place, (known, _) in enumerate(commands) if known == command.after)
+        place = next(place for place, (other, _) in enumerate(commands) if other == command.after)
         commands.insert(place + 1, (name, command.sentence))
     return dict(commands)
 

@@ -28,7 +28,7 @@ class Waiting(Struct, frozen=True, tag="waiting", omit_defaults=True):
     """In the queue."""
 
     since: float
-    short: str = ""
+    shortage: str = ""
     """Why its last start was not possible. It is not planned until its site resumes it; empty for all others."""
 
 
@@ -140,7 +140,7 @@ class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
 
     attempt: int
     at: float
-    short: str = ""
+    shortage: str = ""
     """The resource that the machine lacked when the worker tried to start it."""
 
 
@@ -374,7 +374,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
             return _edited(job, event)
         case Waiting(), Paused():
             return msgspec.structs.replace(job, state=OnHold(event.at, event.note))
-        case Waiting(since=since, short=short), Resumed() if short:
+        case Waiting(since=since, shortage=shortage), Resumed() if shortage:
             return msgspec.structs.replace(job, state=Waiting(since))
         case OnHold(), Resumed():
             return msgspec.structs.replace(job, state=Waiting(event.at))
@@ -434,12 +434,12 @@ def _is_worth_a_retry(spec: JobSpec, ended: Ended) -> bool:
 
 
 def _returned(job: Job, event: Returned) -> Job:
-    if isinstance(job.state, Running) and not event.short:  # `Started` is recorded before there is a process
+    if isinstance(job.state, Running) and not event.shortage:  # `Started` is recorded before there is a process
         raise InvalidTransition(job, event)
     if isinstance(job.state, Stopping):
         return _ended(job, Ended(job.state.result, event.at, note=f"{job.state.result} before it started"))
     since = event.at if job.tries else job.submitted
-    return msgspec.structs.replace(job, state=Waiting(since, event.short))
+    return msgspec.structs.replace(job, state=Waiting(since, event.shortage))
 
 
 def _lost(job: Job, event: Lost) -> Job:

@@ -215,7 +215,7 @@ def order_of_running(job: Job) -> tuple[bool, float, int]:
 
 
 def _is_short(job: Job) -> bool:
-    return isinstance(job.state, Waiting) and bool(job.state.short)
+    return isinstance(job.state, Waiting) and bool(job.state.shortage)
 
 
 _SO = "; so "

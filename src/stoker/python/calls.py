@@ -120,7 +120,7 @@ def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
     import linecache
 
     used = [_inner(function), *(value for _, value in _reached(function))]
-    files = {each.__code__.co_filename for each in used if hasattr(each, "__code__")}
+    files = {member.__code__.co_filename for member in used if hasattr(member, "__code__")}
     return {file: linecache.getlines(file) for file in files if not os.path.exists(file)}
 
 

@@ -166,7 +166,7 @@ def _read(path: str, task: int, script: ModuleType) -> tuple[Callable[..., Any],
         table = loads(file.read(length))
         version = sys.version_info[:2]
         if table["python"] != version:
-            wrote, reads = ("{}.{}".format(*each) for each in (table["python"], version))
+            wrote, reads = ("{}.{}".format(*numbers) for numbers in (table["python"], version))
             raise Unreadable(f"it was submitted by Python {wrote}, but {sys.executable} is {reads}")
         sys.path[:] = table["path"]
         _remember_sources(table.get("sources"))
@@ -220,7 +220,7 @@ def _portable(error: BaseException) -> tuple[Any, ...]:
     if not isinstance(error, Exception):
         return ()
     parts = (type(error), error.args, vars(error))
-    return next(((each,) for each in (error, parts) if _survives_pickle(each)), ())
+    return next(((form,) for form in (error, parts) if _survives_pickle(form)), ())
 
 
 def _survives_pickle(value: Any) -> bool:

@@ -145,7 +145,7 @@ def launch(sweep: Multirun, job_overrides: Sequence[Sequence[str]], first: int) 
     configure_log(sweep.config.hydra.hydra_logging, sweep.config.hydra.verbose)
     Path(str(sweep.config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
     try:
-        returned = _run_all(sweep, [_composed(sweep, *each) for each in enumerate(job_overrides, first)])
+        returned = _run_all(sweep, [_composed(sweep, *numbered) for numbered in enumerate(job_overrides, first)])
     except StokerError as error:  # Hydra shows this class without a traceback
         raise CompactHydraException("\n".join(filter(None, (error.message, error.hint)))) from error
     return [returned[number] for number in sorted(returned)]

@@ -46,11 +46,11 @@ class CallWithParams:
         """Names of the values that are to be reported."""
 
     def __call__(self) -> Any:
-        """What the function returns. A number is reported as the objective, a dictionary as several values."""
+        """Call the function. A number that it returns is reported as the objective, a dictionary as several values."""
         value = self._function(**params())
         if self._objectives:
             values = value if isinstance(value, dict) else {self._objectives[0]: value}
-            report(**{str(name): each for name, each in values.items() if each is not None})
+            report(**{str(name): number for name, number in values.items() if number is not None})
         return value
 
 
@@ -135,9 +135,9 @@ def _write(path: str, line: bytes) -> None:
 def _plain(value: Any) -> Any:
     """The value for JSON: scalars of numpy or torch as numbers, nan and inf as words, other objects as text."""
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return "nan" if value != value else _NOT_NUMBERS.get(value, value)  # noqa: PLR0124
     if value is None or isinstance(value, bool | int | str):

@@ -403,7 +403,7 @@ def _loaded(header: dict[str, Any], file: Any, failure: _Failure) -> Outcome:
     try:
         return Outcome(pickle.load(file))
     except Exception as error:
-        wrote, reads = ("{}.{}".format(*each) for each in (header["python"], sys.version_info[:2]))
+        wrote, reads = ("{}.{}".format(*numbers) for numbers in (header["python"], sys.version_info[:2]))
         version = "" if wrote == reads else f" (it was written by Python {wrote}, but this is {reads})"
         what = f"returned a {header['type']} that cannot be read here{version}: {type(error).__name__}: {error}"
         return failure.outcome(what, error)

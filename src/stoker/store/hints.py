@@ -33,12 +33,12 @@ def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
     array, dot, _ = beginning.partition(".")
     within = "array != 0 AND array = ?" if dot else "? IS NOT NULL"
     query = f"SELECT id, array, task, name, state FROM jobs WHERE {which} AND {within} ORDER BY id DESC LIMIT ?"
-    found: dict[str, Hint] = {}
+    offered: dict[str, Hint] = {}
     for row in _read(path, query, int(array) if array.isdecimal() else 0, SCANNED):
         hint = _hint(*row, whole=not dot)
         if hint.word.startswith(beginning):
-            found.setdefault(hint.word, hint)
-    return list(found.values())[:LIMIT]
+            offered.setdefault(hint.word, hint)
+    return list(offered.values())[:LIMIT]
 
 
 def names(path: Path, beginning: str, *, ended: bool) -> list[str]:

@@ -126,7 +126,7 @@ def _reported(reports: list[ReportLine], attempt: int, now: float) -> Progress |
     last = reported[-1]
     assert last.done is not None
     assert last.total
-    first = next(one for one in reported if one.total == last.total)
+    first = next(report for report in reported if report.total == last.total)
     assert first.done is not None
     fraction = min(1.0, last.done / last.total)
     if last.at <= first.at or last.done <= first.done:

@@ -80,8 +80,8 @@ def web_token(paths: Paths, *, new: bool = False) -> str:
     """The token of this queue, made on first use and kept, so that links and open pages survive a restart."""
     if not new:
         with contextlib.suppress(OSError, ValueError):
-            if len(known := paths.web_token.read_text(encoding="ascii").strip()) >= _LEAST:
-                return known
+            if len(kept := paths.web_token.read_text(encoding="ascii").strip()) >= _LEAST:
+                return kept
     token = os.urandom(_TOKEN_BYTES).hex()
     replace_file(paths.web_token, f"{token}\n".encode())
     return token

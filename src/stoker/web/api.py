@@ -144,8 +144,8 @@ class Api:
             return answer(jobs_page(facts, chosen, scope, sort=sort, page=page, each_task=each_task))
 
     def job(self, request: Request) -> Response:
-        found = read_jobs(self._paths, [_label(request)], environment=True)
-        return answer(_one_job(found))
+        selected = read_jobs(self._paths, [_label(request)], environment=True)
+        return answer(_one_job(selected))
 
     def log(self, request: Request) -> Response:
         offset = number_of(request.query_params, "offset", 0)

@@ -113,15 +113,15 @@ class _Watch:
             self._ask_at = now + ASK_SECONDS
             self._feed.expire()
         try:
-            found = self._feed.changes()
+            changes = self._feed.changes()
         except StokerError as error:
             return self._explain(error)
-        if found is None:
+        if changes is None:
             return None
         greeted, self._greeted, self._trouble = self._greeted, True, ""
         if not greeted:
             return HELLO
-        return event("changes", found) if self._feed.has_news else None
+        return event("changes", changes) if self._feed.has_news else None
 
     def _explain(self, error: StokerError) -> ServerSentEvent | None:
         if error.message == self._trouble:

@@ -107,7 +107,7 @@ class Guard:
 
     def _has_cookie(self, headers: Headers) -> bool:
         """Whether one of the cookies is ours; those of other servers of this host may be anything."""
-        pairs = (one.strip().partition("=") for line in headers.getlist("cookie") for one in line.split(";"))
+        pairs = (cookie.strip().partition("=") for line in headers.getlist("cookie") for cookie in line.split(";"))
         given = [value.encode() for name, _, value in pairs if name == self._cookie]
         return any(hmac.compare_digest(value, self._value) for value in given)
 

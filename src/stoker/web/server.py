@@ -100,8 +100,8 @@ class _Server(uvicorn.Server):
 
 def _at_any_port(paths: Paths) -> socket.socket:
     """The port of the last server, so that links stay valid; else the first free one."""
-    known = last_address(paths).rpartition(":")[2]
-    last = [int(known)] if known.isdecimal() else []
+    port_text = last_address(paths).rpartition(":")[2]
+    last = [int(port_text)] if port_text.isdecimal() else []
     for port in (*last, *range(PORT, PORT + TRIES)):
         with contextlib.suppress(StokerError):
             return _at_port(port)
@@ -146,10 +146,10 @@ def _at_path(path: Path) -> Iterator[socket.socket]:
 def _remove_left(path: Path) -> None:
     """Remove a socket on which no process listens."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
         raise StokerError(f"{path} exists, and is not a socket of yours", "give another path")
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
         try:

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.app.jobs.local_time import LocalZone
+from stoker.app.jobs.local_time import LocalZone, ticks
 from stoker.core.errors import UsageError
 from stoker.core.units import parse_moment
 
 QUIET = settings(max_examples=200, derandomize=True)
 NAME = "Europe/Berlin"
+NOW = 1_800_000_000.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,3 +65,9 @@ def test_summer_and_winter() -> None:
     """The abbreviation is that of the season."""
     assert [datetime(2026, month, 1, tzinfo=LocalZone()).tzname() for month in (1, 7)] == ["CET", "CEST"]
     assert LocalZone().utcoffset(None) is None
+
+
+def test_ticks_are_even() -> None:
+    """At most as many as there is room for."""
+    assert ticks(NOW, NOW + 3600, 4) == [tick for tick in ticks(NOW, NOW + 3600, 4) if tick % 900 == 0]
+    assert len(ticks(NOW, NOW + 14 * 86400, 10)) <= 10

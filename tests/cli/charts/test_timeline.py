@@ -10,7 +10,7 @@ import pytest
 
 from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.cli.charts.timeline import timeline_svg
-from stoker.cli.screens.timeline import render_timeline, ticks
+from stoker.cli.screens.timeline import render_timeline
 from stoker.core.learning import Live
 from stoker.store.queries import Period
 from stoker.store.samples import Sample
@@ -84,9 +84,3 @@ def test_an_empty_machine(timeline: Timeline) -> None:
     empty = replace(timeline, lanes=[])
     assert "no GPUs" in timeline_svg(empty)
     assert "no GPUs" in "".join(texts(render_timeline(empty, 80, 24)))
-
-
-def test_times_of_the_axis_are_even() -> None:
-    """At most as many as there is room for."""
-    assert ticks(NOW, NOW + 3600, 4) == [tick for tick in ticks(NOW, NOW + 3600, 4) if tick % 900 == 0]
-    assert len(ticks(NOW, NOW + 14 * 86400, 10)) <= 10

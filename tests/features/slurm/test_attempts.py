@@ -149,7 +149,7 @@ def test_a_node_that_does_not_start_a_task(world: DirectWorld) -> None:
     world.until(lambda: "Returned" in world.kinds(job))
     state = world.job(job).state
     assert isinstance(state, Waiting)
-    assert state.short == f"node {NODE} did not start it"
+    assert state.shortage == f"node {NODE} did not start it"
     world.clock.pass_seconds(REFUSED_SECONDS)
     world.finish(job)
 
@@ -175,7 +175,7 @@ def test_a_node_that_is_short_of_something(world: DirectWorld) -> None:
     world.write(job, journal.line_of(journal.AttemptReturned(world.key(job), world.clock(), 11, "no processes")))
     world.until(lambda: "Returned" in world.kinds(job))
     returned = next(event for event in world.store.events(job) if isinstance(event, Returned))
-    assert returned.short == "no processes"
+    assert returned.shortage == "no processes"
     world.clock.pass_seconds(SHORT_SECONDS)
     world.finish(job)
 

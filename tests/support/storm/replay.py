@@ -32,7 +32,7 @@ class JobReplay:
     """Attempts that company on its devices cost it."""
     editions: list[str] = field(default_factory=list)
     """The words that the runs were given to write."""
-    short: bool = False
+    shortage: bool = False
     """Whether it could not be started, and waits until the machine is tried again."""
     tried_again: list[float] = field(default_factory=list)
     """When that was."""
@@ -65,8 +65,8 @@ class JobReplay:
 
     def _returned(self, event: dict[str, Any]) -> None:
         """A start is recorded before there is a process, so a machine that is short of something takes it back."""
-        self.short = bool(event.get("short"))
-        self._at_worker(event, begun=self.begun and self.short)
+        self.shortage = bool(event.get("shortage"))
+        self._at_worker(event, begun=self.begun and self.shortage)
         if self.begun:
             self.editions.pop()
         if self.cancelled:
@@ -113,10 +113,10 @@ class JobReplay:
         self.held = True
 
     def _resumed(self, event: dict[str, Any]) -> None:
-        self._expect(not self.result and (self.held or self.short), event)
+        self._expect(not self.result and (self.held or self.shortage), event)
         if not self.held:
             self.tried_again.append(event["at"])
-        self.held = self.short = False
+        self.held = self.shortage = False
 
     def _edited(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.at_worker, event)

@@ -86,17 +86,17 @@ def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: C
 
 def retry(control: Control, retries: Sequence[Retry], *, dry_run: bool = False) -> list[ChangeResult]:
     """Run jobs again as planned."""
-    after = [one.job for one in retries] if dry_run else _retry(control, retries)
+    after = [planned.job for planned in retries] if dry_run else _retry(control, retries)
     verb = "retry --dry-run" if dry_run else "retry"
-    return [_retried(verb, one, job) for one, job in zip(retries, after, strict=True)]
+    return [_retried(verb, planned, job) for planned, job in zip(retries, after, strict=True)]
 
 
 def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     """Send the requests, and return the jobs afterwards."""
-    requests = {one.job.id: one.request for one in retries}
+    requests = {planned.job.id: planned.request for planned in retries}
     left = [
         [*(requests[job.id] for job in round_), *_for_coordinators(control.store, round_)]
-        for round_ in rounds([one.job for one in retries])
+        for round_ in rounds([planned.job for planned in retries])
     ]
     while left:
         try:
@@ -104,7 +104,7 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
         except Unanswered:  # the next engine must find the later rounds, too
             ask(control.paths, control.store, list(chain(*left)), time.time())
             raise
-    return jobs_in_order(control.store, [one.job.id for one in retries])
+    return jobs_in_order(control.store, [planned.job.id for planned in retries])
 
 
 def _for_coordinators(store: Store, members: Sequence[Job]) -> list[Again]:

@@ -319,9 +319,9 @@ def load_config(
         engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
         defaults=_nested(written).get("defaults", {}),
         values=shown | values,  # for display only: JobOptions has None for them
-        clusters={name: _cluster_settings(each, environment) for name, each in named.items()},
+        clusters={name: _cluster_settings(cluster, environment) for name, cluster in named.items()},
         files=tuple(file.path for file in files),
-        warnings=tuple(each.warning for each in parts if isinstance(each, Ignored)),
+        warnings=tuple(part.warning for part in parts if isinstance(part, Ignored)),
     )
 
 
@@ -398,7 +398,7 @@ def _flat(table: Mapping[str, Any], origin: str) -> dict[Name, Value]:
     values: dict[Name, Value] = {}
     for key, value in table.items():
         if isinstance(value, Mapping):
-            values |= {(key, *rest): each for rest, each in _flat(value, origin).items()}
+            values |= {(key, *rest): inner for rest, inner in _flat(value, origin).items()}
         else:
             values[(key,)] = Value(value, origin)
     return values

@@ -254,7 +254,7 @@ def _as_typed(key: str, value: Any) -> Any:
     """The value as the command line would have it."""
     option = BY_NAME[key]
     if option.kind == "table" and isinstance(value, dict):
-        return {name: _text(each) for name, each in value.items()}
+        return {name: _text(entry) for name, entry in value.items()}
     if option.is_list and isinstance(value, list):
         return ",".join(map(_text, value))
     return _text(value) if option.takes_number and isinstance(value, int) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta, tzinfo
+from math import ceil
 
 from stoker.core.units import DAY, in_calendar
 
@@ -48,6 +49,23 @@ def midnight(now: float) -> float:
     """When today began, local time."""
     year, month, day, *_ = time.localtime(now)
     return time.mktime((year, month, day, 0, 0, 0, 0, 0, -1))
+
+
+_TICK_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
+
+
+def tick_seconds(since: float, until: float, most: int) -> int:
+    """The shortest even step that divides a period into at most about so many parts."""
+    minutes = (until - since) / 60
+    return 60 * next((step for step in _TICK_MINUTES if minutes / step <= max(1, most)), _TICK_MINUTES[-1])
+
+
+def ticks(since: float, until: float, most: int) -> list[float]:
+    """Even local times in a period, at most about so many."""
+    step = tick_seconds(since, until, most)
+    shift = time.localtime(since).tm_gmtoff
+    first = ceil((since + shift) / step) * step - shift
+    return [first + place * step for place in range(int((until - first) // step) + 1)]
 
 
 class LocalZone(tzinfo):

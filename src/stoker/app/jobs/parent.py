@@ -47,7 +47,7 @@ class Parent:
 
     def numbers(self, given: Sequence[int]) -> tuple[int, ...]:
         """Places of GPUs in the job, counted from 0, by their numbers on the machine or in the job."""
-        return tuple(self.allocation.gpus.index(gpu) for gpu in self.allocation.named([str(one) for one in given]))
+        return tuple(self.allocation.gpus.index(gpu) for gpu in self.allocation.named(list(map(str, given))))
 
     def file(self, name: str) -> Path:
         """A file that goes with the worker's folder."""
@@ -68,7 +68,7 @@ class Parent:
 
     def declare(self, words: Sequence[str]) -> Devices:
         """Slots as the user named them; each word may name several of the job's GPUs."""
-        parts = [[part for each in word.split(",") if (part := each.strip())] for word in words]
+        parts = [[part for piece in word.split(",") if (part := piece.strip())] for word in words]
         flat = iter(self.allocation.named([part for word in parts for part in word]))
         return DeclaredParts(words, [[next(flat) for _ in word] for word in parts])
 

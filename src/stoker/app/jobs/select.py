@@ -68,16 +68,16 @@ def _parse_tag(text: str) -> tuple[str, str]:
 
 
 def _parse_states(texts: Sequence[str]) -> list[str]:
-    known = (*OPEN, *RESULTS)
-    found: list[str] = []
+    states = (*OPEN, *RESULTS)
+    chosen: list[str] = []
     for word in (word.strip() for text in texts for word in text.split(",")):
-        letters = [one for one, code in SLURM_CODES.items() if code == word.upper()]
-        meant: list[str] = [word.lower()] if word.lower() in known else [*letters]
+        letters = [state for state, code in SLURM_CODES.items() if code == word.upper()]
+        meant: list[str] = [word.lower()] if word.lower() in states else [*letters]
         if not meant:
-            hint = did_you_mean(word.lower(), known, f"known states: {', '.join(known)}")
+            hint = did_you_mean(word.lower(), states, f"known states: {', '.join(states)}")
             raise UsageError(f"unknown state {word!r}", hint)
-        found += meant
-    return list(dict.fromkeys(found))
+        chosen += meant
+    return list(dict.fromkeys(chosen))
 
 
 def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]:
@@ -94,10 +94,10 @@ def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]
 
 def find_last(store: Store) -> list[int]:
     """The job submitted last, with all tasks where it is an array."""
-    found = queries.newest(store)
-    if found is None:
+    newest = queries.newest(store)
+    if newest is None:
         raise NoSuchJob("the queue is empty", "submit a job: stoker submit -- python3 train.py", "last")
-    job_id, array = found
+    job_id, array = newest
     return queries.ids_between(store, array, array) if array else [job_id]
 
 
@@ -203,16 +203,16 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 
     A new job can only name existing jobs, so there is no cycle.
     """
-    found = [
+    dependencies = [
         Dependency(target, kind, whole) for kind, word in parse_after(text) for target, whole in _targets(store, word)
     ]
-    if len(found) > MOST:
-        raise UsageError(f"{text!r} waits for {len(found)} jobs", f"the limit is {MOST}; submit them as an array")
-    for one in found:
-        if own and (one.target >= own.id or (one.array and one.target == own.array)):
-            message = f"job {own.id} cannot depend on {one.target}, which is itself or a newer job"
+    if (count := len(dependencies)) > MOST:
+        raise UsageError(f"{text!r} waits for {count} jobs", f"the limit is {MOST}; submit them as an array")
+    for dependency in dependencies:
+        if own and (dependency.target >= own.id or (dependency.array and dependency.target == own.array)):
+            message = f"job {own.id} cannot depend on {dependency.target}, which is itself or a newer job"
             raise UsageError(message, "name jobs that were submitted before it")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(dependencies))
 
 
 def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:

@@ -106,9 +106,9 @@ def cells_of(sheet: Sheet, record: Record) -> dict[str, str]:
     return dict(zip(sheet.columns, fields + [""] * missing, strict=False))
 
 
-def refuse_doubled(sheet: Sheet, known: Collection[str], name: str) -> None:
+def refuse_doubled(sheet: Sheet, names: Collection[str], name: str) -> None:
     """Refuse two columns of the same known name."""
-    doubled = [each for each in known if sheet.columns.count(column_name(each)) > 1]
+    doubled = [column for column in names if sheet.columns.count(column_name(column)) > 1]
     if doubled:
         raise UsageError(f"{name} has the column {doubled[0]} twice", "name each column once")
 

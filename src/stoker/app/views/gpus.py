@@ -53,7 +53,7 @@ class Gpus(Struct, frozen=True):
 
 @contextlib.contextmanager
 def known_devices(paths: Paths) -> Iterator[QueueFacts]:
-    """What is known of devices now; without an engine, the driver is asked."""
+    """Facts about devices now; without an engine, the driver is asked."""
     now = time.time()
     statuses = read_statuses(paths, now)
     if not statuses.lives and not statuses.runs:
@@ -84,7 +84,7 @@ class DeviceProbe:
         self._devices: Devices | None = None
 
     def status(self, before: EngineStatus | None, now: float) -> EngineStatus | None:
-        """What is there now; the status `before`, which the last engine left, if that cannot be found out."""
+        """Read the devices; return the status `before`, which the last engine left, if that cannot be found out."""
         self._devices = self._devices or self._opened(now)
         if self._devices is None:
             return before

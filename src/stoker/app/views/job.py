@@ -67,7 +67,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     ended: datetime | None = None
     """When the job ended; null for an open job."""
     vram_mode: VramMode = "all"
-    """What was requested on each GPU: a size, the whole card, or auto."""
+    """The request on each GPU: a size, the whole card, or auto."""
     reserved_bytes: int | None = None
     """Reserved on each GPU, or to be reserved if it started now; null is all of it."""
     peak_vram_bytes: int | None = None
@@ -75,7 +75,7 @@ class JobFacts(Struct, frozen=True, kw_only=True):
     utilisation_percent: int | None = None
     """How busy the attempt kept its GPUs on average while it had them to itself."""
     title: str = ""
-    """What screens call it: its name, its command, or its Python call with arguments."""
+    """Its title on screens: its name, its command, or its Python call with arguments."""
 
 
 class JobLine(JobFacts, frozen=True, kw_only=True):
@@ -320,7 +320,7 @@ def _note(past: Past) -> str:
 
 
 def _reserved(past: Past, store: Reader, devices: Mapping[str, Device]) -> int | None:
-    """What the last attempt had; only events tell that of a job whose memory was learnt or raised."""
+    """Bytes that the last attempt had on each GPU; only events tell that of a job whose memory was learnt or raised."""
     job, had = past.job, past.last.devices if past.last else ()
     asked = job.spec.resources
     if not had or not asked.shares:

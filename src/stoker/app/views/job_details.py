@@ -182,7 +182,7 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
         case Cancelled() | Paused() | Skipped():
             return event.note
         case Returned():
-            return event.short or "before it started"
+            return event.shortage or "before it started"
         case Lost():
             return event.note or "its worker was killed, or the machine went down"
         case _:
@@ -256,7 +256,7 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     notified: str = ""
     """Whether the notification was sent, or why not; empty before the batch has ended."""
     advice: str = ""
-    """What to try for a job that ran out of GPU memory."""
+    """Advice for a job that ran out of GPU memory."""
     failure: str = ""
     """Why it failed: the note about its end, or the line of its log that tells most."""
     order: tuple[str, ...] = ()
@@ -309,7 +309,7 @@ def _output(store: Reader, job: Job) -> tuple[str, ...]:
 
 
 def _reported(paths: Paths, job: Job) -> Latest | None:
-    """What its run reported; nothing for a job that waits to run again."""
+    """The values that its run reported; nothing for a job that waits to run again."""
     if isinstance(job.state, Queued):
         return None
     return read_latest(paths.on(job.spec.cluster).report(job.id), job.run)

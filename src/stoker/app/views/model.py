@@ -152,7 +152,7 @@ class InterruptedRun(Struct, frozen=True):
     """A foreground run that ended before all its jobs had started."""
 
     label: str
-    """What the user typed."""
+    """The command line of the user."""
     jobs: int
     """How many did not start."""
     submitted: datetime

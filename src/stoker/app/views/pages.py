@@ -201,10 +201,10 @@ def _in_order(facts: QueueFacts, listing: Listing, offset: int) -> list[JobLine]
     running = _running(facts, listing)
     placed = _placed(facts) if listing == Listing() else []
     first = [*running, *placed]
-    lines = [_waiting_line(one, facts) for one in first[offset : offset + LINES]]
+    lines = [_waiting_line(owned, facts) for owned in first[offset : offset + LINES]]
     rest = listing._replace(
-        without=[*listing.without, *(one.job.id for one in running)],
-        listed=[one.job.array or one.job.id for one in placed],
+        without=[*listing.without, *(owned.job.id for owned in running)],
+        listed=[owned.job.array or owned.job.id for owned in placed],
     )
     return [*lines, *_sorted(facts, rest, "id", max(0, offset - len(first)), LINES - len(lines))]
 
@@ -225,17 +225,17 @@ def _placed(facts: QueueFacts) -> list[Owned]:
     return owned
 
 
-def _waiting_line(one: Owned, facts: QueueFacts) -> JobLine:
+def _waiting_line(owned: Owned, facts: QueueFacts) -> JobLine:
     """The line of a job; of an array, that of all its waiting tasks."""
-    if not one.job.array or not isinstance(one.job.state, Waiting):
-        return job_line(one.job, one.engine, facts)
-    waiting, *_ = queries.queued_tasks(facts.store, one.engine, one.job.array)
-    return job_line(waiting.first, one.engine, facts, waiting.indices)
+    if not owned.job.array or not isinstance(owned.job.state, Waiting):
+        return job_line(owned.job, owned.engine, facts)
+    waiting, *_ = queries.queued_tasks(facts.store, owned.engine, owned.job.array)
+    return job_line(waiting.first, owned.engine, facts, waiting.indices)
 
 
 def _sorted(facts: QueueFacts, listing: Listing, sort: str, offset: int, limit: int = LINES) -> list[JobLine]:
     groups = page_of_lines(facts.store, listing, sort, offset, limit) if limit else []
-    past = {one.job.id: one for one in queries.past_of(facts.store, [group.first for group in groups])}
+    past = {ended.job.id: ended for ended in queries.past_of(facts.store, [group.first for group in groups])}
     return [
         ended_line(past[group.first], group.engine, facts) if group.first in past else group_line(group, facts)
         for group in groups

@@ -123,10 +123,10 @@ def _latest(facts: QueueFacts, steps: Steps) -> Iterable[Sample]:
     minute = int(facts.now // MINUTE) // steps.minutes * steps.minutes
     reserved = {line.id: line.reserved_bytes for line in device_lines(facts)}
     readings: Mapping[str, Reading] = facts.readings
-    for device, one in readings.items():
-        if one.used is not None or one.utilisation is not None:
+    for device, reading in readings.items():
+        if reading.used is not None or reading.utilisation is not None:
             size = reserved.get(device, 0)
-            yield Sample(minute, device, one.utilisation, one.used, size, one.temperature, one.power)
+            yield Sample(minute, device, reading.utilisation, reading.used, size, reading.temperature, reading.power)
 
 
 def curves_from(samples: Iterable[Sample], steps: Steps) -> Curves:
@@ -134,11 +134,11 @@ def curves_from(samples: Iterable[Sample], steps: Steps) -> Curves:
     by_step = {(sample.minute - steps.first) // steps.minutes: sample for sample in samples}
     every = [by_step.get(place) for place in range(steps.count)]
     return Curves(
-        [one and one.utilisation for one in every],
-        [one and one.used for one in every],
-        [one and one.reserved for one in every],
-        [one and one.temperature for one in every],
-        [one and one.power for one in every],
+        [sample and sample.utilisation for sample in every],
+        [sample and sample.used for sample in every],
+        [sample and sample.reserved for sample in every],
+        [sample and sample.temperature for sample in every],
+        [sample and sample.power for sample in every],
     )
 
 

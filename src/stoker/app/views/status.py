@@ -252,8 +252,8 @@ def together(holders: Holders, speeds: Mapping[int, float]) -> float | None:
     """The combined speed of our jobs on a device; None if others compute there too, or not all speeds are known."""
     if holders.leases or not all(process.graphics for process in holders.strangers):
         return None
-    known = [speeds[job.id] for job in holders.jobs if job.id in speeds]
-    return round(sum(known), 2) if len(known) == len(holders.jobs) > 1 else None
+    ours = [speeds[job.id] for job in holders.jobs if job.id in speeds]
+    return round(sum(ours), 2) if len(ours) == len(holders.jobs) > 1 else None
 
 
 # -- the queue -----------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def engine_line(facts: QueueFacts) -> EngineLine:
     """The engine in the background now, or when it stopped."""
     status, lives = facts.statuses.queue, facts.statuses.lives
     paused = mark_of(facts.settings.get(paused_key(QUEUE)))
-    seen = to_datetime_or_none(max((one.at for one in facts.statuses.current), default=None))
+    seen = to_datetime_or_none(max((current.at for current in facts.statuses.current), default=None))
     if status is None:
         return EngineLine(lives, seen=seen, paused=paused)
     return EngineLine(

@@ -33,8 +33,8 @@ def group_lines(facts: QueueFacts, chosen: Filter = NO_FILTER) -> list[GroupLine
     status = facts.statuses.queue
     limits = status.settings.groups if status and status.settings else {}
     return [
-        GroupLine(one.group, one.active, one.waiting, one.held, gpus[one.group], limits.get(one.group))
-        for one in counts_by_group(facts.store, chosen)
+        GroupLine(count.group, count.active, count.waiting, count.held, gpus[count.group], limits.get(count.group))
+        for count in counts_by_group(facts.store, chosen)
     ]
 
 

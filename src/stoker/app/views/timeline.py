@@ -157,7 +157,7 @@ def timeline_of(
         samples_step_seconds=steps.seconds,
         lanes=lanes,
         left_out=left_out,
-        without_gpu=sum(not one.attempt.devices for one in attempts),
+        without_gpu=sum(not ran.attempt.devices for ran in attempts),
         colours=_colours(facts, lanes),
     )
 
@@ -174,9 +174,9 @@ def _colours(facts: QueueFacts, lanes: Sequence[Lane]) -> dict[str, int]:
     return colours_of(bar.title for bar in bars)
 
 
-def _trimmed(since: float, found: Sequence[Ran], end: float) -> float:
+def _trimmed(since: float, attempts: Sequence[Ran], end: float) -> float:
     """Shortly before the first attempt, so that the timeline has no long empty start."""
-    first = min((one.started for one in found if one.attempt.devices), default=since)
+    first = min((ran.started for ran in attempts if ran.attempt.devices), default=since)
     return max(since, first - (end - first) * MARGIN)
 
 
@@ -217,20 +217,20 @@ def _expected_end(ran: Ran, facts: QueueFacts) -> float | None:
     return max(facts.now, ends[0]) if ends else None
 
 
-def _expected_ends(found: Iterable[Ran], facts: QueueFacts) -> list[float]:
-    return [end for one in found if (end := _expected_end(one, facts)) is not None]
+def _expected_ends(attempts: Iterable[Ran], facts: QueueFacts) -> list[float]:
+    return [end for ran in attempts if (end := _expected_end(ran, facts)) is not None]
 
 
 # -- lanes ---------------------------------------------------------------------------------------
 
 
-def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, steps: Steps) -> Iterator[Lane]:
+def _lanes(attempts: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, steps: Steps) -> Iterator[Lane]:
     """Those of the known devices first, then of devices that only attempts tell of."""
-    resources = {(one.job.id, one.attempt.number): _resources(one, facts) for one in found}
+    resources = {(ran.job.id, ran.attempt.number): _resources(ran, facts) for ran in attempts}
     past: dict[str, list[tuple[Bar, Stacked]]] = {}
-    for one in found:
-        for device_id in one.attempt.devices:
-            bar = _bar(one, resources[one.job.id, one.attempt.number], facts.devices.get(device_id), facts)
+    for ran in attempts:
+        for device_id in ran.attempt.devices:
+            bar = _bar(ran, resources[ran.job.id, ran.attempt.number], facts.devices.get(device_id), facts)
             past.setdefault(device_id, []).append(bar)
     future: dict[str, list[tuple[Bar, Stacked]]] = {}
     for coming in ahead:
@@ -253,7 +253,7 @@ def _lanes(found: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts, s
 
 
 def _resources(ran: Ran, facts: QueueFacts) -> Resources | None:
-    """What was reserved for an attempt; only events tell that of a job whose memory was learnt or raised."""
+    """Resources reserved for an attempt; only events tell that of a job whose memory was learnt or raised."""
     job, asked = ran.job, ran.job.spec.resources
     if isinstance(job.state, Active) and ran.attempt.number == job.attempts:
         return resources_of(job)
@@ -339,8 +339,8 @@ def stack(bars: Sequence[tuple[Bar, Stacked]]) -> list[Bar]:
     present: list[int] = []
     for index in sorted(range(len(bars)), key=lambda index: bars[index][1].start):
         span = bars[index][1]
-        present = [one for one in present if bars[one][1].end > span.start]
-        taken = sorted((bottoms[one], bottoms[one] + bars[one][1].height) for one in present)
+        present = [other for other in present if bars[other][1].end > span.start]
+        taken = sorted((bottoms[other], bottoms[other] + bars[other][1].height) for other in present)
         bottoms[index] = _lowest(taken, span.height)
         present.append(index)
     return [replace(bar, bottom=round(bottom, 4)) for (bar, _), bottom in zip(bars, bottoms, strict=True)]

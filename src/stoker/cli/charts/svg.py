@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from math import ceil
 from typing import NamedTuple
+
+from stoker.app.jobs.local_time import tick_seconds, ticks
+from stoker.core.units import DAY
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 FONT_SIZE = 11.0
@@ -70,9 +72,6 @@ def fitted(text: str, width: float, size: float = FONT_SIZE) -> str:
 # -- time ------------------------------------------------------------------------------------------
 
 
-_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
-
-
 class Clock(NamedTuple):
     """Seconds since the epoch from one pixel to another, with local times as ticks."""
 
@@ -86,13 +85,8 @@ class Clock(NamedTuple):
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
         """Even moments, at most about so many, and their texts."""
-        minutes = (self.high - self.low) / 60
-        step = next((one for one in _MINUTES if minutes / one <= max(1, most)), _MINUTES[-1]) * 60
-        shift = time.localtime(self.low).tm_gmtoff
-        first = ceil((self.low + shift) / step) * step - shift
-        moments = [first + place * step for place in range(int((self.high - first) // step) + 1)]
-        form = "%H:%M" if step < 86400 else "%b %d"
-        return [(at, _clock(at, form)) for at in moments]
+        form = "%H:%M" if tick_seconds(self.low, self.high, most) < DAY else "%b %d"
+        return [(at, _clock(at, form)) for at in ticks(self.low, self.high, most)]
 
 
 def _clock(at: float, form: str) -> str:

@@ -157,8 +157,8 @@ class Demonstration:
 
     def judge(self) -> int:
         """Say which jobs did not end as the script says; returns the exit code."""
-        found = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
-        differences = [f"{act.name} {sentence}" for act, sentence in found if sentence]
+        differing = [(act, difference(act, self._ends.get(act.name))) for act in self._script]
+        differences = [f"{act.name} {sentence}" for act, sentence in differing if sentence]
         for sentence in differences:
             self.say(f"unexpected: {sentence}")
         if not differences:

@@ -249,12 +249,12 @@ def status(paths: Paths, as_json: bool) -> int:
     from stoker.cli.options import wants_json, write_json
     from stoker.cli.screens.engine import print_status
 
-    found = engine_status(paths)
+    status = engine_status(paths)
     if wants_json(as_json):
-        write_json(found)
+        write_json(status)
     else:
-        print_status(found)
-    return 0 if found.answers else 3
+        print_status(status)
+    return 0 if status.answers else 3
 
 
 @command.command(name="check")
@@ -302,14 +302,14 @@ def config(as_json: bool) -> int:
     from stoker.cli.screens.engine import config_shown, print_config
     from stoker.store.paths import paths_for
 
-    found = load_config(os.environ, Path.cwd())
-    for warning in found.warnings:
+    config = load_config(os.environ, Path.cwd())
+    for warning in config.warnings:
         say(warning)
     if wants_json(as_json):
-        write_json(config_shown(found))
+        write_json(config_shown(config))
     else:
-        print_config(found)
-    if notice := not_in_force_now(found.engine, paths_for()):
+        print_config(config)
+    if notice := not_in_force_now(config.engine, paths_for()):
         say(notice)
     return 0
 

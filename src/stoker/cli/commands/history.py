@@ -95,8 +95,8 @@ def command(
         return 0
     fitting = max(1, screen.size[1] - 4) if screen.form == "screen" else MOST_LINES
     most = EVERYTHING if everything else limit or fitting
-    each = each_task or everything or screen.form != "screen"
-    _show(read_history(paths, period, most, now, each_task=each), screen)
+    separate = each_task or everything or screen.form != "screen"
+    _show(read_history(paths, period, most, now, each_task=separate), screen)
     return 0
 
 

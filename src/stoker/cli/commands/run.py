@@ -173,8 +173,8 @@ def _parse_words(
         if words:
             raise UsageError("both a file and a command are given", "leave one of them out")
         return file, JobLines("stdin", shell) if file == "-" else read_list(Path(file), shell), None
-    if words and not dashes and (found := find_script(CommandLine("run", context.meta[TYPED_OPTIONS], words))):
-        return "--", [ParsedJob(found.command, COMMAND_LINE)], found.script
+    if words and not dashes and (submitted := find_script(CommandLine("run", context.meta[TYPED_OPTIONS], words))):
+        return "--", [ParsedJob(submitted.command, COMMAND_LINE)], submitted.script
     return *_jobs(words, shell, dashes=dashes), None
 
 

@@ -117,10 +117,10 @@ class _Progress:
         """How many were over at the first look."""
 
     def look(self) -> tuple[RunCounts, float | None]:
-        found = queries.counts_among(self._control.store, self._wanted)
-        done, cancelled = found.get("done", 0), found.get("cancelled", 0) + found.get("stopped", 0)
-        over = sum(count for state, count in found.items() if state in RESULTS)
-        running = sum(found.get(state, 0) for state in ACTIVE)
+        counted = queries.counts_among(self._control.store, self._wanted)
+        done, cancelled = counted.get("done", 0), counted.get("cancelled", 0) + counted.get("stopped", 0)
+        over = sum(count for state, count in counted.items() if state in RESULTS)
+        running = sum(counted.get(state, 0) for state in ACTIVE)
         total, failed = len(self._wanted), over - done - cancelled
         counts = RunCounts(total, done, failed, running, total - over - running, cancelled=cancelled)
         self._over = over if self._over is None else self._over

@@ -63,7 +63,7 @@ def _chart(chart: Chart, columns: int, rows: int) -> Iterator[Line]:
         yield Span(f" {labels.get(row, ''):>{LABEL}} "), Span("│", "faint"), *line
     yield (Span(f" {'':{LABEL}} "), Span("└" + "─" * columns, "faint"))
     yield (Span(" " * (LABEL + 3) + _ticks(chart.x, columns)),)
-    named = [(one.name, one.kind) for one in chart.series if one.name]
+    named = [(series.name, series.kind) for series in chart.series if series.name]
     yield (Span(f" {chart.y.title} over {chart.x.title}" + "".join(f" · {name}" for name, _ in named), "faint"),)
 
 

@@ -139,15 +139,15 @@ def _who(device: DeviceLine, now: float, *, speed: float | None) -> Line:
 def _obstacles(device: DeviceLine, now: float) -> Iterator[str]:
     """Who besides our jobs is on the device, and why it may not be used."""
     if device.elsewhere:
-        named = ", ".join(f"{one.label} {one.name}".rstrip() for one in device.elsewhere)
-        yield f"other queue: {named} ({_pids(one.pid for one in device.elsewhere)})"
+        named = ", ".join(f"{job.label} {job.name}".rstrip() for job in device.elsewhere)
+        yield f"other queue: {named} ({_pids(job.pid for job in device.elsewhere)})"
     leases = [lease for lease in device.leases if not (lease.yours and device.elsewhere)]
     for owner in dict.fromkeys(lease.owner for lease in leases):
         yield _leased([lease for lease in leases if lease.owner == owner])
     leased = {lease.owner for lease in device.leases}
     foreign = [stranger for stranger in device.strangers if stranger.owner not in leased and not stranger.graphics]
-    for owner in dict.fromkeys(one.owner for one in foreign):
-        yield _foreign([one for one in foreign if one.owner == owner])
+    for owner in dict.fromkeys(stranger.owner for stranger in foreign):
+        yield _foreign([stranger for stranger in foreign if stranger.owner == owner])
     if device.drained:
         yield marked(device.drained, "drained", now)
     if device.problem:
@@ -242,4 +242,4 @@ def _others_table(others: list[Other], width: int) -> list[Line]:
         Column("MEM", list(map(Span, sizes)), 6, right=True),
         Column("SINCE", list(map(Span, moments)), 3, right=True),
     ]
-    return table_lines(columns, "OTHER JOBS AND PROCESSES", [(Span(one),) for one in what], width, MIN_WHAT_COLUMNS)
+    return table_lines(columns, "OTHER JOBS AND PROCESSES", [(Span(text),) for text in what], width, MIN_WHAT_COLUMNS)

@@ -155,7 +155,7 @@ class JsonLines:
 
     def show(self, source: LogStream, block: bytes) -> None:
         """Show complete lines, and the last ones of earlier runs."""
-        for earlier in [known for known in self._rests if known.run < source.run]:
+        for earlier in [stream for stream in self._rests if stream.run < source.run]:
             self._write(earlier, self._rests.pop(earlier))
         *lines, rest = (self._rests.pop(source, b"") + block).split(b"\n")
         for line in lines:
@@ -306,14 +306,14 @@ def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
     while len(ended) < len(followers):
         watch.look()
         # The jobs are read before their files, so that nothing is missed.
-        waited = [one for one in followers if one.id not in ended]
-        jobs = {job.id: job for job in queries.jobs_of(control.store, [one.id for one in waited])}
-        for one in waited:
-            if one.catch_up(jobs[one.id]):
+        waited = [follower for follower in followers if follower.id not in ended]
+        jobs = {job.id: job for job in queries.jobs_of(control.store, [follower.id for follower in waited])}
+        for follower in waited:
+            if follower.catch_up(jobs[follower.id]):
                 watch.hurry()
         ended |= {job_id: job for job_id, job in jobs.items() if isinstance(job.state, Ended)}
         if not any(isinstance(job.state, Active | Ended) for job in jobs.values()):
             waited[0].say_why(jobs[waited[0].id])
         if len(ended) < len(followers):
             watch.pause()
-    return [ended[one.id] for one in followers]
+    return [ended[follower.id] for follower in followers]

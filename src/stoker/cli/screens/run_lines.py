@@ -187,7 +187,7 @@ def _failure_line(run: FinishedRun, job: Job, logs: str, width: int | None) -> s
 
 
 def _advice(run: FinishedRun, job: Job, logs: str) -> str:
-    """What to try for a job that ran out of GPU memory."""
+    """Advice for a job that ran out of GPU memory."""
     ends = [event for event in run.store.events(job.id) if isinstance(event, Exited)]
     had = run.store.attempts(job.id)[-1].devices if ends else ()
     typed = f"{logs.removeprefix('stoker logs')} {job.id}"

@@ -92,7 +92,7 @@ def _note_lines(status: Status) -> list[Line]:
 
 
 def _last_line(status: Status, shown: Sequence[JobLine], width: int, option: str) -> list[Line]:
-    """What is hidden and how to see it, when the queue will be empty, and what ended today."""
+    """Tell what is hidden and how to see it, when the queue will be empty, and what ended today."""
     empty = status.expected_empty
     until = "" if empty is None else f"queue empty ~{clock_text(empty.timestamp(), status.at.timestamp())}"
     today = _today(status, width - 2, f"(stoker history{option})")

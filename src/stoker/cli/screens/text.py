@@ -177,7 +177,7 @@ def table_lines(
     to the room that it has; else the end of the line is cut.
     """
     kept = [(column, _width(column)) for column in columns]
-    spare = sorted((one for one in kept[1:] if not one[0].always), key=lambda one: -one[0].weight)
+    spare = sorted((pair for pair in kept[1:] if not pair[0].always), key=lambda pair: -pair[0].weight)
     while spare and 1 + sum(wide + len(column.gap) for column, wide in kept) + least > width:
         kept.remove(spare.pop())
     room = width - 1 - sum(wide + len(column.gap) for column, wide in kept)

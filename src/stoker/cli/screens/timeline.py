@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import ceil
 from typing import NamedTuple
 
-from stoker.app.jobs.local_time import clock_text
+from stoker.app.jobs.local_time import clock_text, ticks
 from stoker.app.views.timeline import Bar, Lane, Timeline
 from stoker.cli.screens.text import (
     GPU_LOADS,
@@ -42,8 +41,6 @@ _INSIDE: dict[Look, Look] = {
 """Looks of text on a bar."""
 MOST_ROWS = 6
 LEAST_LABEL = 3
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080)
-"""Minutes between two times of the axis, of which the first is used that leaves room for the text."""
 _TICK = 8
 """Columns that the time of a tick takes, with a blank."""
 
@@ -252,12 +249,3 @@ def axis_line(scale: Scale, now: float) -> Line:
     if begin >= 0:
         text[begin : begin + 3] = "now"
     return (Span("".join(text), "faint"),)
-
-
-def ticks(since: float, until: float, most: int) -> list[float]:
-    """Even local times in a period, at most so many."""
-    span = max(1.0, (until - since) / 60)
-    step = next((one for one in _STEPS if span / one <= max(1, most)), _STEPS[-1]) * 60
-    shift = time.localtime(since).tm_gmtoff
-    first = ceil((since + shift) / step) * step - shift
-    return [first + place * step for place in range(int((until - first) // step) + 1)]

@@ -257,7 +257,7 @@ def is_gated(job: Job) -> bool:
         bool(job.spec.after)
         or job.spec.begin is not None
         or isinstance(state, OnHold)
-        or (isinstance(state, Waiting) and bool(state.short))
+        or (isinstance(state, Waiting) and bool(state.shortage))
     )
 
 
@@ -275,7 +275,7 @@ def why_not_eligible(
     begin = job.spec.begin
     if begin is not None and begin > now:
         return NotBefore(begin)
-    return OutOfResources(job.state.short) if isinstance(job.state, Waiting) and job.state.short else None
+    return OutOfResources(job.state.shortage) if isinstance(job.state, Waiting) and job.state.shortage else None
 
 
 def waiting_word(job: Job, now: float, outcome: Callable[[Dependency], Outcome]) -> JobStateName:

@@ -85,7 +85,7 @@ def add(name: str, kind: str | None, **given: Any) -> int:
       stoker cluster add lab --slurm --partition gpu --account vision --option=--constraint=a100
     """
     from stoker.app.jobs.config import check_cluster_name
-    from stoker.app.jobs.config_file import own_file, write_cluster
+    from stoker.features.slurm.config_file import own_file, write_cluster
 
     if kind is None:
         raise UsageError("what kind of cluster?", f"type stoker cluster add {name} --slurm")
@@ -143,7 +143,7 @@ def make(name: str, servers: str, **given: Any) -> int:
       stoker cluster make here localhost --gpus 4
     """
     from stoker.app.jobs.config import check_cluster_name
-    from stoker.app.jobs.config_file import cluster_table, own_file, write_cluster
+    from stoker.features.slurm.config_file import cluster_table, own_file, write_cluster
     from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of
 
@@ -272,8 +272,8 @@ def check(name: str, timeout: str, as_json: bool) -> int:
 @click.option("--force", is_flag=True, help="Also if it has jobs, or daemons that run.")
 def remove(name: str, force: bool) -> int:
     """Take a cluster out of your configuration; of a private one also its files."""
-    from stoker.app.jobs.config_file import cluster_table, own_file, remove_cluster
     from stoker.core.units import count_text
+    from stoker.features.slurm.config_file import cluster_table, own_file, remove_cluster
     from stoker.features.slurm.status import cluster_load
     from stoker.store.paths import paths_for
 

@@ -183,9 +183,9 @@ def translated(job: Job, delegated: DelegatedAttempt, event: Event, now: float) 
     assert isinstance(event, Returned | Lost)
     if isinstance(event, Lost):
         return replace(event, attempt=delegated.number, at=now)
-    if started_at(job) is not None and not event.short:
+    if started_at(job) is not None and not event.shortage:
         return Lost(delegated.number, now, "its pilot gave it back")
-    return Returned(delegated.number, now, event.short)
+    return Returned(delegated.number, now, event.shortage)
 
 
 def is_short(limit: float | None) -> bool:

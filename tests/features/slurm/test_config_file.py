@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.config_file import cluster_table, own_file, remove_cluster, write_cluster
 from stoker.core.errors import StokerError, UsageError
+from stoker.features.slurm.config_file import cluster_table, own_file, remove_cluster, write_cluster
 
 LAB = {"kind": "slurm", "partition": "gpu"}
 BEFORE = '# mine\nreserve = "1G"  # one\n\n[defaults]\ntime = "8h"\n'

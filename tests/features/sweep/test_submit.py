@@ -90,6 +90,7 @@ parameters:
   drop: {min: 0.0, max: 0.5}
   seed: {value: 7}
   width: {distribution: q_uniform, min: 10, max: 50, q: 10}
+  size: {distribution: q_log_uniform_values, min: 16, max: 256, q: 8}
   opt:
     parameters:
       name: {values: [sgd, adam]}
@@ -127,7 +128,7 @@ class TestFiles:
         (tmp_path / "sweep.yaml").write_text(WANDB)
         asked = read_sweep_file(tmp_path / "sweep.yaml", "/bin/sh")
         assert space_text(asked.space) == (
-            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10"
+            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10 size=16..256:log:8"
             " opt.name=sgd,adam opt.momentum=0.8,0.9 if opt.name=sgd"
         )
         assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss=wandb",), "min")

@@ -16,7 +16,7 @@ from stoker.features.sweep.folders import PARAMS, make_folders, planned_folders
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import parse_objectives
 from stoker.features.sweep.model.record import TrialMaker, trial_jobs
-from stoker.features.sweep.model.space import Choices, space_text
+from stoker.features.sweep.model.space import Choices, Space, space_text
 from stoker.features.sweep.submit import WANDB_COUNT, SweepPlan, SweepRequest, completed, prepare
 
 TRAIN = Command(("train",))
@@ -205,6 +205,23 @@ class TestFiles:
         joined = completed(typed, file)
         assert space_text(joined.space) == "lr=5 d=3 e=1"
         assert (joined.count, joined.command) == (2, Command(("train",)))
+
+    @pytest.mark.parametrize(
+        ("typed", "words"),
+        [
+            ("mine", "mine --lr=0.1 --flag=False"),
+            ("mine ${args_no_hyphens} last", "mine lr=0.1 flag=False last"),
+            ("mine --rate {lr}", "mine --rate 0.1"),
+        ],
+    )
+    def test_a_typed_command_for_a_file_of_weights_and_biases(self, typed: str, words: str) -> None:
+        """It gets its parameters as in any sweep; only commands in such a file need a macro for them."""
+        parameters = {"lr": {"values": [0.1]}, "flag": {"values": [False]}}
+        file = asked_of({"program": "train.py", "parameters": parameters}, "/bin/sh")
+        asked = completed(SweepRequest(space=Space(()), command=Command(tuple(typed.split()))), file)
+        sweep = prepare(asked, JobOptions()).sweep
+        (made,) = TrialMaker(msgspec.structs.replace(sweep, starter=()), JobSpec()).commands()
+        assert " ".join(made.words) == words
 
     @pytest.mark.parametrize(
         ("table", "message"),

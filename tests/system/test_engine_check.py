@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+from pathlib import Path
 
 import msgspec
 
@@ -111,6 +112,7 @@ class TestInstall:
         assert stat.S_ISREG(unit.stat().st_mode)
         for text in ("systemctl --user enable --now stoker.service", "loginctl enable-linger", str(unit)):
             assert text in first.err
+        assert ("systemd does not run here" in first.err) is not Path("/run/systemd/system").is_dir()
         assert stoker("engine", "install").code == 0
 
     def test_it_can_be_printed(self, stoker: Stoker) -> None:

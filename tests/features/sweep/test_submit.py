@@ -16,7 +16,7 @@ from stoker.features.sweep.folders import PARAMS, make_folders, planned_folders
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import parse_objectives
 from stoker.features.sweep.model.record import TrialMaker, trial_jobs
-from stoker.features.sweep.model.space import Choices, space_text
+from stoker.features.sweep.model.space import Choices, Space, space_text
 from stoker.features.sweep.submit import WANDB_COUNT, SweepPlan, SweepRequest, completed, prepare
 
 TRAIN = Command(("train",))
@@ -90,6 +90,7 @@ parameters:
   drop: {min: 0.0, max: 0.5}
   seed: {value: 7}
   width: {distribution: q_uniform, min: 10, max: 50, q: 10}
+  size: {distribution: q_log_uniform_values, min: 16, max: 256, q: 8}
   opt:
     parameters:
       name: {values: [sgd, adam]}
@@ -127,7 +128,7 @@ class TestFiles:
         (tmp_path / "sweep.yaml").write_text(WANDB)
         asked = read_sweep_file(tmp_path / "sweep.yaml", "/bin/sh")
         assert space_text(asked.space) == (
-            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10"
+            "lr=1e-05..0.1:log batch=16,32,64 layers=1..4 drop=0.0..0.5 seed=7 width=10..50:10 size=16..256:log:8"
             " opt.name=sgd,adam opt.momentum=0.8,0.9 if opt.name=sgd"
         )
         assert (asked.method, asked.count, asked.objectives, asked.goal) == ("tpe", 30, ("val_loss=wandb",), "min")
@@ -204,6 +205,23 @@ class TestFiles:
         joined = completed(typed, file)
         assert space_text(joined.space) == "lr=5 d=3 e=1"
         assert (joined.count, joined.command) == (2, Command(("train",)))
+
+    @pytest.mark.parametrize(
+        ("typed", "words"),
+        [
+            ("mine", "mine --lr=0.1 --flag=False"),
+            ("mine ${args_no_hyphens} last", "mine lr=0.1 flag=False last"),
+            ("mine --rate {lr}", "mine --rate 0.1"),
+        ],
+    )
+    def test_a_typed_command_for_a_file_of_weights_and_biases(self, typed: str, words: str) -> None:
+        """It gets its parameters as in any sweep; only commands in such a file need a macro for them."""
+        parameters = {"lr": {"values": [0.1]}, "flag": {"values": [False]}}
+        file = asked_of({"program": "train.py", "parameters": parameters}, "/bin/sh")
+        asked = completed(SweepRequest(space=Space(()), command=Command(tuple(typed.split()))), file)
+        sweep = prepare(asked, JobOptions()).sweep
+        (made,) = TrialMaker(msgspec.structs.replace(sweep, starter=()), JobSpec()).commands()
+        assert " ".join(made.words) == words
 
     @pytest.mark.parametrize(
         ("table", "message"),

@@ -262,7 +262,9 @@ def _range(table: Mapping[str, Any]) -> Domain:
     else:
         whole = quantized and all(float(number).is_integer() for number in (low, high, step or 1))
         kind = {"integer": whole, **_DISTRIBUTIONS[distribution]}
-    return range_of(low, high, step=None if kind.get("log") else step, **kind)
+    if kind.get("log") and (not quantized or (step == 1 and kind["integer"])):
+        step = None
+    return range_of(low, high, step=step, **kind)
 
 
 def _typed(value: Any) -> Any:

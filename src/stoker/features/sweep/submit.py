@@ -111,7 +111,14 @@ def completed(asked: SweepRequest, file: SweepRequest) -> SweepRequest:
     own = {
         name: getattr(asked, name) for name in SweepRequest.__struct_fields__ if getattr(asked, name) not in (None, ())
     }
+    if file.wandb and asked.command and file.style is None and _is_plain(asked.command):
+        own.setdefault("style", "args")  # a command for the agent of W&B says by a macro that it wants arguments
     return msgspec.structs.replace(file, **{**own, "space": _joined(file.space, asked.space)})
+
+
+def _is_plain(command: Command) -> bool:
+    """Whether nothing in a command is to be filled in."""
+    return not placeholders(command.words) and not any(word.startswith("${") for word in command.words)
 
 
 def _joined(file: Space, typed: Space) -> Space:

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.core.errors import UsageError
-from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.grammar import parse_space, range_of
 from stoker.features.sweep.model.points import FIXED, MOST_DIMENSIONS, count_of, size_of, sobol_points, visited
-from stoker.features.sweep.model.space import Params, Space, is_active, points_of
+from stoker.features.sweep.model.space import Parameter, Params, Product, Space, is_active, points_of
 
 MIXED = parse_space(["lr=1e-5..1e-1:log", "depth=2..8", "width=16..256:log", "opt=sgd,adam", "m=0.8,0.9 if opt=sgd"])
 SMALL = parse_space(["a=1,2", "b=x,y,z", "c=1,2,3", "if", "a=2", "d=0,1"])
@@ -94,6 +94,17 @@ def test_points_are_inside(method: str, seed: int) -> None:
         assert point["depth"] in range(2, 9)
         assert point["width"] in range(16, 257)
         assert ("m" in point) == (point["opt"] == "sgd")
+
+
+@pytest.mark.parametrize("method", ["random", "sobol"])
+@pytest.mark.parametrize(("low", "high", "step"), [(16, 256, 8), (1, 100, 10), (0.5, 8.0, 0.25)])
+def test_steps_on_a_logarithmic_scale(method: str, low: float, high: float, step: float) -> None:
+    """Values are steps of the range, and small ones come more often than on a linear scale."""
+    domain = range_of(low, high, log=True, integer=isinstance(low, int), step=step)
+    space = Space((Product((Parameter("size", domain), Parameter("rate", range_of(0.0, 1.0)))),))
+    values = [float(point["size"] or 0) for point in visited(space, method, 0, 0, 400)]
+    assert all(low <= value <= high and (value - low) % step == 0 for value in values)
+    assert sum(value < (low + high) / 2 for value in values) > 250
 
 
 @pytest.mark.parametrize("method", ["random", "sobol"])

@@ -15,10 +15,10 @@ from optuna.trial import TrialState
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command
-from stoker.features.sweep.model.grammar import parse_space
+from stoker.features.sweep.model.grammar import parse_space, range_of
 from stoker.features.sweep.model.objective import Objective
 from stoker.features.sweep.model.record import SweepSpec
-from stoker.features.sweep.model.space import Space, is_active
+from stoker.features.sweep.model.space import Parameter, Product, Space, is_active
 from stoker.features.sweep.tuner.study import Study, StudyRecord, made_sampler
 from stoker.features.sweep.tuner_job import StudyLost
 from support.disk import small_disk
@@ -47,6 +47,15 @@ def test_points_are_in_the_space(space: Space, method: str, tmp_path: Path) -> N
         assert all(len(repr(value)) < 12 for value in params.values())
         study.tell(StudyRecord(number, params, values=(float(number),)))
     assert not study.unfinished()
+
+
+def test_steps_on_a_logarithmic_scale(tmp_path: Path) -> None:
+    """Optuna has none: what it chooses becomes the nearest step, also when another process reads the point."""
+    space = Space((Product((Parameter("size", range_of(16, 256, log=True, integer=True, step=8)),)),))
+    study = opened(tmp_path / "study", space)
+    chosen = [study.ask()[1] for _ in range(12)]
+    assert {int(params["size"] or 0) % 8 for params in chosen} == {0}
+    assert list(opened(tmp_path / "study", space).unfinished().values()) == chosen
 
 
 def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:

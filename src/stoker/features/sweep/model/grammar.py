@@ -223,6 +223,8 @@ def _parse_range(low: str, rest: str, text: str) -> Range | Choices:
         raise UsageError(f"{text!r} cannot be read: {odd!r} is not known", hint)
     whole = isinstance(start, int) and isinstance(end, int) and "float" not in flags
     integer = "int" in flags or (whole and all(step.is_integer() for step in steps))
+    if "log" in flags and steps:
+        raise UsageError("a logarithmic range has no step", "write :x5 for five values")
     made = range_of(start, end, log="log" in flags, integer=integer, step=steps[0] if steps else None)
     return spaced(made, counts[0]) if counts else made
 
@@ -247,8 +249,6 @@ def range_of(low: float, high: float, *, log: bool = False, integer: bool = Fals
         raise UsageError(f"a logarithmic range cannot start at {low}", "start above 0, as in 1e-5..1e-1:log")
     if step is not None and not 0 < step < math.inf:
         raise UsageError(f"the step {step:g} is not above 0", "for example 0..1:0.25")
-    if log and step is not None:
-        raise UsageError("a logarithmic range has no step", "write :x5 for five values")
     if not integer:
         return Range(float(low), float(high), log, step=step) if low < high else Range(low, high, step=step or 1)
     if not (float(low).is_integer() and float(high).is_integer()) or max(abs(low), abs(high)) > LARGEST:
@@ -274,14 +274,19 @@ def at_fraction(domain: Range, fraction: float) -> int | float:
         number = math.exp(math.log(low) + fraction * (math.log(high) - math.log(low)))
     else:
         number = low + fraction * (high - low)
+    return nearest(domain, number)
+
+
+def nearest(domain: Range, number: float) -> int | float:
+    """The value of a range that is nearest to a number inside of it."""
     if domain.integer:
         step = int(domain.step or 1)
-        whole = int(domain.low) + round((number - low) / step) * step
+        whole = int(domain.low) + round((number - domain.low) / step) * step
         return whole if whole <= domain.high else whole - step
     if domain.step is not None:
         values = SteppedValues(domain)
-        return values[min(round((number - low) / domain.step), len(values) - 1)]
-    return min(max(rounded(number), low), high)
+        return values[min(round((number - domain.low) / domain.step), len(values) - 1)]
+    return min(max(rounded(number), float(domain.low)), float(domain.high))
 
 
 # -- Hydra's forms -------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def _value(domain: Choices | Range, fraction: float) -> Scalar:
     values = values_of(domain)
     if isinstance(domain, Choices) or (values is not None and not domain.log):
         return values[int(fraction * len(values))] if values else None
-    if not domain.integer:
+    if not domain.integer or domain.step is not None:
         return at_fraction(domain, fraction)
     # Half a step more on both sides, so that rounding gives the first and the last integer their share.
     low, high = math.log(domain.low - 0.5), math.log(domain.high + 0.5)

@@ -24,6 +24,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from stoker.app.jobs.installation import how_to_add
 from stoker.core.errors import UsageError
+from stoker.features.sweep.model.grammar import nearest
 from stoker.features.sweep.model.objective import Curve, Objective, thinned
 from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import (
@@ -290,6 +291,9 @@ def _suggest(trial: optuna.trial.Trial, key: str, domain: Domain) -> Scalar:
         assert isinstance(domain, Choices)
         return domain.values[0]
     value: Scalar = trial._suggest(key, distribution)
+    if isinstance(domain, Range) and domain.log and domain.step is not None:
+        assert isinstance(value, int | float)
+        return nearest(domain, value)  # Optuna knows no steps on a logarithmic scale
     return rounded(value) if isinstance(value, float) and isinstance(domain, Range) else value
 
 

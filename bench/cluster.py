@@ -19,8 +19,8 @@ from machine import parser, say, workshop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from features.slurm.cluster import NAME, ClusterQueue
 from support.cli import Stoker
-from support.cluster import NAME, ClusterQueue
 from support.slurm import Slurm, running_slurm
 
 NO_OPS = 200

@@ -14,8 +14,8 @@ from machine import parser, say, workshop
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+from features.slurm.cluster import NAME, ClusterQueue
 from stoker.store.engine_lock import engine_of
-from support.cluster import NAME, ClusterQueue
 from support.slurm import PATH, Slurm, running_slurm
 from support.sshd import Login, logged_in
 from support.users import made_users

@@ -19,9 +19,9 @@ from bars import Bar, bars_shown, table
 from machine import parser, say
 from stoker.core.errors import UsageError
 from stoker.core.units import device_sizes
-from stoker.features.simulate.machine import replay, virtual_devices
 from stoker.features.simulate.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
-from stoker.features.simulate.replay import ReplayFigures, figures
+from stoker.features.simulate.replay import replay, virtual_devices
+from stoker.features.simulate.report import ReplayFigures, figures
 from stoker.features.simulate.trace import read_models, read_trace
 from stoker.features.simulate.workload import REPEATS, SPREAD, Models, TraceJob, Work, capped, draw, extract, paced
 

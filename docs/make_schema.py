@@ -11,7 +11,7 @@ import msgspec
 FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
-    "action-1": "stoker.web.actions:Action",
+    "action-1": "stoker.web.api:Action",
     "change-1": "stoker.app.control.sentences:ChangeReport",
     "changes-1": "stoker.app.views.feed:Changes",
     "cluster-check-1": "stoker.app.service.doctor:Check",
@@ -31,9 +31,9 @@ TYPES = {
     "log-part-1": "stoker.app.views.log:LogText",
     "report-1": "stoker.features.report.report:Report",
     "run-1": "stoker.app.views.run:RunResult",
-    "series-1": "stoker.app.views.series:Series",
+    "series-1": "stoker.app.views.samples:Series",
     "session-1": "stoker.web.api:Session",
-    "simulate-1": "stoker.features.simulate.replay:Simulation",
+    "simulate-1": "stoker.features.simulate.report:Simulation",
     "status-1": "stoker.app.views.model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "sweep-change-1": "stoker.features.sweep.change:SweepChange",

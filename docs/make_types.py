@@ -1,19 +1,24 @@
-"""Write web/src/types.ts from the code: types of the JSON that page and server exchange, and states of jobs."""
+"""Write web/src/types.ts from the code: types of the JSON that page and server exchange, states and columns of jobs."""
 
 from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 from make_schema import TYPES
 
+from stoker.app.views.columns import COLUMNS, PAGE_HISTORY_TABLE, PAGE_JOBS_TABLE
+from stoker.app.views.job import JobFacts, JobLine, PastLine
 from stoker.core import outcomes
 from stoker.core.amounts import VramMode
 from stoker.features.sweep.model.space import Scalar
-from stoker.web.actions import Name
+from stoker.store.filters import SORTS
+from stoker.web.api import Name
 
 FILE = Path(__file__).parents[1] / "web/src/types.ts"
 SCHEMAS = (
@@ -52,6 +57,23 @@ CONSTANTS = {
     "TONES": "Record<JobState, Tone>",
 }
 """Values of core/outcomes, with their types in the page."""
+TABLES: dict[str, tuple[type[JobFacts], Sequence[str]]] = {
+    "JOBS_TABLE": (JobLine, PAGE_JOBS_TABLE),
+    "HISTORY_TABLE": (PastLine, PAGE_HISTORY_TABLE),
+}
+"""Tables of jobs in the page: the struct of a line, and names of columns."""
+UNITS = ("bytes", "seconds", "percent", "hours")
+"""Last words of fields that are amounts."""
+COLUMN = """/** A column of a table of jobs; `field` is empty if its cell is made of several fields. */
+export interface JobColumn<Line> {
+  name: string;
+  title: string;
+  field: (keyof Line & string) | "";
+  kind: "bytes" | "seconds" | "percent" | "hours" | "time" | "list" | "text";
+  /** The name of this order at the server, if it has one. */
+  sort: string;
+  right: boolean;
+}"""
 _PLAIN = {"string": "string", "boolean": "boolean", "integer": "number", "number": "number", "null": "null"}
 
 
@@ -65,6 +87,7 @@ def text() -> str:
         f"export const {name}: {kind} = {json.dumps(getattr(outcomes, name))};" for name, kind in CONSTANTS.items()
     ]
     parts += [_interface(name, struct, plain) for name, struct in sorted(structs.items())]
+    parts += [COLUMN, *(_table(name, line, columns) for name, (line, columns) in TABLES.items())]
     return "\n\n".join(parts) + "\n"
 
 
@@ -83,6 +106,31 @@ def _interface(name: str, struct: dict[str, Any], named: dict[str, str]) -> str:
     ]
     comment = [f"/** {line} */" for line in struct.get("description", "").splitlines()[:1]]
     return "\n".join([*comment, f"export interface {name} {{", *lines, "}"])
+
+
+def _table(name: str, line: type[JobFacts], columns: Sequence[str]) -> str:
+    fields = get_type_hints(line)
+    rows = [f"  {json.dumps(_column(column, fields))}," for column in columns]
+    return "\n".join([f"export const {name}: readonly JobColumn<{line.__name__}>[] = [", *rows, "];"])
+
+
+def _column(name: str, fields: dict[str, Any]) -> dict[str, object]:
+    column = COLUMNS[name]
+    return {
+        "name": name,
+        "title": column.page or (column.title or column.plain).capitalize(),
+        "field": column.field,
+        "kind": _kind(column.field, fields.get(column.field)),
+        "sort": next((order for order in (name, column.field) if order in SORTS), ""),
+        "right": column.right,
+    }
+
+
+def _kind(field: str, type_: Any) -> str:
+    unit = field.rpartition("_")[2]
+    if unit in UNITS:
+        return unit
+    return "time" if datetime in (type_, *get_args(type_)) else "list" if get_origin(type_) is list else "text"
 
 
 def type_text(schema: dict[str, Any], named: dict[str, str]) -> str:

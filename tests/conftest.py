@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
 from support.bare import Notes
 from support.optional import NOTES
 from support.signals import reset_for_children
+
+# A slow machine is no bug: what hangs ends by the limit of each test.
+settings.register_profile("stoker", deadline=None)
+settings.load_profile("stoker")
 
 _FIRST = ("/system/test_storm", "/system/test_faults", "/system/", "/devices/", "/runner/")
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import os
+import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +16,15 @@ import pytest
 from stoker.features import FEATURES, feature_commands
 from support.background import Background
 
-SOURCE = Path(__file__).parents[1] / "src"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+COLLECTION_SECONDS = 400.0
+"""Imports of all tests, on a machine with much else to do."""
+
+
+def copied_source(folder: Path) -> Path:
+    """The sources without the built page."""
+    return Path(shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("page", "__pycache__")))
 
 
 def delete_feature(source: Path, name: str) -> None:
@@ -41,8 +52,7 @@ def test_every_directory_is_a_feature() -> None:
 @pytest.mark.parametrize("name", FEATURES)
 def test_without_a_feature(name: str, tmp_path: Path) -> None:
     """Help, submit, run and status work, and its commands are not there."""
-    source = tmp_path / "src"
-    shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("page"))
+    source = copied_source(tmp_path)
     delete_feature(source, name)
     with contextlib.closing(Background(tmp_path)) as queue:
         queue.environment["PYTHONPATH"] = str(source)
@@ -62,3 +72,34 @@ def test_without_a_feature(name: str, tmp_path: Path) -> None:
         typed("status")
         typed("history")
         assert len(queue.lines("ran")) == 2
+
+
+@pytest.mark.timeout(COLLECTION_SECONDS + 60)
+def test_tests_outside_of_features(tmp_path: Path) -> None:
+    """All of them can be imported without any feature."""
+    source = copied_source(tmp_path)
+    for name in FEATURES:
+        delete_feature(source, name)
+    tests = shutil.copytree(
+        ROOT / "tests", tmp_path / "tests", ignore=shutil.ignore_patterns("__pycache__", "features")
+    )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    collected = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "--assert=plain"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{source}:{tests}"},
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=COLLECTION_SECONDS,
+    )
+    assert collected.returncode == 0, collected.stdout
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_tests_of_a_feature(name: str) -> None:
+    """They need no other feature."""
+    for path in (ROOT / "tests/features" / name).rglob("*.py"):
+        named = set(re.findall(r"^ *(?:from|import) (?:stoker\.)?features\.(\w+)", path.read_text(), re.MULTILINE))
+        assert named <= {name}, path

@@ -91,7 +91,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "click": ("stoker.cli", "stoker.features"),
     "rich": ("stoker.cli.screens.run", "stoker.cli.top"),
     "textual": "stoker.cli.top",
-    "apprise": ("stoker.app.service.notify", "stoker.app.jobs.targets"),
+    "apprise": ("stoker.app.service.notify", "stoker.app.jobs.option_values"),
     "cloudpickle": "stoker.python",
     "hydra": "stoker.python.hydra",
     "joblib": "stoker.python.joblib_backend",

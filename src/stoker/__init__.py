@@ -1,12 +1,14 @@
 """Stoker keeps GPUs fed."""
 
+from stoker.features import feature_names
+
 __version__ = "0.1.0"
 
 _PLACES = {
     **dict.fromkeys(("params", "progress", "report", "should_stop", "work_dir"), "stoker.python.in_job"),
     **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
     **dict.fromkeys(("gpus", "history", "status"), "stoker.python.tables"),
-    **dict.fromkeys(("Sweep", "sweep"), "stoker.features.sweep.python"),
+    **feature_names(),
     "Executor": "stoker.python.executor",
     "Job": "stoker.python.job",
     **dict.fromkeys(("JobFailed", "StokerError"), "stoker.core.errors"),

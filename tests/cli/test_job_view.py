@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from stoker.app.jobs.local_time import to_datetime
-from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
-from stoker.cli.screens.job import render_details, render_jobs
+from stoker.app.views.job import JobFacts, PastLine
+from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails
+from stoker.app.views.pages import SelectedLines
+from stoker.cli.screens.job import render_details, render_selected
 from stoker.cli.screens.text import line_cells
 from stoker.core.learning import LEAST_BYTES
 from support.views import GIB, NOW, a_line, texts
@@ -135,22 +137,31 @@ def test_without_a_gpu_there_is_no_memory() -> None:
 
 def test_ended_jobs_have_columns_of_their_own() -> None:
     """A table of many jobs shows where each ran, its memory and how it ended, below those that are still open."""
-    usual: dict[str, Any] = {"command": "python train.py --seed 1", "name": "", "why": "", "state": "done"}
-    ran: dict[str, Any] = {"ended": to_datetime(NOW), "devices": ["2"], "seconds": 61.0, "exit_code": 0}
-    ended = [
-        msgspec.structs.replace(DETAILS, **usual, **ran, label=f"7.{task}", peak_vram_bytes=4 * GIB)
-        for task in range(5)
-    ]
-    waiting = msgspec.structs.replace(DETAILS, **{**usual, "state": "queued"}, label="7.5")
-    chosen = SelectedJobs("", to_datetime(NOW), False, [*ended, waiting])
-    assert texts(render_jobs(msgspec.structs.replace(chosen, jobs=ended), 100, 40, ""))[0] == "5 jobs: 5 done"
-    lines = texts(render_jobs(chosen, 100, 40, ""))
-    assert lines[0] == "6 jobs: 5 done, 1 queued"
+    record = {name: getattr(DETAILS, name) for name in JobFacts.__struct_fields__}
+    usual: dict[str, Any] = {"command": "python train.py --seed 1", "name": "", "state": "done", "devices": ["2"]}
+    past: dict[str, Any] = {
+        "exit_code": 0,
+        "signal": None,
+        "note": "",
+        "wait_seconds": 1.0,
+        "gpu_hours": 0.1,
+        "attempts": 1,
+    }
+    past |= {"peak_memory_bytes": None, "directory": "/", "commit": "", "tags": {}, "log": None}
+    ran: dict[str, Any] = {"ended": to_datetime(NOW), "run_seconds": 61.0, "peak_vram_bytes": 4 * GIB}
+    ended = [PastLine(**record | usual | past | ran | {"label": f"7.{task}"}) for task in range(5)]
+    waiting = msgspec.structs.replace(DETAILS, state="queued", name="", command="true", why="", label="7.5")
+    all_ended = SelectedLines(to_datetime(NOW), {"done": 5}, [], ended)
+    assert texts(render_selected(all_ended, 100, "", simulated=False))[0] == "5 jobs: 5 done"
+    both = SelectedLines(to_datetime(NOW), {"done": 5, "queued": 3}, [waiting], ended)
+    lines = texts(render_selected(both, 100, "", simulated=False))
+    assert lines[0] == "8 jobs: 5 done, 3 queued"
     assert "7.5" in lines[2]
     assert lines[4].split() == ["ID", "STATE", "EXIT", "GPU", "PEAK", "RAN", "ENDED", "NAME", "/", "NOTE"]
     assert lines[5].split()[:6] == ["7.0", "done", "0", "2", "4.0/12G", "0:01:01"]
-    short = [msgspec.structs.replace(job, seconds=0.0) for job in ended]
-    assert " 0:00:00 " in texts(render_jobs(msgspec.structs.replace(chosen, jobs=short), 100, 40, ""))[2]
+    assert lines[-1] == " … 2 more (stoker status -a ID...); details: stoker status 7.5"
+    short = msgspec.structs.replace(all_ended, ended=[msgspec.structs.replace(job, run_seconds=0.0) for job in ended])
+    assert " 0:00:00 " in texts(render_selected(short, 100, "", simulated=False))[2]
 
 
 def test_the_end_of_the_log() -> None:

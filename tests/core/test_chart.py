@@ -25,7 +25,7 @@ def test_ticks_are_round() -> None:
     assert [text for _, text in Axis("x", -0.5, 2.5, names=("a", "b", "c")).ticks(2)] == ["a", "c"]
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=9), st.integers(1, 12), st.booleans())
 def test_any_values_have_an_axis(values: list[float], most: int, log: bool) -> None:
     """All values are on it, and so are its ticks."""

@@ -31,7 +31,7 @@ from stoker.core.job import (
 from stoker.core.spec import JobSpec
 from support.build import a_job
 
-QUIET = settings(max_examples=60, derandomize=True, deadline=None)
+QUIET = settings(max_examples=60, derandomize=True)
 
 MOMENTS = st.floats(0, 1e6)
 ATTEMPTS = st.integers(1, 3)

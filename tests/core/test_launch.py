@@ -228,7 +228,7 @@ def test_words_that_stand_for_a_device() -> None:
     assert order_of(job, ("-", "-"), {}, devices).words == ("serve", "3610", "x__num__")
 
 
-QUIET = settings(max_examples=100, derandomize=True, deadline=None)
+QUIET = settings(max_examples=100, derandomize=True)
 VALUES = {"i": "7", "id": "31", "gpu": "0,2", "name": "vit {i} $& \\1"}
 
 

@@ -23,7 +23,7 @@ from stoker.core.learning import (
     seen,
     signature_of,
 )
-from stoker.core.spec import Command, Resources, Trial, amount_on
+from stoker.core.spec import Command, Member, Resources, amount_on
 from support.build import GIB, simulated
 
 LR = Command(("python", "train.py", "--lr", "1e-3"))
@@ -205,7 +205,7 @@ def test_a_peak_between_measurements() -> None:
 
 
 def kind(words: str, params: str) -> str:
-    return signature_of(Command(tuple(words.split())), "/work", Trial(0, params))
+    return signature_of(Command(tuple(words.split())), "/work", Member(0, params))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def kind(words: str, params: str) -> str:
         (("train x", '{"tag": "a"}'), ("train x", '{"tag": "b"}')),
     ],
 )
-def test_trials_of_one_kind(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_parameters_of_one_kind(one: tuple[str, str], other: tuple[str, str]) -> None:
     """Rates, seeds and labels do not change the memory; nearly equal sizes hardly do."""
     assert kind(*one) == kind(*other)
 
@@ -231,6 +231,6 @@ def test_trials_of_one_kind(one: tuple[str, str], other: tuple[str, str]) -> Non
         (("train --batch 8", '{"lr": 1}'), ("train --batch 16", '{"lr": 1}')),
     ],
 )
-def test_trials_of_different_kinds(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_parameters_of_different_kinds(one: tuple[str, str], other: tuple[str, str]) -> None:
     """Sizes and models do, wherever they are in the command, or only in STOKER_PARAMS."""
     assert kind(*one) != kind(*other)

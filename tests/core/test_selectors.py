@@ -25,7 +25,7 @@ from stoker.core.selectors import (
     tasks_text,
 )
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=200, derandomize=True)
 IDS = st.integers(0, LARGEST)
 RANGES = st.tuples(IDS, IDS).map(sorted)
 PICKS: st.SearchStrategy[Pick] = st.one_of(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stoker.core.errors import UsageError
 from stoker.core.settings import KEYS, EngineSettings, read_setting, setting_text
 
-QUIET = settings(max_examples=300, derandomize=True, deadline=None)
+QUIET = settings(max_examples=300, derandomize=True)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -27,7 +27,7 @@ from stoker.core.spec import (
     parse_array,
 )
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=200, derandomize=True)
 
 
 @pytest.mark.parametrize(

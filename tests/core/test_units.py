@@ -27,7 +27,7 @@ from stoker.core.units import (
     span_text,
 )
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=200, derandomize=True)
 SAMPLES = json.loads((Path(__file__).parents[1] / "data/units.json").read_text())
 NOTATIONS: dict[str, Callable[[Any], str]] = {
     "size": size_text,

@@ -12,12 +12,9 @@ import pytest
 from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
 from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
-from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import SweepSpec
-from stoker.features.sweep.store import StoredSweep, add_sweep
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.schema import Change
+from stoker.store.schema import BatchRecord, Change
 from stoker.store.writer import Store
 
 DAY = 86_400.0
@@ -231,13 +228,15 @@ def test_copies_of_scripts_go_with_the_last_job_that_runs_them(paths: Paths, sto
     assert sorted(os.listdir(paths.scripts)) == digests[1:3]
 
 
-def test_studies_of_forgotten_sweeps_are_removed(paths: Paths, store: Store) -> None:
-    """Those of sweeps that are in the queue stay."""
+def test_folders_of_forgotten_batches_are_removed(paths: Paths, store: Store) -> None:
+    """Those of batches that are in the queue stay."""
     (job,) = add(store)
-    sweep = SweepSpec(space=parse_space(["x=1,2"]), command=job.command)
-    add_sweep(store, StoredSweep(job.id, job.batch, NOW, job.id, None, job.spec, sweep))
-    paths.sweeps.mkdir()
-    for name in (f"{job.id}.study", f"{job.id}.lock", "77.study", "77.lock"):
-        (paths.sweeps / name).touch()
+    store.set_batch_record(job.batch, BatchRecord("test", job.id, "", None, job.spec, b""))
+    for first_job in (job.id, 77):
+        paths.batch(first_job).mkdir(parents=True)
+        (paths.batch(first_job) / "file").touch()
     prune(paths, store)
-    assert sorted(path.name for path in paths.sweeps.iterdir()) == [f"{job.id}.lock", f"{job.id}.study"]
+    assert [str(path.relative_to(paths.batches)) for path in paths.batches.rglob("*")] == [
+        f"{job.id}",
+        f"{job.id}/file",
+    ]

@@ -9,11 +9,10 @@ import pytest
 
 from stoker.core.job import Assigned, Ended, Exited, Job, Running, Started, Waiting
 from stoker.core.requests import Again
-from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.core.spec import Command, JobSpec, Member, NewJob
 from stoker.engine.job_table import Jobs, JobTable
-from stoker.features.sweep.model.grammar import parse_space
-from stoker.features.sweep.model.record import SweepSpec
-from stoker.features.sweep.store import StoredSweep, add_sweep, add_trial
+from stoker.store.queries import jobs_of
+from stoker.store.schema import BatchRecord
 from stoker.store.writer import Store
 from support.build import a_job
 
@@ -68,27 +67,26 @@ def test_an_attempt_that_is_over_is_not_found() -> None:
 
 
 @pytest.mark.parametrize(("is_open", "result"), [(True, Waiting), (False, Ended)])
-def test_a_tuner_that_just_ends_runs_again_for_a_retried_trial(
+def test_a_coordinator_that_just_ends_runs_again_for_a_retried_member(
     tmp_path: Path, is_open: bool, result: type[object]
 ) -> None:
     """It may have decided to end right before the retry; also a retry that no engine has handled counts."""
-    sweep = SweepSpec(space=parse_space(["x=1,2"]), command=Command(("train",)))
     with closing(Store(tmp_path / "queue.db")) as store:
-        spec = JobSpec(cwd="/", always_requeue=True)
-        (tuner,) = store.add_jobs(store.add_batch("sweep", 1.0), "queue", [NewJob(Command(("a",)), spec)], 1.0)
-        stored = StoredSweep(tuner, 1, 1.0, tuner, None, JobSpec(cwd="/"), sweep)
-        add_sweep(store, stored)
+        batch, command = store.add_batch("test", 1.0), Command(("train",))
+        new = [
+            NewJob(command, JobSpec(cwd="/", always_requeue=True)),
+            NewJob(command, JobSpec(cwd="/"), member=Member(0, "{}")),
+        ]
+        ids = store.add_jobs(batch, "queue", new, 1.0)
+        store.set_batch_record(batch, BatchRecord("test", ids[0], "", ids[0], JobSpec(cwd="/"), b""))
         jobs = Jobs(store, lambda: 5.0)
-        trial = store.job(add_trial(store, stored, 0, {"x": 1}, 1.0))
-        job = store.job(tuner)
-        assert trial is not None
-        assert job is not None
-        _run_to_end(jobs, trial)
+        coordinator, member = jobs_of(store, ids)
+        _run_to_end(jobs, member)
         if is_open:
-            store.ask([("queue", Again(trial.id))], 4.0)
-        _run_to_end(jobs, job)
+            store.ask([("queue", Again(member.id))], 4.0)
+        _run_to_end(jobs, coordinator)
         jobs.record()
-        after = store.job(tuner)
+        after = store.job(coordinator.id)
         assert after is not None
         assert isinstance(after.state, result)
 

@@ -11,7 +11,9 @@ import pytest
 from stoker.core.job import Active, OnHold, Running, Waiting
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
+from stoker.engine.loop import REQUEST_LIMIT
 from stoker.engine.requests import INTERVAL, RequestReader
+from stoker.store import queries
 from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store
 from support.fakes import START, EngineAtFakeSite
@@ -32,6 +34,11 @@ def ask(world: EngineAtFakeSite, *requests: Request) -> None:
     world.turn()
 
 
+def read(reader: RequestReader) -> list[Request]:
+    reader.read()
+    return [request for _, request, _ in reader.take(100)]
+
+
 class TestReader:
     """Which requests are new."""
 
@@ -39,16 +46,25 @@ class TestReader:
         """It stays in the store until its result is recorded, and is not read again meanwhile."""
         reader = RequestReader(world.store, "me")
         world.store.ask([("me", Cancel(1)), ("other", Cancel(2))], START)
-        assert [request for _, request in reader.requests()] == [Cancel(1)]
-        assert reader.requests() == []
+        assert read(reader) == [Cancel(1)]
+        assert read(reader) == []
         world.store.ask([("me", Hold(1))], START)
-        assert [request for _, request in reader.requests()] == [Hold(1)]
+        assert read(reader) == [Hold(1)]
+
+    def test_one_for_many_jobs_is_taken_in_parts(self, world: EngineAtFakeSite) -> None:
+        """So that a turn stays short; requests behind it wait until all of it is handled."""
+        reader = RequestReader(world.store, "me")
+        world.store.ask([("me", Cancel(1, count=5)), ("me", Hold(9))], START)
+        reader.read()
+        assert list(reader.take(3)) == [(1, Cancel(1, count=3), Cancel(4, count=2))]
+        assert list(reader.take(3)) == [(1, Cancel(4, count=2), None), (2, Hold(9), None)]
+        assert not reader.pending
 
     def test_a_write_of_another_process_is_noticed(self, world: EngineAtFakeSite, tmp_path: Path) -> None:
         """Once per interval."""
         reader = RequestReader(world.store, "me")
         assert reader.has_come(START)
-        reader.requests()
+        reader.read()
         assert not reader.has_come(START + INTERVAL)
         other = Store(world.paths.database)
         other.ask([("me", Cancel(1))], START)
@@ -64,6 +80,37 @@ class TestReader:
         world.store.put_setting(f"{DRAINED}GPU-1", {})
         policy = RequestReader(world.store, "me").overlaid(Policy(max_running=3))
         assert (policy.max_running, policy.paused, policy.closed) == (3, "lunch", {"GPU-1": "drained"})
+
+
+class TestManyJobs:
+    """One request for many jobs."""
+
+    def test_it_takes_several_turns(self, world: EngineAtFakeSite) -> None:
+        """Nothing starts in between, which the rest might cancel; what is left of the request is in the store."""
+        jobs = world.add(2 * REQUEST_LIMIT + 1)
+        world.turn()
+        world.turn()
+        world.turn()
+        world.store.ask([(world.name, Cancel(jobs[0], count=len(jobs) - 1))], world.clock())
+        world.engine.wake()
+        world.site.room = 1
+        world.turn()
+        assert world.store.requests(world.name) == [(1, Cancel(jobs[REQUEST_LIMIT], count=REQUEST_LIMIT))]
+        assert queries.counts_among(world.store, jobs) == {"cancelled": REQUEST_LIMIT, "waiting": REQUEST_LIMIT + 1}
+        world.turn()
+        assert world.store.requests(world.name) == []
+        assert [job.id for job in world.engine.active_jobs] in ([], [jobs[-1]])
+        assert queries.counts_among(world.store, jobs[:-1]) == {"cancelled": 2 * REQUEST_LIMIT}
+
+    def test_it_goes_on_after_a_crash(self, world: EngineAtFakeSite) -> None:
+        """The next engine handles what the first did not record."""
+        jobs = world.add(REQUEST_LIMIT + 5)
+        world.turn()
+        world.turn()
+        ask(world, Hold(jobs[0], "by you", count=len(jobs)))
+        assert [request.count for _, request in world.store.requests(world.name)] == [5]
+        reader = RequestReader(world.store, world.name)
+        assert read(reader) == [Hold(jobs[REQUEST_LIMIT], "by you", count=5)]
 
 
 class TestHandling:

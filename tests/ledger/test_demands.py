@@ -185,7 +185,7 @@ def test_bad_contents_are_no_demand(ledger: Ledger, contents: str) -> None:
     assert [str(path) in warning for warning in view.warnings] == [True]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.binary(), st.sampled_from([b"", GOOD.encode()]), st.binary())
 def test_random_contents_do_no_harm(before: bytes, middle: bytes, after: bytes) -> None:
     """Any contents give a demand or a printable warning."""

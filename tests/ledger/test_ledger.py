@@ -181,7 +181,7 @@ class TestClaiming:
                 stack.enter_context(taken(ledger, f"GPU-{number}"))
             assert min(timeit.repeat(ledger.live, number=1, repeat=200)) < 0.001
 
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     @given(steps)
     def test_grants_keep_every_promise(self, steps: list[int | tuple[Claim, ...]]) -> None:
         """After any claims and releases, a claim is granted exactly when it is compatible."""
@@ -274,7 +274,7 @@ class TestHostility:
             assert [str(path) in warning for warning in view.warnings] == [True]
             assert is_free(ledger)
 
-    @settings(deadline=None, max_examples=300)
+    @settings(max_examples=300)
     @given(st.binary(), st.sampled_from([b"", GOOD.encode()]), st.binary())
     def test_random_contents_do_no_harm(self, before: bytes, middle: bytes, after: bytes) -> None:
         """Any contents give a lease or a printable warning."""

@@ -9,10 +9,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
-from stoker.core.spec import Command, Dependency, JobSpec, NewJob
+from stoker.core.requests import Again
+from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob
 from stoker.store import queries
 from stoker.store.filters import Filter
 from stoker.store.queries import Load, Period
+from stoker.store.schema import BatchRecord
 from stoker.store.writer import Store
 from support.store import TRUE, after, wanted
 
@@ -222,3 +224,40 @@ class TestPast:
         assert [one.job.id for one in queries.past(store, Period(), 9)] == [job_id]
         assert queries.past_counts(store, Period()) == {"done": 1}
         assert queries.past_counts(store, Period(on_finish_jobs=True)) == {"done": 2}
+
+
+def add_coordinated(store: Store, name: str, at: float) -> tuple[int, list[int]]:
+    """A batch of a coordinator and two members: its number, and their ids."""
+    batch = store.add_batch("test", at)
+    members = [NewJob(Command(("true",)), JobSpec(), member=Member(number, "{}")) for number in (0, 1)]
+    ids = list(store.add_jobs(batch, "queue", [TRUE, *members], at))
+    store.set_batch_record(batch, BatchRecord("test", ids[0], name, ids[0], JobSpec(), b""))
+    return batch, ids
+
+
+class TestBatches:
+    """Batches that features have made."""
+
+    def test_names(self, store: Store) -> None:
+        """A batch is found by its first job, and the newest by its name; a job of no such batch finds none."""
+        (alone,) = add(store, TRUE)
+        older, newer = (add_coordinated(store, "vit", at) for at in (1.0, 2.0))
+        assert [queries.batch_by_id(store, ids[0]) for _, ids in (older, newer)] == [older[0], newer[0]]
+        assert [queries.batch_by_id(store, job_id) for job_id in (alone, newer[1][1])] == [None, None]
+        assert (queries.batch_named(store, "vit"), queries.batch_named(store, "test")) == (newer[0], None)
+        assert queries.first_jobs(store) == [older[1][0], newer[1][0]]
+
+    def test_jobs(self, store: Store) -> None:
+        """A batch has its coordinator and its members; it is open while a member is, or a request for one waits."""
+        batch, ids = add_coordinated(store, "", 1.0)
+        assert queries.ids_of_batch(store, batch) == ids
+        assert (queries.coordinator_of(store, batch), queries.is_coordinator(store, ids[0])) == (ids[0], True)
+        assert not queries.is_coordinator(store, ids[1])
+        apply(store, ids[1], Cancelled(2.0))
+        assert queries.has_open_members(store, batch)
+        apply(store, ids[2], Cancelled(2.0))
+        assert not queries.has_open_members(store, batch)
+        store.ask([("queue", Again(ids[0]))], 3.0)
+        assert not queries.has_open_members(store, batch)
+        store.ask([("queue", Again(ids[1]))], 3.0)
+        assert queries.has_open_members(store, batch)

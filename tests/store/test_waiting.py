@@ -8,7 +8,7 @@ from itertools import accumulate
 import pytest
 
 from stoker.python.connection import LATENESS
-from stoker.store.waiting import Backoff, wait_until
+from stoker.store.waiting import Backoff, PollPace, wait_until
 
 
 def test_pauses_grow_up_to_the_longest() -> None:
@@ -40,3 +40,27 @@ def test_a_condition_is_tried_until_it_holds() -> None:
     began = time.monotonic()
     assert not wait_until(lambda: False, 0.05)
     assert time.monotonic() - began >= 0.05
+
+
+def test_looks_follow_each_other_quickly_while_there_are_news() -> None:
+    """Without news they become rare, up to the slowest pace; one with news makes them frequent again."""
+    pace, now = PollPace(0.02, 0.5, 100), 10.0
+    pace.looked(now, 0.001, news=True)
+    assert pace.at == pytest.approx(10.02)
+    waits = []
+    for _ in range(12):
+        pace.looked(now, 0.001, news=False)
+        waits.append(pace.at - now)
+    assert waits == sorted(waits)
+    assert [waits[0], waits[-1]] == pytest.approx([0.1, 0.5])
+    pace.looked(now, 0.001, news=True)
+    assert pace.at == pytest.approx(10.02)
+
+
+def test_a_slow_look_without_news_is_rare() -> None:
+    """It takes at most one part in so many of the time; one with news is no waste."""
+    pace = PollPace(0.02, 0.5, 100)
+    pace.looked(10.0, 0.03, news=False)
+    assert pace.at == pytest.approx(13.0)
+    pace.looked(10.0, 0.03, news=True)
+    assert pace.at == pytest.approx(10.02)

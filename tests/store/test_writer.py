@@ -22,8 +22,8 @@ from stoker.core.job import (
     state_word,
 )
 from stoker.core.learning import kind_of
-from stoker.core.spec import Command, JobSpec, NewJob, Resources
-from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, FollowUps, SubmitKey
+from stoker.core.spec import Command, JobSpec, Member, NewJob, Resources
+from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, BatchRecord, FollowUps, SubmitKey
 from stoker.store.writer import Position, Store, prune
 from support.store import EVENTS, TRUE, added, after, wanted
 
@@ -65,6 +65,21 @@ class TestJobs:
             assert [(row.log, row.note) for row in fresh.attempts(job.id)] == [(f"/{ODD}", r"caf\udce9 \udcff")]
         assert read.name == r"caf\udce9 \udcff"
         assert batch == 1
+
+    def test_members_of_a_batch(self, store: Store, tmp_path: Path) -> None:
+        """A member knows how users name its batch, also in the store of a cluster's node that it is sent to."""
+        new = [NewJob(Command(("true",)), JobSpec(), member=Member(number, "{}")) for number in (0, 1)]
+        batch = store.add_batch("test", 1.0)
+        ids = store.add_jobs(batch, "queue", new, 1.0)
+        store.set_batch_record(batch, BatchRecord("sweep", ids[0], "", None, JobSpec(), b""))
+        jobs = [wanted(store, job_id) for job_id in ids]
+        assert [job.member for job in jobs] == [Member(number, "{}", ids[0], "sweep") for number in (0, 1)]
+        with closing(Store(tmp_path / "node.db")) as node:
+            for _ in range(2):  # the second time, it comes in place of the first
+                node.import_jobs(jobs, "pilot")
+                assert [wanted(node, job_id) for job_id in ids] == jobs
+        with pytest.raises(StokerError, match="UNIQUE"):
+            store.add_jobs(batch, "queue", new[1:], 2.0)
 
     def test_environment(self, store: Store) -> None:
         """An environment is stored once, under its digest."""

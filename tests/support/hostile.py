@@ -33,7 +33,6 @@ def examples() -> int:
 
 hostile = settings(
     max_examples=examples(),
-    deadline=None,
     derandomize="STOKER_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -6,15 +6,15 @@ import re
 import runpy
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stoker.cli.commands.engine import COMMANDS as ENGINE_COMMANDS
-from stoker.cli.main import COMMANDS
-from stoker.features.slurm.command import COMMANDS as CLUSTER_COMMANDS
-from stoker.features.sweep.commands.sweep import SUBCOMMANDS as SWEEP_COMMANDS
+from stoker.cli.main import COMMANDS, LazyGroup
+from stoker.features import feature_commands, load
 from support.cli import Stoker
 from support.optional import require
 from support.wait import PATIENCE_SECONDS
@@ -35,11 +35,16 @@ def pages(generator: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_verb_has_its_page(pages: dict[str, str]) -> None:
-    """The commands of the engine, of clusters and of sweeps too, but no hidden one."""
-    below = {"engine": ENGINE_COMMANDS, "cluster": CLUSTER_COMMANDS, "sweep": SWEEP_COMMANDS}
+    """The commands below the engine and below those of features too, but no hidden one."""
+    below = {"engine": ENGINE_COMMANDS, **_below_features()}
     expected = {"stoker", *(f"stoker-{verb}" for verb in COMMANDS)}
     expected |= {f"stoker-{verb}-{name}" for verb, names in below.items() for name in names}
     assert set(pages) == expected
+
+
+def _below_features() -> dict[str, Iterable[str]]:
+    commands = {verb: load(f"{command.module}:command") for verb, command in feature_commands().items()}
+    return {verb: group.sentences for verb, group in commands.items() if isinstance(group, LazyGroup)}
 
 
 def test_pages_have_the_sections_that_readers_look_for(pages: dict[str, str]) -> None:

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import accumulate
@@ -18,43 +17,17 @@ import pytest
 
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
-from support.gpu_tasks import script
 from support.nvml import GIB, FakeGpu, FakeMachine, compiled
 from support.nvml.queue import NvmlQueue, holds
 from support.wait import line_from, wait_until
 
 GOT = 'echo "got $CUDA_VISIBLE_DEVICES" >> out'
-TASK = """\
-import os
-from gpu_task_scheduler.gpu_task import GPUTask
-class Task(GPUTask):
-    def main(self):
-        with open(OUT, "a") as out:
-            out.write(f"got {os.environ['CUDA_VISIBLE_DEVICES']}\\n")
-"""
-GPU_TASKS = '"scheduler_config": {"gpu": ["0"]}, "global_config": {}, "test_config": [{"seed": [1]}]'
-CSV = "Directory,Executable,Filename,Epochs,Priority\n{directory},sh,got.sh,1,1\n"
-
-FRONT_ENDS = {
-    "stoker run": f"stoker run --devices 0 -- sh -c {shlex.quote(GOT)}",
-    "simple_gpu_scheduler": f"echo {shlex.quote(GOT)} | simple_gpu_scheduler --gpus $CUDA_VISIBLE_DEVICES",
-    "schedule": f"schedule -fg 0 -- sh -c {shlex.quote(GOT)}",
-    "schedule with a wish": f"schedule -pg 3 -- sh -c {shlex.quote(GOT)}",
-    "GPUTaskScheduler": f"{shlex.quote(sys.executable)} script.py",
-    "priority_scheduler": "priority_scheduler --csv tasks.csv --mps no",
-}
 
 
-@pytest.mark.parametrize("typed", FRONT_ENDS.values(), ids=FRONT_ENDS)
-def test_all_front_ends(stoker: Stoker, typed: str) -> None:
-    """Each runs inside a job that has GPU 2 of four, and its own job gets that GPU, which it may call 0."""
-    stoker.write("task.py", TASK.replace("OUT", repr(str(stoker.cwd / "out"))))
-    stoker.write("script.py", script(GPU_TASKS))
-    stoker.write("got.sh", GOT)
-    stoker.write("tasks.csv", CSV.format(directory=stoker.cwd))
-    result = stoker(
-        "run", "--sim", "4x24G", "--devices", "2", "--", "sh", "-c", typed, XDG_CONFIG_HOME=str(stoker.home)
-    )
+def test_a_run_inside_a_job(stoker: Stoker) -> None:
+    """The outer job has GPU 2 of four; the job of the inner run gets that GPU, which it may call 0."""
+    inner = f"stoker run --devices 0 -- sh -c {shlex.quote(GOT)}"
+    result = stoker("run", "--sim", "4x24G", "--devices", "2", "--", "sh", "-c", inner)
     assert result.code == 0, result.err
     assert set(stoker.lines("out")) == {"got 2"}
 

@@ -17,15 +17,12 @@ from support.background import Background
 from support.browser import NARROW, Server, View, chromium, opened
 from support.cli import until
 from support.ports import reserved_port
-from support.sweeps import start_sweep, sweep_status
 
 HOSTILE = "<script>alert(1)</script>"
 TRAIN = "python -m stoker.devices.demo_job --memory {} --seconds 900 --steps 900"
 TEXT = r"\033[1;31mred text\033[0m <b>not bold</b>\n10%%\r100%% done\nwandb: https://wandb.ai/t/p/runs/1\n"
 NO_GPU = Resources(gpus=0)
-PARALLEL_RIGHT, PARALLEL_TOP = 64, 38
-"""Pixels from the edges of the chart to the last axis and to its top."""
-VIEWS = ("overview", "timeline", "jobs", "jobs?state=all", "job/1", "history", "sweeps")
+VIEWS = ("overview", "timeline", "jobs", "jobs?state=all", "job/1", "history")
 
 
 class Site(NamedTuple):
@@ -105,7 +102,7 @@ def test_a_telephone_needs_no_horizontal_scrolling(site: Site) -> None:
         view.open("jobs")
         row = view.page.locator("tr[data-label='1']")
         row.locator(".narrow.id").wait_for()
-        assert "GPU" in row.locator("td.time").inner_text()
+        assert "GPU" in row.locator("td.column-time").inner_text()
         view.open("history")
         view.page.locator(".past .narrow.id").first.wait_for()
         view.assert_no_complaints()
@@ -266,7 +263,7 @@ def test_back_returns_to_the_filter_and_the_row(view: View) -> None:
     """A chip is a step of the browser; a double click opens a job, and Esc clears a choice."""
     view.open("jobs")
     row = view.page.locator("tr[data-label='2']")
-    row.locator("td.time").dblclick()
+    row.locator("td.column-time").dblclick()
     view.page.wait_for_url("**#/job/2")
     view.page.go_back()
     view.page.locator("tr.current[data-label='2']").wait_for()
@@ -302,53 +299,6 @@ def test_the_keyboard_is_enough(view: View) -> None:
     view.page.keyboard.type("bert")
     view.page.locator("tr[data-label='1']").wait_for(state="detached")
     view.page.locator("tr[data-label='2']").wait_for()
-
-
-def test_a_sweep_is_shown_as_its_trials_end(site: Site, view: View) -> None:
-    """Charts and table fill without a reload; a part of an axis chooses trials; a trial opens its job."""
-    view.open("sweeps")
-    view.wait("There is no sweep yet.")
-    view.wait("stoker sweep lr=1e-4..1e-1:log")
-    options = ("--method", "random", "-N", "6", "--name", "toy", "-G", "0", "--max-parallel", "2")
-    sweep = start_sweep(site.queue, *options)
-    view.page.locator(f"tr[data-sweep='{sweep}']").get_by_role("link").click()
-    view.wait("best loss (min)")
-    view.page.locator("section.trials .state.good").nth(5).wait_for()
-    view.page.locator(".job-title .state.good").wait_for()
-    view.wait_charts(4)
-    best = sweep_status(site.queue, sweep)["best"][0]
-    rows = view.page.locator("table.trials tbody tr")
-    assert rows.first.get_attribute("data-trial") == str(best["trials"][0])
-    view.assert_fits()
-    brush_value(view, "parallel coordinates of 6 trials")
-    view.wait("chosen in the chart")
-    rows.first.wait_for()  # the table follows the pointer: at first no trial may be inside
-    assert rows.count() < 6
-    assert rows.first.get_attribute("data-trial") == str(best["trials"][0])
-    view.page.get_by_role("button", name="Show all", exact=True).click()
-    rows.nth(5).wait_for()
-    view.page.get_by_label("parameter", exact=True).select_option("depth")
-    view.page.keyboard.press("Tab")
-    view.page.keyboard.press("j")
-    view.page.keyboard.press("Enter")
-    view.page.wait_for_url(f"**#/job/{best['jobs'][0]}")
-    view.wait("State history")
-    view.page.keyboard.press("Escape")
-    view.page.wait_for_url(f"**#/sweeps/{sweep}")
-
-
-def brush_value(view: View, label: str) -> None:
-    """Drag along the better part of the last axis, which is the value."""
-    chart = view.page.get_by_label(label)
-    chart.scroll_into_view_if_needed()
-    box = chart.bounding_box()
-    assert box is not None
-    x, top = box["x"] + box["width"] - PARALLEL_RIGHT, box["y"] + PARALLEL_TOP
-    view.page.mouse.move(x, top + 1)
-    view.page.mouse.down()
-    view.page.mouse.move(x, top + 40, steps=3)
-    view.page.mouse.move(x, top + 0.45 * (box["height"] - PARALLEL_TOP), steps=3)
-    view.page.mouse.up()
 
 
 def test_a_lost_connection_comes_back(site: Site) -> None:

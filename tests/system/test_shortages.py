@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import resource
 import signal
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -21,7 +19,6 @@ from support.background import Background
 from support.cli import PROGRAM, Stoker
 from support.disk import small_disk
 from support.local import end, holders
-from support.sweeps import wait_sweep
 from support.users import User, made_users, reachable_directory, typed_by
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -107,24 +104,6 @@ def test_the_directory_of_logs_cannot_be_written(background: Background) -> None
     logs.with_suffix(".away").rename(logs)
     background.wait_over(1)
     assert (background.ended(1).code, background.job(1).tries) == (6, 1)
-
-
-def test_a_trial_that_had_no_room_for_its_log_keeps_its_value(background: Background) -> None:
-    """Its first attempt is handed back; what it reports then is the value of the trial."""
-    script = background.cwd / "t.py"
-    script.write_text("import stoker; stoker.report(loss=0.25)")
-    with small_disk(background.cwd / "small", "size=1m,nr_inodes=2") as disk:
-        (disk / "ballast").touch()
-        words = ["-G", "0", "--objective", "loss:min", "-o", str(disk / "%j.log"), "--style", "none"]
-        said = background("sweep", "--parsable", "x=1", *words, "--", sys.executable, str(script))
-        wait_until(lambda: "cannot write its output" in background("status", "--plain").out, pause=0.1)
-        (disk / "ballast").unlink()
-        (trial,) = wait_sweep(background, int(said.out))["trials"]
-        with background.open_store() as store:
-            assert store.attempts(trial["job"])[0].why == "returned"
-            assert len(store.runs(trial["job"])) == 1
-    assert (trial["state"], trial["values"]) == ("done", {"loss": 0.25})
-    assert [row["attempts"] for row in json.loads(background("history", "--json").out)["jobs"]] == [1, 1]
 
 
 def test_a_read_only_disk_shows_how_things_were(stoker: Stoker) -> None:

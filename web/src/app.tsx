@@ -2,10 +2,11 @@
 
 import { signal } from "@preact/signals";
 import type { ComponentType, JSX } from "preact";
-import { useEffect, useRef } from "preact/hooks";
+import { useEffect } from "preact/hooks";
 
 import { ago, clock, moment } from "./format";
 import { type Keys, useKeys } from "./keys";
+import { Modal } from "./parts/boxes";
 import { Confirm, Toast } from "./parts/confirm";
 import { Empty } from "./parts/placeholder";
 import { back, go, hashOf, route } from "./router";
@@ -253,17 +254,12 @@ const KEYS: [string, string][] = [
 ];
 
 function Help(): JSX.Element | null {
-  const element = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
-    if (helpShown.value) element.current?.showModal();
-  }, [helpShown.value]);
   if (!helpShown.value) return null;
   const close = (): void => {
     helpShown.value = false;
   };
   return (
-    <dialog ref={element} onClose={close} aria-labelledby="keys">
-      <h2 id="keys">Keys</h2>
+    <Modal title="Keys" close={close}>
       <dl class="keys">
         {KEYS.map(([key, meaning]) => (
           <div key={key}>
@@ -277,6 +273,6 @@ function Help(): JSX.Element | null {
           Close
         </button>
       </div>
-    </dialog>
+    </Modal>
   );
 }

@@ -94,6 +94,11 @@ export function number(value: number): string {
   return String(Number(value.toPrecision(5)));
 }
 
+/** The text of a value, and a dash for one that is not known. */
+export function known(text: (value: number) => string, value: number | null): string {
+  return value === null ? "–" : text(value);
+}
+
 /** `1 job`, `3 jobs`. */
 export function count(value: number, noun: string, plural = `${noun}s`): string {
   return `${value.toLocaleString("en")} ${value === 1 ? noun : plural}`;

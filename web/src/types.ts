@@ -331,9 +331,7 @@ export interface JobDetails {
   failure: string;
   order: string[];
   reported: Latest | null;
-  sweep: number | null;
-  trial: number | null;
-  params: Record<string, Scalar> | null;
+  member: MemberDetails | null;
   options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
 }
@@ -471,6 +469,14 @@ export interface Matching {
   group?: string;
   search?: string;
   array?: string;
+}
+
+/** The place of a job in a batch whose jobs have parameters. */
+export interface MemberDetails {
+  kind: string;
+  batch: number;
+  number: number;
+  params: Record<string, Scalar>;
 }
 
 /** A value that a sweep makes small or large. */
@@ -658,9 +664,9 @@ export interface SweepView {
   gpu_hours: number;
   gpu_hours_saved: number;
   gpu_hours_full_trial: number | null;
-  adviser: number | null;
-  adviser_state: string;
-  adviser_message: string;
+  tuner: number | null;
+  tuner_state: string;
+  tuner_message: string;
   study: string | null;
   notices: string[];
   trials: TrialView[];
@@ -737,3 +743,36 @@ export interface UserLine {
   waiting_since: string | null;
   recent_gpu_hours: number | null;
 }
+
+/** A column of a table of jobs; `field` is empty if its cell is made of several fields. */
+export interface JobColumn<Line> {
+  name: string;
+  title: string;
+  field: (keyof Line & string) | "";
+  kind: "bytes" | "seconds" | "percent" | "hours" | "time" | "list" | "text";
+  /** The name of this order at the server, if it has one. */
+  sort: string;
+  right: boolean;
+}
+
+export const JOBS_TABLE: readonly JobColumn<JobLine>[] = [
+  {"name": "id", "title": "ID", "field": "label", "kind": "text", "sort": "id", "right": false},
+  {"name": "state", "title": "State", "field": "state", "kind": "text", "sort": "state", "right": false},
+  {"name": "name", "title": "Job", "field": "name", "kind": "text", "sort": "name", "right": false},
+  {"name": "devices", "title": "GPU", "field": "devices", "kind": "list", "sort": "", "right": false},
+  {"name": "memory", "title": "Memory", "field": "reserved_bytes", "kind": "bytes", "sort": "memory", "right": true},
+  {"name": "progress", "title": "Progress", "field": "progress", "kind": "text", "sort": "", "right": false},
+  {"name": "time", "title": "Time", "field": "seconds", "kind": "seconds", "sort": "seconds", "right": true},
+  {"name": "left", "title": "When", "field": "", "kind": "text", "sort": "", "right": true},
+];
+
+export const HISTORY_TABLE: readonly JobColumn<PastLine>[] = [
+  {"name": "id", "title": "ID", "field": "label", "kind": "text", "sort": "id", "right": false},
+  {"name": "state", "title": "State", "field": "state", "kind": "text", "sort": "state", "right": false},
+  {"name": "name", "title": "Job", "field": "name", "kind": "text", "sort": "name", "right": false},
+  {"name": "devices", "title": "GPU", "field": "devices", "kind": "list", "sort": "", "right": false},
+  {"name": "peak", "title": "Peak", "field": "peak_vram_bytes", "kind": "bytes", "sort": "", "right": true},
+  {"name": "gpu_hours", "title": "GPU-h", "field": "gpu_hours", "kind": "hours", "sort": "", "right": true},
+  {"name": "ran", "title": "Ran", "field": "run_seconds", "kind": "seconds", "sort": "", "right": true},
+  {"name": "ended", "title": "Ended", "field": "ended", "kind": "time", "sort": "ended", "right": true},
+];

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import click
 
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.options import BY_NAME, JobOptions, Option
 from stoker.app.jobs.script import TABLES, CommandLine
-from stoker.cli.sim_option import SIM, sim_words
+from stoker.cli.options import SIM, sim_words
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, nearest
 from stoker.core.spec import parse_array
 
@@ -62,8 +63,6 @@ _A_JOB = re.compile(r"\d+([._][\d,\[\]-]+)?")
 
 def meant_command(words: Sequence[str]) -> str:
     """A hint for words that begin with no command: one of another tool, an id, a file or a program; else empty."""
-    from shutil import which
-
     word = words[0]
     if advice := _COMMANDS.get(word):
         return f"type: {advice}"
@@ -76,7 +75,7 @@ def meant_command(words: Sequence[str]) -> str:
     if os.path.isfile(word):
         python = ["--", "python3"] if word.endswith(".py") else []
         return f"type: {shlex.join(['stoker', 'submit', *python, *words])}"
-    if len(words) > 1 and which(word):
+    if len(words) > 1 and find_program(word):
         return f"type: {shlex.join(['stoker', 'submit', '--', *words])}"
     return ""
 

@@ -16,8 +16,6 @@ from stoker.store.paths import Paths, paths_for, user_home
 
 if TYPE_CHECKING:
     import click
-    from click.shell_completion import CompletionItem
-
 
 VARIABLE = "_STOKER_COMPLETE"
 """By which a shell asks for completions, as click's scripts have it."""
@@ -36,14 +34,6 @@ class Offer(NamedTuple):
 
     word: str
     meaning: str
-
-
-def complete_jobs(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions of an argument of ids, for click."""
-    from click.shell_completion import CompletionItem
-
-    offered = offers(incomplete, context.params.get("paths"), ended=context.info_name not in OPEN_ONLY)
-    return [CompletionItem(offer.word, help=offer.meaning) for offer in offered]
 
 
 def offers(incomplete: str, typed: str | None, *, ended: bool) -> list[Offer]:

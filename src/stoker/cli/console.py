@@ -72,6 +72,11 @@ def say(text: str) -> None:
     tell(f"stoker: {text}")
 
 
+def say_progress(done: int, total: int) -> None:
+    """Tell a user who waits for many jobs how far the engine is."""
+    say(f"{done} of {total} jobs so far")
+
+
 def tell(text: str) -> None:
     """Write a line to standard error, with control characters escaped."""
     to_stderr(f"{_escaped(text)}\n")

@@ -19,13 +19,12 @@ from stoker.app.control.engine_process import simulated_gpus
 from stoker.app.jobs.job_files import JobLines
 from stoker.app.jobs.run import ForegroundRequest, Items, PreparedRun, RunBatch, exit_code, prepared_run
 from stoker.app.views.engines import EngineStatuses
-from stoker.app.views.facts import QueueFacts
+from stoker.app.views.facts import QueueFacts, jobs_of_processes
 from stoker.app.views.model import RunStatus
-from stoker.app.views.processes import jobs_of_processes
 from stoker.app.views.run import FinishedRun, Recent, run_result, run_status
 from stoker.cli.commands.demo import Demonstration
 from stoker.cli.console import is_written_pipe, say, tell
-from stoker.cli.output_options import write_json
+from stoker.cli.options import write_json
 from stoker.cli.relay import Relay
 from stoker.cli.screens.counts import terminal_width
 from stoker.cli.screens.run_lines import FollowingView, LineView, QuietView, summary_lines

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from stoker.app.jobs.options import OPTIONS, JobOptions, Option, read_tables
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import StokerCommand
 from stoker.core.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -49,8 +49,8 @@ def job_options(function: Function) -> Function:
     return _decorated(function, OPTIONS)
 
 
-def trial_options(function: Function) -> Function:
-    """Those of a job of a sweep, which has numbers already."""
+def member_options(function: Function) -> Function:
+    """Those of a job in a batch whose jobs have numbers already."""
     return _decorated(function, [row for row in OPTIONS if row.name != "array"])
 
 

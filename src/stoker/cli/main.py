@@ -11,7 +11,7 @@ import click
 
 from stoker import __version__
 from stoker.cli.console import json_is_default, leave, open_missing_streams, say, silence_output, tell
-from stoker.cli.sim_option import StokerCommand, sim_words
+from stoker.cli.options import StokerCommand, sim_words
 from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.features import feature_commands
 

@@ -57,12 +57,12 @@ class Chart(Struct, frozen=True):
 
 
 class Parallel(Struct, frozen=True):
-    """Parallel coordinates: a line for each trial through one axis for each parameter; the last axis is the value."""
+    """Parallel coordinates: a line for each row through one axis for each parameter; the last axis is the value."""
 
     title: str
     axes: tuple[Axis, ...]
     lines: tuple[tuple[float | None, ...], ...]
-    """A value on each axis; None if the trial does not have the parameter."""
+    """A value on each axis; None if the row does not have the parameter."""
     goodness: tuple[float, ...]
     """From 0 (worst) to 1 (best) for each line."""
 

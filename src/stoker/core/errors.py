@@ -57,10 +57,6 @@ class Impossible(StokerError):
     exit_code = 5
 
 
-class StudyLost(StokerError):
-    """The study of a sweep was deleted or cut while its tuner ran; it is made again from the queue."""
-
-
 class JobFailed(StokerError):
     """A job that a Python program waited for has no result."""
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
 from stoker.core.outcomes import RETRIED, CancelResult, Result
-from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Resources, Trial, with_fields
+from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Member, Resources, with_fields
 
 LOSSES_ALLOWED = 3
 """How often a job may lose its worker and still be requeued."""
@@ -156,7 +156,7 @@ class Lost(Struct, frozen=True, tag="lost", omit_defaults=True):
 
 
 class Cancelled(Struct, frozen=True, tag="cancelled", omit_defaults=True):
-    """A user or program cancelled the job, or a sweep stopped it early."""
+    """A user or program cancelled the job, or a program that judges it stopped it early."""
 
     at: float
     note: str = ""
@@ -227,8 +227,8 @@ class Job(Struct, frozen=True):
     """Attempts that failed because of co-tenants since it was submitted or retried last."""
     floor: int = 0
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 if unknown."""
-    trial: Trial | None = None
-    """Set for a job of a sweep."""
+    member: Member | None = None
+    """Set if the jobs of its batch have parameters."""
 
     @property
     def run(self) -> int:
@@ -259,7 +259,7 @@ def slot_of(ref: str) -> str:
     return ref.partition(" ")[0]
 
 
-def is_handed_over(job: Job) -> bool:
+def is_delegated(job: Job) -> bool:
     """Whether a job waits in the queue of a cluster, from which it can be taken back."""
     return isinstance(job.state, Starting) and bool(job.spec.cluster)
 
@@ -320,15 +320,15 @@ def advance(job: Job, event: Event) -> Job:
             raise InvalidTransition(job, event)
 
 
-def result_of(event: Exited) -> Result:
-    """The result of an attempt that was not cancelled."""
-    match event.why:
+def result_of(why: str | None, code: int | None, signal: int | None) -> Result:
+    """The result of an attempt that was not cancelled, by how its process ended."""
+    match why:
         case "timeout":
             return "timeout"
         case "stopped":
             return "cancelled"
         case _:
-            return "done" if event.code == 0 and event.signal == 0 else "failed"
+            return "failed" if code or signal else "done"
 
 
 def started_at(job: Job) -> float | None:
@@ -385,7 +385,7 @@ def _changed_in_the_queue(job: Job, event: Cancelled | Paused | Resumed | Edited
 def _edited(job: Job, event: Edited) -> Job:
     """The edited job; its memory floor is void if it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
-    kind = kind_of(job.command, event.spec, job.trial)
+    kind = kind_of(job.command, event.spec, job.member)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 
@@ -403,7 +403,7 @@ def _ended(job: Job, ended: Ended) -> Job:
 
 
 def _exited(job: Job, event: Exited) -> Job:
-    result, note = result_of(event), event.note
+    result, note = result_of(event.why, event.code, event.signal), event.note
     if isinstance(job.state, Stopping) and result != "done":
         result, note = job.state.result, job.state.note or event.note
     job = msgspec.structs.replace(job, tries=job.tries + 1)

@@ -31,6 +31,10 @@ ON_FINISH_SECONDS = 600.0
 """Seconds; an on-finish job that hangs must not keep the engine alive for ever."""
 
 
+MPS_GIVEN = "STOKER_MPS_GIVEN"
+"""The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
+
+
 class LaunchOrder(Struct, frozen=True):
     """Everything a worker needs to run one attempt."""
 
@@ -83,7 +87,7 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
         **array_variables(job),
-        **_trial_variables(job),
+        **_member_variables(job),
         **_slurm_variables(job, devices),
     }
 
@@ -117,11 +121,15 @@ def array_variables(job: Job) -> dict[str, str]:
     return {} if job.task is None else {"STOKER_ARRAY_ID": str(job.array), "STOKER_ARRAY_INDEX": str(job.task)}
 
 
-def _trial_variables(job: Job) -> dict[str, str]:
-    if job.trial is None:
+MEMBER_VARIABLES = ("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS")
+"""Batch, number and parameters of a job with parameters, by the names that scripts know."""
+
+
+def _member_variables(job: Job) -> dict[str, str]:
+    if job.member is None:
         return {}
-    number, sweep = str(job.trial.number), str(job.trial.sweep)
-    return {"STOKER_SWEEP": sweep, "STOKER_TRIAL": number, "STOKER_PARAMS": job.trial.params}
+    values = str(job.member.batch), str(job.member.number), job.member.params
+    return dict(zip(MEMBER_VARIABLES, values, strict=True))
 
 
 SLURM_VARIABLES = (
@@ -159,6 +167,14 @@ def _device_variables(devices: Sequence[Device]) -> dict[str, str]:
         return {"CUDA_VISIBLE_DEVICES": ",".join(device.visible for device in devices)}
     names = [name for name, _ in devices[0].variables]
     return {name: ",".join(dict(device.variables)[name] for device in devices) for name in names}
+
+
+def without_given(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """The environment without the variables that make the present job a client: they say nothing of other jobs."""
+    if MPS_GIVEN not in environment:
+        return environment
+    ours = {MPS_GIVEN, *environment[MPS_GIVEN].split(",")}
+    return {name: value for name, value in environment.items() if name not in ours}
 
 
 def order_of(

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from stoker.core.spec import Command, JobSpec, Resources, Trial
+from stoker.core.spec import Command, JobSpec, Member, Resources
 
 KEPT = 9
 """Newest runs that are kept."""
@@ -114,20 +114,20 @@ def rounded_up(size: int) -> int:
     return -(-size // GRAIN_BYTES) * GRAIN_BYTES
 
 
-def kind_of(command: Command, spec: JobSpec, trial: Trial | None = None) -> str:
+def kind_of(command: Command, spec: JobSpec, member: Member | None = None) -> str:
     """The signature of a job with GPUs: their memory and time are learnt. Empty for jobs without."""
-    return signature_of(command, spec.cwd, trial) if spec.resources.gpus else ""
+    return signature_of(command, spec.cwd, member) if spec.resources.gpus else ""
 
 
-def signature_of(command: Command, cwd: str, trial: Trial | None = None) -> str:
+def signature_of(command: Command, cwd: str, member: Member | None = None) -> str:
     """Hash of command and directory, without the numbers and labels that only distinguish runs.
 
-    For a trial of a sweep, the names of its parameters say which numbers matter, wherever these are in the command.
-    Numbers that matter are put into classes, since a range may give every trial another one.
+    For a job with parameters, the names of its parameters say which numbers matter, wherever these are in the command.
+    Numbers that matter are put into classes, since a range may give every job another one.
     """
     import hashlib
 
-    params = _params_of(trial) if trial else {}
+    params = _params_of(member) if member else {}
     words = _words(command.words[0]) if command.shell else list(command.words)
     varied = frozenset(value for value in params.values() if _is_number(value))
     masked = [*words[:1], *(_masked(word, before, varied) for before, word in pairwise(words))]
@@ -136,7 +136,7 @@ def signature_of(command: Command, cwd: str, trial: Trial | None = None) -> str:
 
 
 def _classes(params: Mapping[str, object]) -> Iterator[str]:
-    """The values that distinguish the memory of trials: all texts that are no labels, and the sizes of numbers that
+    """The values that distinguish the memory of jobs: all texts that are no labels, and the sizes of numbers that
     matter."""
     for name, value in params.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -151,8 +151,8 @@ def _size_class(number: float) -> int:
     return round(4 * math.log2(abs(number))) if number else -(2**20)
 
 
-def _params_of(trial: Trial) -> dict[str, object]:
-    params: dict[str, object] = msgspec.json.decode(trial.params)
+def _params_of(member: Member) -> dict[str, object]:
+    params: dict[str, object] = msgspec.json.decode(member.params)
     return params
 
 
@@ -167,7 +167,7 @@ def _is_label(option: str) -> bool:
 def _masked(word: str, before: str, varied: Collection[object] = ()) -> str:
     """A word with its number or label replaced by #, unless the number affects the size of the work.
 
-    `varied` are the numbers of a sweep, which are considered by the names of their parameters.
+    `varied` are the numbers among the parameters, which are considered by the names of their parameters.
     """
     name, equals, value = word.rpartition("=")
     option = name if equals else before if before.startswith("-") else ""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-Result = Literal["done", "failed", "oom", "timeout", "cancelled", "stopped", "skipped", "lost"]
-"""How a job ended. `stopped`: a sweep ended it early; `skipped`: a job that it depends on failed."""
+CancelResult = Literal["cancelled", "stopped"]
+"""Result of a job that was asked to end: by a user or program, or early by a rule."""
+Result = Literal["done", "failed", "oom", "timeout", CancelResult, "skipped", "lost"]
+"""How a job ended. `stopped`: a program that judges it ended it early; `skipped`: a job that it depends on failed."""
 JobStateName = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
 """The state of a job as users read it."""
 
@@ -47,15 +49,13 @@ _ENDS = (
 """In the order of charts."""
 
 FAILURES = tuple(end.result for end in _ENDS if end.tone == "bad")
-"""A user or a sweep wanted all other ends, or the failure of another job caused them."""
+"""A user or a program wanted all other ends, or the failure of another job caused them."""
 RETRIED = tuple(result for result in FAILURES if result != "lost")
 """Failures that --retries and --retry-on are about; a lost job is queued again anyway."""
 GOOD_RESULTS = tuple(end.result for end in _ENDS if end.is_good)
-"""Results of jobs that did not fail: the rule of a sweep ends a job early because it knows enough."""
+"""Results of jobs that did not fail: a rule ends a job early because it knows enough."""
 WHOLE_RESULTS = tuple(end.result for end in _ENDS if end.is_whole)
 """After these, the peak of what the job used is final."""
-CancelResult = Literal["cancelled", "stopped"]
-"""Result of a job that was asked to end: by a user or program, or early by the rule of a sweep."""
 RESULT_COLOURS = {end.result: end.colour for end in _ENDS}
 
 TONES: dict[JobStateName, Tone] = {

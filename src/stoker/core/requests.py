@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.outcomes import CancelResult
 from stoker.core.spec import JobSpec
 
 
-class Cancel(Struct, frozen=True, tag="cancel"):
+class JobRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request about one job, or about several with consecutive ids."""
+
+    count: int = 1
+    """How many jobs, from `job` on."""
+
+
+class Cancel(JobRequest, frozen=True, tag="cancel"):
     """End the job, whatever it is doing."""
 
     job: int
@@ -18,23 +28,23 @@ class Cancel(Struct, frozen=True, tag="cancel"):
     signal: int = 0
     """Sent first in place of TERM; 0 is TERM."""
     result: CancelResult = "cancelled"
-    """How the job then ends: `stopped` is for trials of a sweep that are not worth finishing."""
+    """How the job then ends: `stopped` is for jobs that a rule finds not worth finishing."""
 
 
-class Hold(Struct, frozen=True, tag="hold"):
+class Hold(JobRequest, frozen=True, tag="hold"):
     """Do not start the job."""
 
     job: int
     note: str = ""
 
 
-class Release(Struct, frozen=True, tag="release"):
+class Release(JobRequest, frozen=True, tag="release"):
     """The job may start; also one that was adopted from another engine."""
 
     job: int
 
 
-class Edit(Struct, frozen=True, tag="edit"):
+class Edit(JobRequest, frozen=True, tag="edit"):
     """Change spec and name of the job."""
 
     job: int
@@ -42,7 +52,7 @@ class Edit(Struct, frozen=True, tag="edit"):
     name: str
 
 
-class Again(Struct, frozen=True, tag="again"):
+class Again(JobRequest, frozen=True, tag="again"):
     """Run an ended job once more, with this spec if one is given."""
 
     job: int
@@ -50,3 +60,34 @@ class Again(Struct, frozen=True, tag="again"):
 
 
 Request = Cancel | Hold | Release | Edit | Again
+
+
+def merged(requests: Iterable[Request]) -> Iterator[Request]:
+    """The same requests, where those that are alike and about consecutive ids are one."""
+    first: Request | None = None
+    count = 0
+    for request in requests:
+        is_next = first is not None and request.job == first.job + count
+        if first is not None and is_next and replace(request, job=first.job, count=first.count) == first:
+            count += request.count
+            continue
+        if first is not None:
+            yield replace(first, count=count)
+        first, count = request, request.count
+    if first is not None:
+        yield replace(first, count=count)
+
+
+def split(request: Request, most: int) -> tuple[Request, Request | None]:
+    """The request for the first jobs, at most so many, and the one for the others; None if there are none."""
+    if request.count <= most:
+        return request, None
+    return replace(request, count=most), replace(request, job=request.job + most, count=request.count - most)
+
+
+def single(request: Request) -> Iterator[Request]:
+    """A request for each job."""
+    if request.count == 1:
+        yield request
+    else:
+        yield from (replace(request, job=request.job + place, count=1) for place in range(request.count))

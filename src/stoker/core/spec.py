@@ -104,7 +104,7 @@ class JobSpec(Struct, frozen=True):
     requeue: bool = True
     """Whether the job is requeued after its worker died."""
     always_requeue: bool = False
-    """Whether that has no limit, as for the process that chooses the trials of a sweep."""
+    """Whether that has no limit, as for a process that adds the other jobs of its batch."""
     out: str = ""
     """Path pattern of standard output; "-" is the caller's, empty the log file of the attempt."""
     err: str = ""
@@ -212,15 +212,17 @@ def _typed(word: str) -> str:
     return match[1] if match else word
 
 
-class Trial(Struct, frozen=True):
-    """The place of a job in a sweep."""
+class Member(Struct, frozen=True):
+    """The place of a job in a batch whose jobs have numbers and parameters."""
 
     number: int
     """From 0."""
     params: str
     """Its parameters as a JSON object."""
-    sweep: int = 0
-    """Id of the sweep; 0 for that of its array, which has no id yet."""
+    batch: int = 0
+    """The id by which users name the batch, that of its first job; 0 before the job is in the queue."""
+    kind: str = ""
+    """The feature that made the batch, as `sweep`."""
 
 
 class NewJob(Struct, frozen=True):
@@ -233,21 +235,21 @@ class NewJob(Struct, frozen=True):
     """Its index, if it is a task of an array."""
     array: int = 0
     """A number common to the tasks of one array, if several arrays are submitted together."""
-    trial: Trial | None = None
-    """Set for a job of a sweep."""
+    member: Member | None = None
+    """Set if the jobs of its batch have parameters."""
 
 
-def content_of(command: Command, spec: JobSpec, task: int | None = None, trial: Trial | None = None) -> bytes:
+def content_of(command: Command, spec: JobSpec, task: int | None = None, member: Member | None = None) -> bytes:
     """Digest of command, directory, extra variables and task index: equal for jobs that do the same work.
 
-    A trial is known by its parameters in place of its index, so that a larger sweep finds those of a smaller one.
+    A job with parameters is known by these in place of its index, so that a larger batch finds those of a smaller one.
     """
     import hashlib  # slow to import, and read-only commands do not need it
 
     parts = [command.shell and "shell", spec.cwd, str(len(command.words)), *command.words]
     parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
-    if trial is not None:
-        parts.append(f"params {trial.params}")
+    if member is not None:
+        parts.append(f"params {member.params}")
     elif task is not None:
         parts.append(f"task {task}")
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]

@@ -62,7 +62,7 @@ class Supply:
 
     def spend(self, job: NewJob) -> bool:
         """Use one up for the job; False if none is left."""
-        content = content_of(job.command, job.spec, job.task, job.trial)
+        content = content_of(job.command, job.spec, job.task, job.member)
         left = self._left.get(content)
         left = self._count(content) if left is None else left
         self._left[content] = max(0, left - 1)
@@ -148,10 +148,10 @@ Left = TypeVar("Left")
 
 def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
     """Candidates for a job, each given only once."""
-    candidates = left.get(content_of(job.command, job.spec, job.task, job.trial), [])
+    candidates = left.get(content_of(job.command, job.spec, job.task, job.member), [])
     while candidates:
         yield candidates.pop(0)
 
 
 def _content(job: Job) -> bytes:
-    return content_of(job.command, job.spec, job.task, job.trial)
+    return content_of(job.command, job.spec, job.task, job.member)

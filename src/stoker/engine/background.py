@@ -29,7 +29,7 @@ from stoker.store.engine_lock import (
     process_of,
 )
 from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.queries import sweep_ids
+from stoker.store.queries import first_jobs
 from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
 
 INTERVAL = 86_400.0
@@ -81,7 +81,7 @@ class Pruner:
             prune_unused(self._store, before, self._exclusive)
         self._remove_unfinished(now)
         self._remove_scripts()
-        self._remove_studies()
+        self._remove_batches()
         return self._pruned
 
     def _begin(self, now: float) -> bool:
@@ -124,14 +124,13 @@ class Pruner:
                     for name in unused_scripts(self._store, str(scripts), names) if self._exclusive() else ():
                         shutil.rmtree(scripts / name, ignore_errors=True)
 
-    def _remove_studies(self) -> None:
-        """Files of sweeps that are gone; a sweep is in the store before its tuner makes a file."""
-        files = list(self._paths.sweeps.glob("*"))
-        sweeps = {str(sweep_id) for sweep_id in sweep_ids(self._store)} if files else set()
-        for path in files:
-            if path.stem not in sweeps:
-                with contextlib.suppress(OSError):
-                    path.unlink()
+    def _remove_batches(self) -> None:
+        """Folders of batches that are gone; a batch is in the store before its feature makes a file."""
+        folders = list(self._paths.batches.glob("*"))
+        batches = {str(first_job) for first_job in first_jobs(self._store)} if folders else set()
+        for folder in folders:
+            if folder.name not in batches:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _remove(self, logs: Iterable[str]) -> None:
         """Only logs in our own directory: all others are the user's files."""

@@ -33,7 +33,7 @@ from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_no
 from stoker.core.planner.reasons import Behind, NotBefore
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
-from stoker.store.queries import tunes_open_trials
+from stoker.store.queries import coordinator_of, has_open_members
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
 
@@ -276,8 +276,10 @@ class Jobs:
         return after
 
     def _is_needed(self, job: Job, end: Ended) -> bool:
-        """Whether the tuner of a sweep ended while a user retried one of its trials."""
-        return job.spec.always_requeue and end.result == "done" and tunes_open_trials(self.store, job.id)
+        """Whether the coordinator of a batch ended while a user retried one of its members."""
+        if not job.spec.always_requeue or end.result != "done":
+            return False
+        return coordinator_of(self.store, job.batch) == job.id and has_open_members(self.store, job.batch)
 
     # -- what the engine uses ---------------------------------------------------------------------
 

@@ -22,6 +22,8 @@ from stoker.sites.interface import RETRY_INTERVAL, HasSources, Measures, Recalls
 
 ACCEPT_LIMIT = 2000
 """Jobs read from the store in one turn, so that running ones do not have to wait."""
+REQUEST_LIMIT = 2000
+"""Jobs for which requests are handled in one turn, likewise."""
 OTHERS_INTERVAL = 1.0
 """Seconds between two checks whether jobs of other engines ended that ours depend on."""
 
@@ -134,7 +136,8 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether all jobs of the engine are over and recorded."""
-        return self.at_rest and not self.waiting and not self.blocked and not self._accept_due
+        work = self.waiting or self.blocked or self._accept_due or self._requests.pending
+        return self.at_rest and not work
 
     @property
     def snapshot(self) -> Snapshot:
@@ -244,7 +247,7 @@ class Engine:
     def _due_in(self) -> float | None:
         """Seconds until the next turn is due though nothing calls for it; None is never."""
         now, writes = self.now, self._retry_at is None
-        if self._accept_due or (self._jobs.recorder and writes):
+        if self._accept_due or self._requests.pending or (self._jobs.recorder and writes):
             return 0.0
         moments = [] if self._retry_at is None else [self._retry_at - now]
         if (begin := self._table.blocked.next_begin) is not None:
@@ -270,12 +273,14 @@ class Engine:
 
     def _handle_requests(self) -> None:
         """Handle requests of front ends, once all jobs are accepted that they may be about."""
-        if self._accept_due or not self._requests.due:
+        if self._accept_due or not (self._requests.due or self._requests.pending):
             return
-        self.policy = self._requests.overlaid(self.policy)
-        for number, request in self._requests.requests():
+        if self._requests.due:
+            self.policy = self._requests.overlaid(self.policy)
+            self._requests.read()
+        for number, request, rest in self._requests.take(REQUEST_LIMIT):
             handle(request, self, self._jobs)
-            self._jobs.recorder.handled(number)
+            self._jobs.recorder.handled(number, rest)
         self._jobs.plan_due = True
 
     def _unblock(self) -> None:
@@ -295,8 +300,8 @@ class Engine:
 
     def _place(self) -> None:
         """Let the site assign waiting jobs."""
-        if self.draining or self._retry_at is not None:
-            return
+        if self.draining or self._retry_at is not None or self._requests.pending:
+            return  # the rest of a request may cancel or hold what would start
         if self._requests.opened:  # an earlier engine may have died before it read a cancel or a pause
             self.site.place(self.now, self.policy)
 

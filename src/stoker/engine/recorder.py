@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, started_at
 from stoker.core.learning import Learnt
+from stoker.core.requests import Request
 from stoker.core.spec import NewJob
 from stoker.store.samples import Sample
 from stoker.store.schema import AfterBatch, Change, FollowUps, Measured
@@ -50,7 +51,7 @@ class Recorder:
         self._after_batches: dict[int, AfterBatch] = {}
         self._pending: dict[int, _Pending] = {}
         self._job_events: list[JobEvent] = []
-        self._handled: list[int] = []
+        self._handled: dict[int, Request | None] = {}
         self._learnt: dict[str, Learnt] = {}
         self._measured: dict[tuple[int, int], Measured] = {}
         self._samples: deque[Sample] = deque(maxlen=WAITING_SAMPLES)
@@ -82,9 +83,9 @@ class Recorder:
         pending = self._pending.get(job_id)
         return pending.job if pending is not None else None
 
-    def handled(self, request: int) -> None:
-        """Remove a request from the store together with writing the events that it caused."""
-        self._handled.append(request)
+    def handled(self, number: int, rest: Request | None = None) -> None:
+        """Remove a request from the store, or all but its rest, together with writing the events that it caused."""
+        self._handled[number] = rest
 
     def learn(self, news: tuple[str, Learnt] | None) -> None:
         """Write what is now known of a kind of work."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
 from stoker.core.outcomes import CancelResult
-from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request, single, split
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
@@ -32,6 +34,7 @@ class RequestReader:
         self._changes = StoreChanges(store)
         self._checked_at = 0.0
         self._read_up_to = 0
+        self._left: deque[tuple[int, Request]] = deque()
 
     def has_come(self, now: float) -> bool:
         """Whether another process has written since the last check; checks once per interval."""
@@ -42,13 +45,28 @@ class RequestReader:
         self.due = self.due or changed
         return changed
 
-    def requests(self) -> list[tuple[int, Request]]:
-        """The requests not read before; each stays in the store until its result is recorded."""
+    def read(self) -> None:
+        """Read the requests not read before; each stays in the store until its result is recorded."""
         self.due = False
         self.opened = True
         requests = [(number, request) for number, request in self._store.requests(self._engine) if self._is_new(number)]
         self._read_up_to = max((number for number, _ in requests), default=self._read_up_to)
-        return requests
+        self._left.extend(requests)
+
+    @property
+    def pending(self) -> bool:
+        """Whether requests were read that are not handled yet."""
+        return bool(self._left)
+
+    def take(self, jobs: int) -> Iterator[tuple[int, Request, Request | None]]:
+        """The next requests for so many jobs: the number of each, the part to handle now, and its rest."""
+        while self._left and jobs > 0:
+            number, request = self._left.popleft()
+            part, rest = split(request, jobs)
+            jobs -= part.count
+            if rest is not None:
+                self._left.appendleft((number, rest))
+            yield number, part, rest
 
     def overlaid(self, policy: Policy) -> Policy:
         """The policy with what users have paused and drained."""
@@ -77,7 +95,12 @@ class RequestTarget(Protocol):
 
 
 def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
-    """Do what was asked, if the job is still in a state for it."""
+    """Do what was asked of each job that is still in a state for it."""
+    for one_job in single(request):
+        _handle(one_job, engine, jobs)
+
+
+def _handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
     if isinstance(request, Again):
         _run_again(request, jobs)
         return

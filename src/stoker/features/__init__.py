@@ -21,20 +21,39 @@ class FeatureCommand:
         self.after = after
 
 
+class BatchWords:
+    """The words for the jobs of a batch that a feature makes."""
+
+    def __init__(self, member: str, coordinator: str) -> None:
+        """`coordinator` is the job that ends after all members."""
+        self.member = member
+        self.coordinator = coordinator
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
     def __init__(
-        self, commands: dict[str, FeatureCommand] | None = None, reads: str = "", site: str = "", nodes: str = ""
+        self,
+        *,
+        commands: dict[str, FeatureCommand] | None = None,
+        reads: str = "",
+        site: str = "",
+        nodes: str = "",
+        names: dict[str, str] | None = None,
+        words: BatchWords | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
-        The setting `kind` of a cluster is the name of the feature that has its site.
+        `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
+        feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
         """
         self.commands = commands or {}
         self.reads = reads
         self.site = site
         self.nodes = nodes
+        self.names = names or {}
+        self.words = words or BatchWords("job", "coordinator")
 
 
 FEATURES: dict[str, Feature] = {
@@ -45,6 +64,8 @@ FEATURES: dict[str, Feature] = {
             )
         },
         reads="stoker.features.sweep.api:reads",
+        names=dict.fromkeys(("Sweep", "sweep"), "stoker.features.sweep.python"),
+        words=BatchWords("trial", "tuner"),
     ),
     "slurm": Feature(
         commands={
@@ -53,7 +74,7 @@ FEATURES: dict[str, Feature] = {
             )
         },
         site="stoker.features.slurm.site:slurm_config",
-        nodes="stoker.features.slurm.screen:show_nodes",
+        nodes="stoker.features.slurm.status:show_nodes",
     ),
     "compat": Feature(),
     "simulate": Feature(
@@ -76,6 +97,16 @@ FEATURES: dict[str, Feature] = {
 def feature_commands() -> dict[str, FeatureCommand]:
     """The commands of all features."""
     return {name: command for feature in FEATURES.values() for name, command in feature.commands.items()}
+
+
+def feature_names() -> dict[str, str]:
+    """The names of all features for Python programs, and the module of each."""
+    return {name: module for feature in FEATURES.values() for name, module in feature.names.items()}
+
+
+def batch_words(kind: str) -> BatchWords:
+    """The words for the jobs of a batch; also of one whose feature was deleted."""
+    return FEATURES.get(kind, Feature()).words
 
 
 def load(path: str) -> Any:

@@ -88,13 +88,13 @@ class _InPlace:
 
 def main() -> int:
     """Run the call that the variables of this job name, and return the exit code."""
-    task, trial = os.environ.get("STOKER_ARRAY_INDEX"), os.environ.get("STOKER_TRIAL")
-    owner = "STOKER_SWEEP" if trial else "STOKER_ARRAY_ID" if task else "STOKER_JOB_ID"
+    task, member = os.environ.get("STOKER_ARRAY_INDEX"), os.environ.get("STOKER_TRIAL")
+    owner = "STOKER_SWEEP" if member else "STOKER_ARRAY_ID" if task else "STOKER_JOB_ID"
     folder = os.path.join(sys.argv[1], os.environ[owner])
     del sys.argv[1:]
     _prepare_output()
-    number, process = int(trial or task or 0), os.getpid()
-    call = 0 if trial else number  # all trials of a sweep make the same call, which reads their parameters
+    number, process = int(member or task or 0), os.getpid()
+    call = 0 if member else number  # all members of a batch make the same call, which reads their parameters
     os.environ[_CALL] = f"{call} {os.path.join(folder, CALLS)}"
     header, body, code = _run(os.path.join(folder, CALLS), call)
     if os.getpid() != process:  # a fork that returned from the function; the original process writes the result

@@ -27,7 +27,7 @@ class _Stop:
 
 
 def params() -> dict[str, Any]:
-    """The parameters that a sweep gave to this job; empty outside of a sweep."""
+    """The parameters of this job, such as those of a trial of a sweep; empty for a job without parameters."""
     text = os.environ.get("STOKER_PARAMS")
     if not text:
         return {}
@@ -37,13 +37,13 @@ def params() -> dict[str, Any]:
     return given if isinstance(given, dict) else {}
 
 
-class TrialCall:
-    """A call of a function with the parameters of the trial that this job is; it is pickled by its name."""
+class CallWithParams:
+    """A call of a function with the parameters of this job; it is pickled by its name."""
 
     def __init__(self, function: Callable[..., Any], objectives: tuple[str, ...]) -> None:
         self._function = function
         self._objectives = objectives
-        """Names of the values that the sweep optimizes."""
+        """Names of the values that are to be reported."""
 
     def __call__(self) -> Any:
         """What the function returns. A number is reported as the objective, a dictionary as several values."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from stoker.core.errors import JobFailed, NoSuchJob, StokerError
-from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_delegated, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
 from stoker.core.outcomes import CancelResult
@@ -75,7 +75,7 @@ class Job(Future[Any]):
     def state(self) -> str:
         """Its state: queued, held, starting, running, stopping; or its result, such as done or failed."""
         record = self._refreshed()
-        return "queued" if isinstance(record.state, Waiting) or is_handed_over(record) else state_word(record)
+        return "queued" if isinstance(record.state, Waiting) or is_delegated(record) else state_word(record)
 
     @property
     def _files(self) -> Paths:
@@ -337,7 +337,7 @@ def outcome_of(job: Record, attempts: list[AttemptRow], paths: Paths) -> Outcome
     failure = _Failure(job, log_of(attempts))
     if job.command.call is None:
         return Outcome(0) if job.state.result == "done" else failure.outcome(_how(job))
-    owner, number = (job.trial.sweep, job.trial.number) if job.trial else (job.array or job.id, job.task or 0)
+    owner, number = (job.member.batch, job.member.number) if job.member else (job.array or job.id, job.task or 0)
     path = result_path(str(paths.on(job.spec.cluster).function(owner)), number)
     return _read(job, Path(path), failure)
 

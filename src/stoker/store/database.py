@@ -62,6 +62,7 @@ class Database:
         self._migrations = migrations
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
+        self._batch_names: dict[int, tuple[int, str]] = {}
         self._preserving = contextlib.ExitStack()
         self._preserved = False
         if has_log_without_file(path):
@@ -132,17 +133,27 @@ class Database:
             self._remember_spec(known, spec)
         return known
 
-    def forget_specs(self) -> None:
-        """Empty the cache of specs: rows of the table were deleted or rolled back."""
+    def batch_name(self, batch: int) -> tuple[int, str]:
+        """The job by which users name a batch with a record, which never changes, and the feature that made it."""
+        if batch not in self._batch_names:
+            rows = self.rows("SELECT first_job, kind FROM batches WHERE id = ? AND kind IS NOT NULL", batch)
+            if not rows:
+                return 0, ""
+            self._batch_names[batch] = rows[0]
+        return self._batch_names[batch]
+
+    def forget_rows(self) -> None:
+        """Empty the caches of specs and batches: rows of the tables were deleted or rolled back."""
         self._specs_by_id.clear()
         self._ids_by_spec.clear()
+        self._batch_names.clear()
 
     def _remember_spec(self, spec_id: int, spec: JobSpec) -> None:
         self._specs_by_id[spec_id] = spec
         self._ids_by_spec[spec] = spec_id
 
     def _roll_back(self) -> None:
-        self.forget_specs()
+        self.forget_rows()
         with contextlib.suppress(sqlite3.ProgrammingError):  # it was closed before the garbage collector came here
             if self._connection.in_transaction:  # SQLite may have rolled back itself, as on a full disk
                 self._connection.execute("ROLLBACK")

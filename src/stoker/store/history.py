@@ -93,7 +93,7 @@ class RunHistory:
     def _signature(self, job: Job) -> str:
         if job.kind:
             return job.kind
-        signature = self._signatures.pop(job.id, "") or signature_of(job.command, job.spec.cwd, job.trial)
+        signature = self._signatures.pop(job.id, "") or signature_of(job.command, job.spec.cwd, job.member)
         _remember(self._signatures, job.id, signature)
         return signature
 

@@ -107,12 +107,13 @@ class Paths(Struct, frozen=True):
         return self.reports / f"{job_id}.jsonl"
 
     @property
-    def sweeps(self) -> Path:
-        """Optuna studies of sweeps, and locks of their tuners."""
-        return self.state / "sweeps"
+    def batches(self) -> Path:
+        """Files of features about their batches: one folder per batch, which is removed with it."""
+        return self.state / "batches"
 
-    def study(self, sweep_id: int) -> Path:
-        return self.sweeps / f"{sweep_id}.study"
+    def batch(self, first_job: int) -> Path:
+        """The folder of a batch, by the id that users name it by."""
+        return self.batches / str(first_job)
 
     @property
     def scripts(self) -> Path:

@@ -18,7 +18,7 @@ from stoker.store.schema import (
     ENDED,
     HELD,
     IN_ARRAY,
-    IN_SWEEP,
+    IS_MEMBER,
     JOB,
     OF_ON_FINISH_JOBS,
     OPEN,
@@ -116,50 +116,50 @@ def all_active(reader: Reader) -> list[Owned]:
     return sorted(owned, key=lambda one: one.job.id)
 
 
-def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
-    """Ids of a sweep's tuner and trials; empty if there is no such sweep."""
-    tuner = "SELECT adviser FROM sweeps JOIN jobs ON jobs.id = adviser WHERE sweeps.id = ?"
-    trials = f"SELECT id FROM jobs WHERE sweep = ? AND {IN_SWEEP}"
-    return sorted(job for (job,) in reader.rows(f"{tuner} UNION {trials}", sweep_id, sweep_id))
-
-
-def is_tuner(reader: Reader, job_id: int) -> bool:
-    """Whether a job chooses the trials of a sweep: its id is then that of the sweep, and it ends after all of them."""
-    return bool(reader.rows("SELECT 1 FROM sweeps WHERE id = ? AND adviser = id", job_id))
-
-
-def sweep_named(reader: Reader, name: str) -> int | None:
-    """The newest sweep of a name."""
-    rows = reader.rows(
-        "SELECT id FROM sweeps WHERE json_extract(body, '$.name') = ? ORDER BY created DESC, id DESC LIMIT 1",
-        text_of(name),
-    )
-    return int(rows[0][0]) if rows else None
-
-
-def tuner_of(reader: Reader, sweep_id: int) -> int | None:
-    """The job that watches the trials of a sweep."""
-    rows = reader.rows("SELECT adviser FROM sweeps WHERE id = ?", sweep_id)
+def batch_by_id(reader: Reader, first_job: int) -> int | None:
+    """The batch with a record that users name by the id of a job."""
+    rows = reader.rows("SELECT id FROM batches WHERE first_job = ?", first_job)
     return rows[0][0] if rows else None
 
 
-def sweep_ids(reader: Reader) -> list[int]:
-    return [sweep_id for (sweep_id,) in reader.rows("SELECT id FROM sweeps")]
+def batch_named(reader: Reader, name: str) -> int | None:
+    """The newest batch with a record that has a name."""
+    query = "SELECT id FROM batches WHERE first_job IS NOT NULL AND name = ? ORDER BY created DESC, id DESC LIMIT 1"
+    rows = reader.rows(query, text_of(name))
+    return rows[0][0] if rows else None
 
 
-def has_open_trials(reader: Reader, sweep_id: int) -> bool:
-    """Whether a trial has not ended, or an engine still has to handle a request for one, such as a retry."""
+def first_jobs(reader: Reader) -> list[int]:
+    """The ids by which users name batches with records."""
+    return _ids(reader, "SELECT first_job FROM batches WHERE first_job IS NOT NULL")
+
+
+def ids_of_batch(reader: Reader, batch: int) -> list[int]:
+    """Ids of a batch's coordinator and members."""
+    coordinator = "SELECT jobs.id FROM batches JOIN jobs ON jobs.id = coordinator WHERE batches.id = ?"
+    members = f"SELECT id FROM jobs WHERE batch = ? AND {IS_MEMBER}"
+    return sorted(_ids(reader, f"{coordinator} UNION {members}", batch, batch))
+
+
+def coordinator_of(reader: Reader, batch: int) -> int | None:
+    """The job that ends after all members of a batch."""
+    rows = reader.rows("SELECT coordinator FROM batches WHERE id = ?", batch)
+    return rows[0][0] if rows else None
+
+
+def is_coordinator(reader: Reader, job_id: int) -> bool:
+    """Whether users name a batch by its coordinator, and by this job."""
+    return bool(reader.rows("SELECT 1 FROM batches WHERE first_job = ? AND coordinator = first_job", job_id))
+
+
+def has_open_members(reader: Reader, batch: int) -> bool:
+    """Whether a member has not ended, or an engine still has to handle a request for one, such as a retry."""
     query = (
-        f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND sweep = ?"
-        " UNION ALL SELECT 1 FROM requests JOIN jobs ON jobs.id = requests.job WHERE sweep = ? LIMIT 1"
+        f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND batch = ? AND {IS_MEMBER} UNION ALL"
+        " SELECT 1 FROM requests JOIN jobs ON jobs.id BETWEEN requests.job AND requests.job + requests.count - 1"
+        f" WHERE batch = ? AND {IS_MEMBER} LIMIT 1"
     )
-    return bool(reader.rows(query, sweep_id, sweep_id))
-
-
-def tunes_open_trials(reader: Reader, tuner: int) -> bool:
-    """Whether the sweep of a tuner has open trials."""
-    rows = reader.rows("SELECT id FROM sweeps WHERE adviser = ?", tuner)
-    return any(has_open_trials(reader, sweep_id) for (sweep_id,) in rows)
+    return bool(reader.rows(query, batch, batch))
 
 
 def queued_jobs(reader: Reader, engine: str, after: int, limit: int) -> list[Job]:
@@ -438,6 +438,12 @@ def counts_among(reader: Reader, ids: Sequence[int]) -> dict[str, int]:
     return dict(reader.rows(query, json.dumps(list(ids))))
 
 
+def alike_among(reader: Reader, ids: Sequence[int]) -> list[tuple[str, int, int]]:
+    """These jobs by state and spec, which decide on the word that users see: the state, the first id, the number."""
+    query = f"SELECT state, min(id), count(*) FROM jobs WHERE {_AMONG} GROUP BY state, spec ORDER BY 2"
+    return [(state, first, count) for state, first, count in reader.rows(query, json.dumps(list(ids)))]
+
+
 def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
     """The jobs by the engine that owns them."""
     owners: dict[str, list[int]] = {}
@@ -447,10 +453,10 @@ def owners_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
 
 
 def unanswered(reader: Reader, numbers: Sequence[int]) -> int:
-    """How many of these requests, inserted in one transaction, no engine has handled yet."""
+    """For how many jobs no engine has handled these requests yet, which were inserted in one transaction."""
     if not numbers:
         return 0
-    query = "SELECT count(*) FROM requests WHERE id BETWEEN ? AND ?"
+    query = "SELECT coalesce(sum(count), 0) FROM requests WHERE id BETWEEN ? AND ?"
     return int(reader.rows(query, min(numbers), max(numbers))[0][0])
 
 
@@ -458,6 +464,14 @@ def expected_engines(reader: Reader) -> list[str]:
     """The engines that have open jobs or unhandled requests."""
     rows = reader.rows(f"SELECT DISTINCT engine FROM {_OPEN_JOBS} WHERE {OPEN} UNION SELECT engine FROM requests")
     return [engine for (engine,) in rows]
+
+
+def clusters_of(reader: Reader, ids: Sequence[int]) -> dict[str, list[int]]:
+    """The jobs by the cluster that they are for; the empty name is this machine."""
+    clusters: dict[str, list[int]] = {}
+    for spec_id, job_id in reader.rows(f"SELECT spec, id FROM jobs WHERE {_AMONG} ORDER BY id", json.dumps(list(ids))):
+        clusters.setdefault(reader.spec(spec_id).cluster, []).append(job_id)
+    return clusters
 
 
 def arrays_of(reader: Reader, ids: Sequence[int]) -> dict[int, int]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from stoker.core.job import Event, Job
+from stoker.core.job import Event, Job, State, Waiting
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, JobSpec, Outcome, Trial
+from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome
 from stoker.store.database import Database
 from stoker.store.schema import (
     ACTIVE,
@@ -33,11 +33,22 @@ _REF = "json_extract(CAST(detail AS TEXT), '$.ref')"
 _SLOT = f"substr({_REF}, 1, instr({_REF} || ' ', ' ') - 1)"  # as slot_of()
 
 
+class _LastRow(msgspec.Struct):
+    """The last job that was read. Most are like the one before and share its values, which saves time and memory."""
+
+    work: tuple[Any, ...] = ()
+    command: Command = Command(())
+    kind: str = ""
+    detail: bytes = b""
+    state: State = Waiting(0.0)
+
+
 class Reader:
     """Reads one user's queue. The functions in `queries` take one, too."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._last = _LastRow()
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database.rows(query, *values)
@@ -198,15 +209,21 @@ class Reader:
     def job_of(self, row: tuple[Any, ...]) -> Job:
         """The job in a row of the columns of `JOB`."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor, sweep, number, params = rest
-        command, spec = Command(split(words), shell), self._database.spec(spec_id)
-        trial = Trial(number, params, sweep) if sweep else None
+        array, task, shared_failures, floor, number, params = rest
+        spec = self._database.spec(spec_id)
+        member = None if number is None else Member(number, params, *self._database.batch_name(batch))
+        last = self._last
+        if (words, shell, spec, params) != last.work:
+            last.work, last.command = (words, shell, spec, params), Command(split(words), shell)
+            last.kind = kind_of(last.command, spec, member)
+        if detail != last.detail:
+            last.detail, last.state = detail, decode(states(), detail)
         return Job(
             id=job_id,
             batch=batch,
-            command=command,
+            command=last.command,
             spec=spec,
-            state=decode(states(), detail),
+            state=last.state,
             submitted=submitted,
             name=name,
             attempts=attempts,
@@ -215,10 +232,10 @@ class Reader:
             tries=tries,
             array=array,
             task=task,
-            kind=kind_of(command, spec, trial),
+            kind=last.kind,
             shared_failures=shared_failures,
             floor=floor,
-            trial=trial,
+            member=member,
         )
 
     def _is_open(self, dependency: Dependency) -> bool:

@@ -27,7 +27,7 @@ from stoker.core.job import (
 )
 from stoker.core.learning import MeasuredUse
 from stoker.core.requests import Request
-from stoker.core.spec import JobSpec, NewJob, Trial
+from stoker.core.spec import JobSpec, Member, NewJob
 
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
@@ -36,15 +36,20 @@ OPEN = "ended IS NULL"
 ACTIVE = "(state = 'starting' OR state = 'running' OR state = 'stopping')"
 HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
-IN_SWEEP = "sweep != 0"
+IS_MEMBER = "member IS NOT NULL"
 ENDED = "ended IS NOT NULL"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
 
 _TABLES = f"""
 CREATE TABLE batches (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL
+  id INTEGER PRIMARY KEY AUTOINCREMENT, label TEXT NOT NULL, created REAL NOT NULL,
+  kind TEXT, first_job INTEGER, name TEXT, coordinator INTEGER, spec INTEGER, record BLOB
 ) STRICT;
+CREATE UNIQUE INDEX batches_first_job ON batches(first_job) WHERE first_job IS NOT NULL;
+CREATE TABLE member_records (
+  batch INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (batch, number)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
 CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
@@ -54,7 +59,7 @@ CREATE TABLE jobs (
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
-  array INTEGER NOT NULL DEFAULT 0, task INTEGER, sweep INTEGER NOT NULL DEFAULT 0, trial INTEGER, params TEXT
+  array INTEGER NOT NULL DEFAULT 0, task INTEGER, member INTEGER, params TEXT
 ) STRICT;
 CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
@@ -62,7 +67,7 @@ CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE {HELD};
 CREATE INDEX jobs_ended ON jobs(ended, state) WHERE {ENDED};
 CREATE INDEX jobs_content ON jobs(content);
 CREATE INDEX jobs_array ON jobs(array, id) WHERE {IN_ARRAY};
-CREATE UNIQUE INDEX jobs_trial ON jobs(sweep, trial) WHERE {IN_SWEEP};
+CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE {IS_MEMBER};
 CREATE TABLE attempts (
   job INTEGER NOT NULL, number INTEGER NOT NULL, ref TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
   errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
@@ -80,21 +85,14 @@ CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT 
   STRICT, WITHOUT ROWID;
 CREATE INDEX keys_job ON keys(job);
 CREATE TABLE requests (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, at REAL NOT NULL,
-  body BLOB NOT NULL
+  id INTEGER PRIMARY KEY AUTOINCREMENT, engine TEXT NOT NULL, job INTEGER NOT NULL, count INTEGER NOT NULL,
+  at REAL NOT NULL, body BLOB NOT NULL
 ) STRICT;
 CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
 CREATE TABLE learnt (signature TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 CREATE TABLE samples (
   minute INTEGER NOT NULL, device TEXT NOT NULL, utilisation INTEGER, used INTEGER, reserved INTEGER NOT NULL,
   temperature INTEGER, power REAL, PRIMARY KEY (minute, device)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE sweeps (
-  id INTEGER PRIMARY KEY, batch INTEGER NOT NULL, created REAL NOT NULL, adviser INTEGER, stopped REAL,
-  spec INTEGER NOT NULL, body BLOB NOT NULL
-) STRICT;
-CREATE TABLE trials (
-  sweep INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (sweep, number)
 ) STRICT, WITHOUT ROWID;
 """
 MIGRATIONS = (_TABLES,)
@@ -103,14 +101,18 @@ VERSION = len(MIGRATIONS)
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shared_failures, floor, sweep, trial, params FROM jobs WHERE "
+    " shared_failures, floor, member, params FROM jobs WHERE "
 )
 
 JOBS_AT_ONCE = 100
 """Rows per INSERT statement: each statement updates sqlite_sequence once."""
 _INSERT_JOBS = (
     "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task,"
-    " sweep, trial, params) VALUES "
+    " member, params) VALUES "
+)
+NAME_BATCH = (
+    "INSERT INTO batches (id, label, created, kind, first_job) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, first_job = excluded.first_job"
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
@@ -155,6 +157,22 @@ class Measured(NamedTuple):
     job: int
     number: int
     use: MeasuredUse
+
+
+class BatchRecord(NamedTuple):
+    """A batch as the feature sees it that made it. The others know only how users name it."""
+
+    kind: str
+    """The name of the feature."""
+    first_job: int
+    """The id by which users name the batch."""
+    name: str
+    coordinator: int | None
+    """The job that ends after all members, if there is one."""
+    spec: JobSpec
+    """That of members that are added later."""
+    record: bytes
+    """For the feature alone."""
 
 
 class AfterBatch(NamedTuple):
@@ -223,7 +241,7 @@ def events() -> msgspec.json.Decoder[Event]:
 
 def insert_jobs(count: int) -> str:
     """The statement that inserts `count` jobs."""
-    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
@@ -232,9 +250,9 @@ def job_row(job: Job) -> tuple[Any, ...]:
     return state_word(job), encode(job.state), *counts, ended, job.id
 
 
-def trial_columns(trial: Trial | None, array: int) -> tuple[int, int | None, str | None]:
-    """Sweep, number and parameters of a job; a trial without a sweep belongs to that of its array."""
-    return (trial.sweep or array, trial.number, trial.params) if trial else (0, None, None)
+def member_columns(member: Member | None) -> tuple[int | None, str | None]:
+    """Number and parameters of a job."""
+    return (member.number, member.params) if member else (None, None)
 
 
 def edits(change: Change) -> bool:

@@ -89,12 +89,13 @@ def read_status(path: Path) -> EngineStatus | None:
 
 
 class Machine(Struct, frozen=True):
-    """The devices as an engine saw them."""
+    """The devices as an engine saw them, and its settings: a part of its status that is fast to read."""
 
     at: float
     devices: tuple[Device, ...]
     note: str = ""
     """A notice about them, such as why there are none."""
+    settings: EngineSettings | None = None
 
     @property
     def snapshot(self) -> Snapshot:

@@ -38,3 +38,20 @@ def wait_until(is_met: Callable[[], bool], seconds: float, pauses: Backoff | Non
             return False
         pauses.wait(deadline)
     return True
+
+
+class PollPace:
+    """When to look again at files of other machines: often while there are news, and less and less often without."""
+
+    def __init__(self, shortest: float, longest: float, share: float) -> None:
+        """Looks without news take at most 1/`share` of the time."""
+        self.at = 0.0
+        """When the next look is due."""
+        self._pauses = Backoff(shortest, longest)
+        self._share = share
+
+    def looked(self, now: float, seconds: float, *, news: bool) -> None:
+        """Take note of a look that ended now and took `seconds`."""
+        if news:
+            self._pauses.reset()
+        self.at = now + max(self._pauses.next(), 0.0 if news else self._share * seconds)

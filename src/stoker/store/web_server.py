@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 import re
 
@@ -99,10 +98,14 @@ def time_of_code(token: str, code: str) -> float | None:
     told, _, signature = code.rpartition("-")
     if not re.fullmatch(r"(?a)[0-9a-f]{1,16}-[0-9a-f]{16}", told):
         return None
+    import hmac  # its library is slow to load, and other commands only need the address
+
     if not hmac.compare_digest(signature.encode(), _signature(token, told).encode()):
         return None
     return int(told.partition("-")[0], 16) / 1000
 
 
 def _signature(token: str, told: str) -> str:
+    import hmac
+
     return hmac.new(token.encode(), f"code {told}".encode(), "sha256").hexdigest()[:32]

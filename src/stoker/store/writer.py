@@ -24,14 +24,15 @@ from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     EDIT_JOB,
-    IN_SWEEP,
     JOBS_AT_ONCE,
     MEASURE,
     MIGRATIONS,
+    NAME_BATCH,
     NO_ENGINE,
     OPEN,
     UPDATE_JOB,
     Adoption,
+    BatchRecord,
     Change,
     FollowUps,
     Measured,
@@ -43,17 +44,13 @@ from stoker.store.schema import (
     job_row,
     join,
     measure_row,
+    member_columns,
     text_of,
-    trial_columns,
 )
 
 if TYPE_CHECKING:
     from stoker.store.samples import Sample
 
-_WITHOUT_JOBS = (
-    f"id NOT IN (SELECT sweep FROM jobs WHERE {IN_SWEEP}) AND (adviser IS NULL OR adviser NOT IN (SELECT id FROM jobs))"
-)
-"""Condition of a sweep of which no job is left."""
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 
 
@@ -78,9 +75,9 @@ class Store(Reader):
         """One write transaction, or a part of the one that is open."""
         return self._database.writing()
 
-    def forget_specs(self) -> None:
-        """Empty the cache of specs after rows of that table were deleted."""
-        self._database.forget_specs()
+    def forget_rows(self) -> None:
+        """Empty the caches of specs and batches after rows of these tables were deleted."""
+        self._database.forget_rows()
 
     def spec_id(self, spec: JobSpec) -> int:
         """The number of a spec in its table; a new spec is added."""
@@ -94,6 +91,14 @@ class Store(Reader):
             cursor = connection.execute("INSERT INTO batches (label, created) VALUES (?, ?)", (text_of(label), now))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
+
+    def set_batch_record(self, batch: int, record: BatchRecord) -> None:
+        """Let a batch whose first job is in the queue belong to a feature."""
+        with self.writing() as connection:
+            columns = "kind = ?, first_job = ?, name = ?, coordinator = ?, spec = ?, record = ?"
+            names = record.kind, record.first_job, text_of(record.name), record.coordinator
+            row = (*names, self.spec_id(record.spec), record.record, batch)
+            connection.execute(f"UPDATE batches SET {columns} WHERE id = ?", row)
 
     def add_environment(self, variables: Mapping[str, str]) -> str:
         """Store an environment once and return its digest."""
@@ -129,10 +134,20 @@ class Store(Reader):
             ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
             rows = (
-                (job_id, batch, engine, *self._columns(job), now, word, detail, name, job.task, *of_sweep)
+                (
+                    job_id,
+                    batch,
+                    engine,
+                    *self._columns(job),
+                    now,
+                    word,
+                    detail,
+                    name,
+                    job.task,
+                    *member_columns(job.member),
+                )
                 for job_id, job in zip(ids, jobs, strict=True)
                 for name in (named.setdefault(job.array, job_id) if job.array else first,)
-                for of_sweep in (trial_columns(job.trial, name),)
             )
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
@@ -143,11 +158,14 @@ class Store(Reader):
         with self.writing() as connection:
             _delete(connection, [job.id for job in jobs])
             for job in jobs:
-                new = NewJob(job.command, job.spec, job.name, job.task, trial=job.trial)
+                new = NewJob(job.command, job.spec, job.name, job.task, member=job.member)
                 state = state_word(job), encode(job.state)
                 row = (job.id, job.batch, engine, *self._columns(new), job.submitted, *state, job.array, job.task)
-                connection.execute(insert_jobs(1), (*row, *trial_columns(job.trial, job.array)))
+                connection.execute(insert_jobs(1), (*row, *member_columns(job.member)))
                 connection.execute(UPDATE_JOB, job_row(job))
+                if job.member is not None:
+                    batch = (job.batch, "", job.submitted, job.member.kind, job.member.batch)
+                    connection.execute(NAME_BATCH, batch)
 
     def add_key(self, key: str, submitted: SubmitKey) -> None:
         """Remember what was submitted under a new key; it is pruned with its first job."""
@@ -158,8 +176,8 @@ class Store(Reader):
     def ask(self, requests: Sequence[tuple[str, Request]], now: float) -> list[int]:
         """Insert requests to the engines that own the jobs, and return their numbers."""
         with self.writing() as connection:
-            rows = [(engine, request.job, now, encode(request)) for engine, request in requests]
-            ask = "INSERT INTO requests (engine, job, at, body) VALUES (?, ?, ?, ?) RETURNING id"
+            rows = [(engine, request.job, request.count, now, encode(request)) for engine, request in requests]
+            ask = "INSERT INTO requests (engine, job, count, at, body) VALUES (?, ?, ?, ?, ?) RETURNING id"
             return [number for row in rows for (number,) in connection.execute(ask, row).fetchall()]
 
     def put_setting(self, key: str, value: Any) -> None:
@@ -175,7 +193,7 @@ class Store(Reader):
     def record(
         self,
         changes: Iterable[Change],
-        answered: Iterable[int] = (),
+        answered: Mapping[int, Request | None] = MappingProxyType({}),
         learnt: Mapping[str, Learnt] = NOTHING,
         follow_ups: FollowUps | None = None,
         measured: Iterable[Measured] = (),
@@ -184,8 +202,8 @@ class Store(Reader):
     ) -> None:
         """Write jobs with their attempts and events in one transaction.
 
-        Answered requests are deleted in the same transaction, so that none is handled twice. Measurements, samples of
-        GPUs, what was learnt, and follow-up jobs are written in it, too.
+        Answered requests are deleted in the same transaction, so that none is handled twice; of one that is handled in
+        part, the rest stays. Measurements, samples of GPUs, what was learnt, and follow-up jobs are written in it, too.
         """
         jobs: list[tuple[Any, ...]] = []
         events: list[tuple[Any, ...]] = []
@@ -209,9 +227,12 @@ class Store(Reader):
             for statement, rows in attempts.items():
                 connection.executemany(statement, rows)
             for job in edited:
-                content = content_of(job.command, job.spec, job.task, job.trial)
+                content = content_of(job.command, job.spec, job.task, job.member)
                 connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), content, job.id))
-            connection.executemany("DELETE FROM requests WHERE id = ?", [(number,) for number in answered])
+            done = [(number,) for number, rest in answered.items() if rest is None]
+            connection.executemany("DELETE FROM requests WHERE id = ?", done)
+            rests = [(rest.job, rest.count, encode(rest), number) for number, rest in answered.items() if rest]
+            connection.executemany("UPDATE requests SET job = ?, count = ?, body = ? WHERE id = ?", rests)
             news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
@@ -236,6 +257,13 @@ class Store(Reader):
         with self.writing():
             self._follow(new)
 
+    def give(self, jobs: Sequence[int], owner: str, engine: str) -> None:
+        """Give jobs of a dead engine to another one, unless a third took them first."""
+        with self.writing() as connection:
+            among = "id IN (SELECT value FROM json_each(?))"
+            values = (engine, owner, json.dumps(list(jobs)))
+            connection.execute(f"UPDATE jobs SET engine = ? WHERE engine = ? AND {among}", values)
+
     def adopt(self, wanted: Sequence[Adoption], engine: str) -> set[int]:
         """Give jobs of dead engines to another one, and return those that no other engine took first."""
         if not wanted:
@@ -254,7 +282,7 @@ class Store(Reader):
 
     def _columns(self, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
         command, spec = job.command, job.spec
-        content, words = content_of(command, spec, job.task, job.trial), join(command.words)
+        content, words = content_of(command, spec, job.task, job.member), join(command.words)
         return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
 
 
@@ -327,7 +355,7 @@ def prune(store: Store, before: float, start: Position, needed: Collection[int],
 
 
 def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> None:
-    """Delete specs, environments, batches and sweeps that no job refers to.
+    """Delete specs, environments and batches that no job refers to.
 
     `allowed` is called inside the write transaction: a run adds its environment before its first job.
     """
@@ -335,14 +363,13 @@ def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> No
         if not allowed():
             return
         connection.execute("DELETE FROM batches WHERE created < ? AND id NOT IN (SELECT batch FROM jobs)", (before,))
-        connection.execute(f"DELETE FROM sweeps WHERE created < ? AND {_WITHOUT_JOBS}", (before,))
-        connection.execute("DELETE FROM trials WHERE sweep NOT IN (SELECT id FROM sweeps)")
-        used = "SELECT spec FROM jobs UNION SELECT spec FROM sweeps"
+        connection.execute("DELETE FROM member_records WHERE batch NOT IN (SELECT id FROM batches)")
+        used = "SELECT spec FROM jobs UNION SELECT spec FROM batches WHERE spec IS NOT NULL"
         connection.execute(f"DELETE FROM specs WHERE id NOT IN ({used})")
         connection.execute(
             "DELETE FROM environments WHERE digest NOT IN (SELECT json_extract(body, '$.environment') FROM specs)"
         )
-    store.forget_specs()
+    store.forget_rows()
 
 
 def unused_scripts(store: Store, folder: str, names: Sequence[str]) -> list[str]:

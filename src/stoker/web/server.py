@@ -1,4 +1,4 @@
-"""Run the server on the loopback interface or on a Unix socket."""
+"""Run the server: its socket, its connections and its application."""
 
 from __future__ import annotations
 
@@ -6,23 +6,38 @@ import asyncio
 import contextlib
 import errno
 import os
+import resource
 import signal
 import socket
 import stat
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stoker.core.errors import StokerError
 from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
 from stoker.store.web_server import WebLock, WebServer, last_address
+from stoker.web import api, metrics, page
+from stoker.web.answers import failure
 from stoker.web.api import ServedQueue
-from stoker.web.app import application
-from stoker.web.connections import BoundedConnection, LoopErrors, most_connections
 from stoker.web.feed import Broadcast
+from stoker.web.guard import Guard
 
 ADDRESS = "127.0.0.1"
 PORT = 7717
@@ -143,3 +158,99 @@ def _remove_left(path: Path) -> None:
             path.unlink()
             return
     raise StokerError(f"another program listens on {path}", "give another path")
+
+
+# -- connections -------------------------------------------------------------------------------
+
+HEAD_SECONDS = 10.0
+"""How long a connection may be without a complete request."""
+MOST_CONNECTIONS = 256
+COMPLAINT_SECONDS = 60.0
+"""Least seconds between two messages that files ran out."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def most_connections() -> int:
+    """At most half of the files that this process may open: each request opens files of its own."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that is closed if there are too many, or if no complete request comes in time."""
+
+    most = MOST_CONNECTIONS
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.most:
+            transport.abort()
+        else:
+            self._deadline = self.loop.call_later(HEAD_SECONDS, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._cancel_deadline()
+        elif self._deadline is None:  # bytes of the next request, or of a body that the application does not read
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_deadline()
+        super().connection_lost(exc)
+
+    def _cancel_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+class LoopErrors:
+    """Handles errors of the event loop; reports a shortage of files once a minute, not at each connection."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _SHORTAGES:
+            loop.default_exception_handler(context)
+        elif time.monotonic() >= self._next:
+            self._next = time.monotonic() + COMPLAINT_SECONDS
+            print(f"stoker: cannot accept connections: {error.strerror}", file=sys.stderr, flush=True)
+
+
+# -- the application ---------------------------------------------------------------------------
+
+HEARTBEAT_SECONDS = 10
+HEARTBEAT = ServerSentEvent(comment="still here", sep="\n")
+
+
+def application(service: ServedQueue, token: str, broadcast: Broadcast) -> ASGIApp:
+    async def events(_request: Request) -> Response:
+        return EventSourceResponse(
+            broadcast.events(), ping=HEARTBEAT_SECONDS, sep="\n", ping_message_factory=lambda: HEARTBEAT
+        )
+
+    app = Starlette(
+        routes=[*api.routes(service), Route("/api/v1/events", events), metrics.route(service), *page.routes()],
+        middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
+        exception_handlers={HTTPException: _no_such_thing, Exception: _broken},
+    )
+    return Guard(
+        app, token, readonly=service.readonly, started=service.started
+    )  # outermost: its headers are on every answer
+
+
+async def _no_such_thing(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = (
+        "this address does not take such requests" if error.status_code == 405 else "there is nothing at this address"
+    )
+    return failure(StokerError(what, "the API is under /api/v1"), error.status_code)
+
+
+async def _broken(_request: Request, _error: Exception) -> Response:
+    """A bug; the server prints it, and the browser need not know more."""
+    return failure(StokerError("the server failed", "see what stoker web printed"), 500)

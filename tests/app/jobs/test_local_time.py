@@ -15,7 +15,7 @@ from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import UsageError
 from stoker.core.units import parse_moment
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=200, derandomize=True)
 NAME = "Europe/Berlin"
 
 

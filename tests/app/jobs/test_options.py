@@ -7,9 +7,8 @@ import pytest
 
 from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_spec import given_options, spec_of
-from stoker.app.jobs.option_values import parse_assignment, parse_grace
+from stoker.app.jobs.option_values import early_signal_text, parse_assignment, parse_grace
 from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, ShownNames, merged
-from stoker.app.jobs.signals import early_signal_text
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.spec import RUNNING_FIELDS, Command, Dependency, EarlySignal, JobSpec, Resources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from stoker.app.jobs.targets import parse_targets, shown_target
+from stoker.app.jobs.option_values import parse_targets, shown_target
 from stoker.app.service.notify import summary
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, Waiting

@@ -10,6 +10,7 @@ from stoker.app.views.job import JobLine, PastLine
 from stoker.app.views.job_details import JobDetails
 
 RECORDS = {"STATUS": JobLine, "HISTORY": PastLine}
+PAGE_RECORDS = {"PAGE_JOBS_TABLE": JobLine, "PAGE_HISTORY_TABLE": PastLine}
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,14 @@ def test_tables_of_programs(front: str, kind: str) -> None:
     assert all(COLUMNS[name].field in RECORDS[front].__struct_fields__ for name in names)
     if kind == "PLAIN":
         assert len({COLUMNS[name].plain for name in names} - {""}) == len(names)
+
+
+@pytest.mark.parametrize("table", PAGE_RECORDS)
+def test_tables_of_the_page(table: str) -> None:
+    """Every column has a title, and a field of the record or none, if several make its cell."""
+    chosen = [COLUMNS[name] for name in getattr(columns, table)]
+    assert all(column.page or column.title for column in chosen)
+    assert {column.field for column in chosen} <= {"", *PAGE_RECORDS[table].__struct_fields__}
 
 
 def test_details_fit_the_tables_of_open_jobs() -> None:

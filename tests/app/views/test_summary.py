@@ -12,7 +12,7 @@ from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import GroupLine
 from stoker.app.views.summary import user_lines
-from stoker.cli.screens.summary import group_table, user_table
+from stoker.cli.screens.status import group_table, user_table
 from stoker.cli.screens.text import line_cells
 from stoker.core.lease import Claim, Lease
 from stoker.core.planner.fairshare import Demand

@@ -128,7 +128,7 @@ def test_samples_go_with_the_lanes(queue: PastQueue) -> None:
 A_BAR = Bar(1, "1", "", "", 1, "done", to_datetime(0.0), None, None, None, None, 0.0, 1.0)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 10), st.sampled_from([1, 2, 4, 8])), max_size=25))
 def test_bars_never_overlap_where_memory_fits(some: list[tuple[int, int, int]]) -> None:
     """Of bars that fit into the memory at every moment, those without gaps between places never overlap."""

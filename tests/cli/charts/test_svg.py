@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stoker.cli.charts.plots import Axes, Point, outcomes_svg, scatter_svg
+from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import PALETTE, RED, Clock, Drawing, contrast, escape, fitted, ink_on, tinted
 from stoker.core.colours import COLOURS
 from stoker.core.outcomes import RESULT_COLOURS
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(st.text())
 def test_no_text_becomes_markup(text: str) -> None:
     """Whatever a job is called, the picture is well-formed, and the text comes back."""

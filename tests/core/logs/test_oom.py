@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from stoker.core.logs.oom import OutOfMemory, find_oom, floor_after, is_own_fault
 
-QUIET = settings(max_examples=200, derandomize=True, deadline=None)
+QUIET = settings(max_examples=200, derandomize=True)
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.core.logs.oom import find_fault
 
-QUIET = settings(max_examples=100, derandomize=True, deadline=None)
+QUIET = settings(max_examples=100, derandomize=True)
 
 
 @pytest.mark.parametrize(

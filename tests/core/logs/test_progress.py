@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stoker.core.logs.progress import NEARLY, Progress, ProgressCount, read_pace, read_progress
 
-QUIET = settings(max_examples=300, derandomize=True, deadline=None)
+QUIET = settings(max_examples=300, derandomize=True)
 
 
 def rounded(pace: ProgressCount | None) -> tuple[int | None, int | None, float | None, str] | None:

@@ -186,7 +186,7 @@ def waiters(random: Random, count: int, jobs: int) -> list[Waiter]:
 class TestOverTime:
     """The shares of users after many jobs."""
 
-    @settings(max_examples=15, deadline=None, derandomize=True)
+    @settings(max_examples=15, derandomize=True)
     @given(st.integers(0, 2**32), st.integers(2, 5), st.integers(1, 6))
     def test_all_users_get_an_equal_share(self, seed: int, count: int, devices: int) -> None:
         """While all users wait, each gets within 20 % of an equal share, however long the jobs are."""

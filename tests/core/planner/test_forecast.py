@@ -24,7 +24,7 @@ def forecast_of(*jobs: Job, slots: list[Slot] | None = None, moment: float = 10.
     return forecast(Now(a_queue(*jobs), slots or [], TWO, [], Policy(), moment), limit_of, horizon)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=60, derandomize=True)
 @given(
     st.lists(
         st.tuples(

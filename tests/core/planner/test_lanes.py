@@ -17,7 +17,7 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import LaneKey, Lanes
 from stoker.core.planner.occupancy import DeviceView, Occupancy, Slot
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement_cache import PlacementCache
+from stoker.core.planner.placement import PlacementCache
 from stoker.core.planner.plan import BACKFILL_DEPTH, Plan, Start, _Planner, plan
 from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.planner.reasons import KeptFree
@@ -122,7 +122,7 @@ def planned(waiting: WaitingJobs, slots: list[Slot], policy: Policy, lanes: Lane
     return plan(waiting, slots, snapshot, [], policy, NOW, expects=expects, estimate=estimate, lanes=lanes)
 
 
-@settings(max_examples=300, derandomize=True, deadline=None)
+@settings(max_examples=300, derandomize=True)
 @given(jobs(), SLOTS, POLICIES)
 def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Policy) -> None:
     """The same jobs start on the same devices as if each was tried by itself; all others have a reason."""
@@ -132,7 +132,7 @@ def test_lanes_change_nothing(waiting: list[Job], slots: list[Slot], policy: Pol
     assert all((decided.reason(job) is None) == (job.id in started) for job in waiting)
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.lists(st.sampled_from(["small", "alike", "third"]), min_size=3, max_size=8))
 def test_lanes_change_nothing_among_kinds_that_share_one(kinds: list[str]) -> None:
     """A start makes the next job of its kind more work; that hides no job of another kind in the same lane."""
@@ -140,7 +140,7 @@ def test_lanes_change_nothing_among_kinds_that_share_one(kinds: list[str]) -> No
     assert list(planned(a_queue(*waiting), [], Policy()).starts) == one_by_one(waiting, [], Policy())
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(
     st.lists(st.sampled_from([None, 64.0, 800.0, 1500.0, 1900.0]), min_size=2, max_size=6),
     st.sampled_from(["fair", "age", "shortest"]),
@@ -170,7 +170,7 @@ def test_a_long_lane_is_examined_to_a_limit() -> None:
         assert all(isinstance(decided.reason(job), KeptFree) for job in longer)
 
 
-@settings(max_examples=200, derandomize=True, deadline=None)
+@settings(max_examples=200, derandomize=True)
 @given(st.lists(jobs(), min_size=2, max_size=5), SLOTS, POLICIES, st.randoms(use_true_random=False))
 def test_kept_lanes_are_those_made_anew(
     batches: list[list[Job]], slots: list[Slot], policy: Policy, random: Random

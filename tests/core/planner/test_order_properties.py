@@ -15,14 +15,14 @@ from msgspec.structs import replace
 from stoker.core.device import Device
 from stoker.core.job import Waiting, limit_of
 from stoker.core.planner.order import HEAD_START_SECONDS, Order, rounded_work
-from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_need, a_queue, declared, simulated
 from support.world import World
 
-QUIET = settings(max_examples=60, derandomize=True, deadline=None)
+QUIET = settings(max_examples=60, derandomize=True)
 MINUTE, HOUR = 60.0, 3600.0
 LONGEST = 2 * HOUR
 FAIR = Policy(patience=0.0)

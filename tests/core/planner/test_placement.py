@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from stoker.core.device import Device
-from stoker.core.planner.placement import DeviceOffer, choose, most_at_once, never_fits
+from stoker.core.planner.placement import DeviceOffer, choose
+from stoker.core.planner.reasons import most_at_once, never_fits
 from stoker.core.spec import Resources
 from support.build import a_need, declared, simulated
 

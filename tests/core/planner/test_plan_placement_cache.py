@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from stoker.core.device import Device, Snapshot
 from stoker.core.lease import Lease
 from stoker.core.planner.occupancy import NOW, DeviceView, Occupancy
-from stoker.core.planner.placement import never_fits, reserve
-from stoker.core.planner.placement_cache import PlacementCache, why_blocked
-from stoker.core.planner.reasons import NeverFits
+from stoker.core.planner.placement import PlacementCache, reserve, why_blocked
+from stoker.core.planner.reasons import NeverFits, never_fits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_job, a_lease, a_need, a_snapshot, declared, simulated, slot
@@ -54,7 +53,7 @@ def check(
         assert placement_cache.reserve(job, resources) == reserve(job, resources, occupancy)
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=60, derandomize=True)
 @given(WORDS | SIZES, LEASES, st.lists(NEEDS, min_size=1, max_size=4), STARTS)
 def test_cached_answers_are_correct(
     devices: tuple[Device, ...], leases: list[Lease], needs: list[Resources], starts: list[tuple[Resources, str, float]]

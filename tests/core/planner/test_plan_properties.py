@@ -11,14 +11,14 @@ from stoker.core.device import Device
 from stoker.core.job import Job, limit_of
 from stoker.core.lease import Lease
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement import never_fits
 from stoker.core.planner.plan import Plan
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from support.build import a_lease, a_need, a_queue, declared, simulated
 from support.world import World
 
-QUIET = settings(max_examples=40, derandomize=True, deadline=None)
+QUIET = settings(max_examples=40, derandomize=True)
 LONGEST = 20.0
 PATIENCE = 15.0
 

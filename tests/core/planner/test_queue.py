@@ -112,7 +112,7 @@ def test_a_hundred_thousand_jobs_cost_less_than_200_bytes_each() -> None:
 Steps = list[tuple[bool, int, int]]
 
 
-@settings(max_examples=80, derandomize=True, deadline=None)
+@settings(max_examples=80, derandomize=True)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12), st.integers(0, 1)), max_size=60))
 def test_any_coming_and_going_equals_a_sorted_table(steps: Steps) -> None:
     """After any additions, removals and moves the groups equal a sorted table."""

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE
 from features.slurm.worlds import DirectWorld
 from stoker.core.job import Exited, Lost, OnHold, Returned, Running, Started, Waiting
 from stoker.features.slurm.attempts import REFUSED_SECONDS, RETURNS_ALLOWED, SHORT_SECONDS, read_ref, ref_of
 from stoker.features.slurm.guard import gone_line
 from stoker.features.slurm.shared import ALIVE
 from stoker.runner import journal
-from support.fake_slurm import NODE
 from support.fakes import START
 
 
@@ -47,6 +47,7 @@ def test_the_journal_names_the_gpus(world: DirectWorld) -> None:
     ("slurm", "event"),
     [
         ("TIMEOUT", Exited(1, 143, 15, 0.0, why="timeout", note="Slurm's time limit was over")),
+        ("DEADLINE", Exited(1, 143, 15, 0.0, why="timeout", note="Slurm's time limit was over")),
         (
             "OUT_OF_MEMORY",
             Exited(1, 137, 9, 0.0, note="it used more host memory than Slurm gave it (OUT_OF_MEMORY)"),

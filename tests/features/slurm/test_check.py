@@ -8,9 +8,17 @@ import pytest
 
 from stoker import __version__
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.check import check_limits, check_node, check_partition, check_release, skew
-from stoker.features.slurm.slurm import JobReport, parse_sinfo
-from stoker.features.slurm.status import NO_SHARED, OTHER_SHARED, Probe, Reply
+from stoker.features.slurm.check import (
+    NO_SHARED,
+    OTHER_SHARED,
+    Probe,
+    check_limits,
+    check_node,
+    check_partition,
+    check_release,
+    skew,
+)
+from stoker.features.slurm.commands import JobReport, Reply, parse_sinfo
 
 LAB = ClusterSettings(shared="/shared")
 FACTS = {"host": "n1", "time": "105", "token": "abc", "stoker": f"stoker, version {__version__}"}

@@ -57,20 +57,12 @@ def test_the_end_in_the_journal_counts_whatever_slurm_says(state: str | None) ->
 @pytest.mark.parametrize(
     ("state", "verdict"),
     [
-        ("TIMEOUT", "timeout"),
-        ("DEADLINE", "timeout"),
-        ("OUT_OF_MEMORY", "out of memory"),
-        ("CANCELLED", "cancelled"),
-        ("PREEMPTED", "preempted"),
-        ("NODE_FAIL", "lost"),
-        ("FAILED", "lost"),
-        ("COMPLETED", "lost"),
-        (None, "lost"),
+        *((state, "cut off") for state in (None, *sorted(ENDED_STATES))),
         *((state, "runs") for state in ALIVE),
     ],
 )
 def test_an_attempt_that_started_and_left_no_end(state: str | None, verdict: Verdict) -> None:
-    """Slurm knows what ended it."""
+    """Only Slurm knows what ended it."""
     assert judge(STARTED, settled(state)) == verdict
 
 
@@ -134,9 +126,9 @@ def test_an_attempt_that_its_node_shows_as_gone_is_lost_though_slurm_goes_on() -
     gone = JournalFact(started=True, gone=True)
     running = SlurmFact("RUNNING")
     assert judge(gone, Answers(running, 2, SETTLE_SECONDS)) == "runs"
-    assert judge(gone, Answers(running, 3, SETTLE_SECONDS)) == "lost"
+    assert judge(gone, Answers(running, 3, SETTLE_SECONDS)) == "cut off"
     assert judge(gone, Answers(SlurmFact("COMPLETING"), 9, 99.0)) == "runs"
-    assert judge(gone, Answers(SlurmFact("PREEMPTED"), 2, SETTLE_SECONDS)) == "preempted"
+    assert judge(gone, Answers(SlurmFact("PREEMPTED"), 2, SETTLE_SECONDS)) == "cut off"
 
 
 @pytest.mark.parametrize(
@@ -198,10 +190,10 @@ class World:
         verdict = judge(self.journals.get(self.attempt, NOTHING), self.answers)
         if verdict in ("take back", "called off"):
             taken = self.claims.setdefault(self.attempt, "head") == "head"
-            verdict = verdict if taken else "lost"
+            verdict = verdict if taken else "cut off"
         if verdict in ("waits", "runs"):
             return
-        if verdict in ("ended", "timeout", "out of memory", "cancelled", "called off"):
+        if verdict in ("ended", "called off"):
             self.results.append(verdict)
         else:
             self.attempt, self.answers = self.attempt + 1, Answers()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import write_program
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import IDS_AT_ONCE, SlurmCommands
 from stoker.features.slurm.controller import Controller
@@ -26,10 +27,8 @@ class Fake:
         self.answer = directory / "answer"
         self.answer.touch()
         for name in ("squeue", "scancel", "scontrol", "sinfo"):
-            program = directory / name
             note = f'echo {name} "$@" >> {self.calls_file}'
-            program.write_text(f"#!/bin/sh\n{note}\n[ {name} != squeue ] || cat {self.answer}\n")
-            program.chmod(0o700)
+            write_program(directory, name, f"{note}\n[ {name} != squeue ] || cat {self.answer}")
         commands = SlurmCommands({"PATH": f"{directory}:{os.environ['PATH']}"}, os.getuid(), time.monotonic)
         self.controller = Controller(commands, TAG, ClusterSettings(poll=0.05), lambda _: "", time.monotonic)
 

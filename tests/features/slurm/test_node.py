@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from stoker.core.launch import LaunchOrder
-from stoker.features.slurm.node import GPUS, gpus_of, node_name, surroundings, with_gpus
+from stoker.features.slurm.node import GPUS, gpus_of, node_name, task_environment, with_gpus
 from stoker.features.slurm.shared import BundleFolder
 from stoker.runner import journal
 from support.wait import PATIENCE_SECONDS, wait_until
@@ -99,7 +99,7 @@ def test_the_environment_of_a_task() -> None:
     """The submitted one, with what Slurm gave to this task; another array and allocation mean nothing."""
     submitted = {"HOME": "/h", "SLURM_JOB_ID": "1", "SBATCH_QOS": "x", "CUDA_VISIBLE_DEVICES": "9"}
     own = {"SLURM_JOB_ID": "2", "SLURM_ARRAY_TASK_ID": "5", "CUDA_VISIBLE_DEVICES": "0", "HOME": "/other"}
-    assert surroundings(submitted, own) == {"HOME": "/h", "SLURM_JOB_ID": "2", "CUDA_VISIBLE_DEVICES": "0"}
+    assert task_environment(submitted, own) == {"HOME": "/h", "SLURM_JOB_ID": "2", "CUDA_VISIBLE_DEVICES": "0"}
 
 
 def test_gpus_are_filled_in() -> None:

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from features.slurm.worlds import DirectWorld
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.node import GPUS
-from stoker.features.slurm.orders import Orders, check_script, node_script, pilot_script
+from stoker.features.slurm.orders import Orders, QueueDirectory, check_script, node_script, pilot_script
 from stoker.features.slurm.shared import BundleFolder
+from stoker.store.paths import Paths
 from support.wait import PATIENCE_SECONDS
 
 
@@ -81,3 +82,32 @@ def test_the_interpreter_of_the_settings() -> None:
     """Else the one of this process, with the files of this installation."""
     assert "/opt/python -P -m stoker.features.slurm.node" in node_script(ClusterSettings(python="/opt/python"), FOLDER)
     assert sys.executable in node_script(ClusterSettings(), FOLDER)
+
+
+# -- the directory of the queue -----------------------------------------------------------------------
+
+
+def test_it_is_made_once(tmp_path: Path) -> None:
+    """With a marker by which it is recognised."""
+    directory = QueueDirectory(Paths(tmp_path / "queue"))
+    before = directory.is_there
+    directory.make()
+    assert (before, directory.is_there) == (False, True)
+    assert {path.name for path in directory.files.state.iterdir()} >= {"logs", "reports"}
+
+
+def test_it_is_out_of_sight(tmp_path: Path) -> None:
+    """The user hears of it until it is back."""
+    directory = QueueDirectory(Paths(tmp_path / "queue"))
+    assert not directory.is_reachable()
+    assert directory.away == f"the shared directory {tmp_path / 'queue'} cannot be reached; jobs on the cluster go on"
+    directory.make()
+    assert directory.is_reachable()
+    assert directory.away == ""
+
+
+def test_why_it_cannot_be_written(tmp_path: Path) -> None:
+    """The words of the system follow."""
+    directory = QueueDirectory(Paths(tmp_path / "queue"))
+    directory.failed(OSError(28, "No space left on device"))
+    assert directory.trouble == f"cannot write to the shared directory {tmp_path / 'queue'}: No space left on device"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import Task
 from features.slurm.worlds import DirectWorld
 from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.site import SUSPENDED, slurm_config
-from support.fake_slurm import Task
 
 
 @pytest.fixture

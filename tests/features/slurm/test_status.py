@@ -1,16 +1,27 @@
-"""Slurm's commands for screens and checks, and the jobs on nodes."""
+"""The state of clusters, the jobs on their nodes, and both in words."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE, write_program
 from features.slurm.worlds import DirectWorld
+from stoker.cli.options import Screen
 from stoker.core.settings import ClusterSettings
-from stoker.features.slurm.status import ask, cluster_status, jobs_on_nodes, usable_nodes
-from support.fake_slurm import NODE
+from stoker.features.slurm.commands import Nodes
+from stoker.features.slurm.status import (
+    SCHEMA,
+    ClusterStatus,
+    cluster_lines,
+    cluster_status,
+    jobs_on_nodes,
+    show_nodes,
+    usable_nodes,
+)
 
 
 @pytest.fixture
@@ -27,33 +38,9 @@ def world(tmp_path: Path) -> Iterator[DirectWorld]:
     world.close()
 
 
-def write(directory: Path, name: str, script: str) -> None:
-    (directory / name).write_text(f"#!/bin/sh\n{script}\n")
-    (directory / name).chmod(0o700)
-
-
-def test_a_program_that_is_missing(programs: Path) -> None:
-    """The reply names it."""
-    reply = ask(ClusterSettings(), "snothing")
-    assert (reply.ok, reply.error) == (False, "snothing is not on the PATH of this machine")
-
-
-def test_the_last_words_of_a_program(programs: Path) -> None:
-    """Users see them."""
-    write(programs, "sinfo", "echo first >&2; echo slurm_load_partitions: refused >&2; exit 1")
-    reply = ask(ClusterSettings(), "sinfo")
-    assert (reply.ok, reply.error) == (False, "slurm_load_partitions: refused")
-
-
-def test_a_program_that_hangs(programs: Path) -> None:
-    """It is given up."""
-    write(programs, "sinfo", "exec sleep 100")
-    assert ask(ClusterSettings(), "sinfo", seconds=0.1).error == "sinfo takes longer than 0.1 s"
-
-
 def test_the_state_of_a_cluster(world: DirectWorld, programs: Path) -> None:
     """Nodes by their state, and the jobs of this queue."""
-    write(programs, "sinfo", "echo 'gpu*|up|infinite|3|idle|gpu:4'")
+    write_program(programs, "sinfo", "echo 'gpu*|up|infinite|3|idle|gpu:4'")
     status = cluster_status("lab", world.settings, world.paths)
     [nodes] = status.nodes
     assert (status.answers, nodes.partition, nodes.nodes, nodes.gpus) == (True, "gpu", 3, 4)
@@ -61,7 +48,7 @@ def test_the_state_of_a_cluster(world: DirectWorld, programs: Path) -> None:
 
 def test_nodes_that_take_jobs(programs: Path) -> None:
     """Those that answer and are not drained."""
-    write(programs, "sinfo", "printf 'n1 idle\\nn2 drain\\nn3 mix*\\nn4 alloc\\n'")
+    write_program(programs, "sinfo", "printf 'n1 idle\\nn2 drain\\nn3 mix*\\nn4 alloc\\n'")
     assert usable_nodes(ClusterSettings()) == ["n1", "n4"]
 
 
@@ -71,3 +58,43 @@ def test_jobs_on_nodes(world: DirectWorld) -> None:
     world.start(job)
     assert jobs_on_nodes(world.paths, "lab") == {NODE: [("0", str(job))]}
     assert jobs_on_nodes(world.paths, "other") == {}
+
+
+def a_cluster(**fields: object) -> ClusterStatus:
+    known = {"name": "lab", "kind": "slurm", "private": False, "shared": "/shared", "answers": True, "trouble": ""}
+    return ClusterStatus(**{**known, "nodes": [], "jobs": 5, "active": 3, **fields})  # type: ignore[arg-type]
+
+
+def test_the_first_line_has_the_jobs() -> None:
+    """Those in Slurm, and those that wait here."""
+    first, *_ = cluster_lines(a_cluster())
+    assert first == "lab: Slurm, answers; 3 of your jobs in Slurm, 2 waiting here"
+
+
+@pytest.mark.parametrize(("private", "command"), [(True, "stoker cluster up lab"), (False, "stoker cluster check lab")])
+def test_a_controller_that_does_not_answer(private: bool, command: str) -> None:
+    """The text says why, and what to type."""
+    lines = list(cluster_lines(a_cluster(private=private, answers=False, trouble="connection refused")))
+    assert lines[1:3] == ["  connection refused", f"  see {command}; running jobs continue"]
+
+
+def test_nodes_in_words() -> None:
+    """Only what is unusual is said."""
+    usual = Nodes("gpu", True, True, "infinite", 3, "idle", True, 4)
+    odd = Nodes("old", False, False, "1:00", 1, "down", False, 0)
+    *_, first, second = cluster_lines(a_cluster(nodes=[usual, odd]))
+    assert first == "  gpu*         3 nodes   idle, 4 GPUs each, limit infinite"
+    assert second == "  old          1 node    down, not answering, limit 1:00, partition down"
+
+
+def test_nodes_with_the_jobs_on_their_gpus(
+    world: DirectWorld, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`stoker gpus -M lab` shows them below the nodes; JSON has the nodes."""
+    write_program(programs, "sinfo", "echo 'gpu*|up|infinite|3|idle|gpu:4'")
+    job, _ = world.add(2)
+    world.start(job)
+    show_nodes("lab", world.settings, Screen("screen", "never", world.paths))
+    assert capsys.readouterr().out.splitlines()[-1] == f"  {NODE}: GPU 0: job {job}"
+    show_nodes("lab", world.settings, Screen("json", "never", world.paths))
+    assert json.loads(capsys.readouterr().out)["schema"] == SCHEMA

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from features.slurm.fake_slurm import NODE, EngineOnFakeSlurm
 from sites.contract import SiteWorld
 from stoker.core.device import NodeGpu
 from stoker.core.job import Active, Assigned, Exited, Returned, Started, started_at
@@ -13,6 +14,7 @@ from stoker.core.launch import attempt_key
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import read_ref
 from stoker.features.slurm.guard import OWN_CLAIM
+from stoker.features.slurm.orders import PILOT_MARK
 from stoker.features.slurm.pilot.files import (
     AttemptReport,
     PilotEvent,
@@ -23,10 +25,8 @@ from stoker.features.slurm.pilot.files import (
     RunJob,
     Stop,
 )
-from stoker.features.slurm.pilot.handle import MARK
 from stoker.features.slurm.shared import JOURNALS, BundleFolder, append
 from stoker.runner import journal
-from support.fake_slurm import NODE, EngineOnFakeSlurm
 
 STOPPED = 143
 
@@ -110,7 +110,7 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
     @property
     def pilots(self) -> dict[str, PilotFolder]:
         """The folders of pilots that Slurm has started or will start, by tag."""
-        tags = [tag for tag, _ in self.slurm.tasks if tag.rpartition("/")[2].startswith(MARK)]
+        tags = [tag for tag, _ in self.slurm.tasks if tag.rpartition("/")[2].startswith(PILOT_MARK)]
         folders = {tag: PilotFolder(self.files.state / tag.rpartition("/")[2]) for tag in tags}
         return {tag: folder for tag, folder in folders.items() if folder.is_complete}
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stoker.app.jobs.select import find, resolve_after
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
-from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Trial, content_of
+from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob, content_of
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import (
@@ -20,15 +20,15 @@ from stoker.features.sweep.store import (
     add_sweep,
     add_trial,
     all_sweeps,
+    all_trials,
     change_sweep,
     find_sweep,
+    jobs_of_sweep,
     set_trial_result,
     stop_sweep,
     sweep_of_content,
     trial_results,
 )
-from stoker.features.sweep.trials import all_trials
-from stoker.store.queries import jobs_of_sweep
 from stoker.store.schema import Change
 from stoker.store.writer import Store, prune_unused
 
@@ -47,7 +47,7 @@ def add_grid(store: Store) -> StoredSweep:
     with store.writing():
         batch = store.add_batch("sweep", 1.0)
         ids = store.add_jobs(batch, "queue", list(trial_jobs(GRID, SPEC)), 1.0, array=True)
-        stored = StoredSweep(ids[0], batch, 1.0, None, None, SPEC, GRID)
+        stored = StoredSweep(ids[0], batch, 1.0, None, SPEC, GRID)
         add_sweep(store, stored)
     return stored
 
@@ -57,7 +57,7 @@ def add_adaptive(store: Store) -> StoredSweep:
     with store.writing():
         batch = store.add_batch("sweep", 2.0)
         (tuner,) = store.add_jobs(batch, "queue", [NewJob(Command(("tune",)), SPEC)], 2.0)
-        stored = StoredSweep(tuner, batch, 2.0, tuner, None, SPEC, GRID)
+        stored = StoredSweep(tuner, batch, 2.0, tuner, SPEC, GRID)
         add_sweep(store, stored)
     return stored
 
@@ -73,12 +73,12 @@ def test_a_record_is_as_it_was(store: Store) -> None:
 def test_trials_carry_their_parameters(store: Store) -> None:
     """With their types, and the sweep that their array is."""
     grid = add_grid(store)
-    rows = all_trials(store, grid.id)
+    rows = all_trials(store, grid.batch)
     assert [(row.number, row.job, row.state) for row in rows] == [(n, 1 + n, "waiting") for n in range(4)]
     assert rows[2].params == {"lr": 0.2, "opt": "a b"}
     job = store.job(3)
     assert job is not None
-    assert (job.task, job.array, job.trial) == (2, 1, Trial(2, '{"lr":0.2,"opt":"a b"}', 1))
+    assert (job.task, job.array, job.member) == (2, 1, Member(2, '{"lr":0.2,"opt":"a b"}', 1, "sweep"))
 
 
 def test_a_trial_is_added_once(store: Store) -> None:
@@ -87,9 +87,9 @@ def test_a_trial_is_added_once(store: Store) -> None:
     first = add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 3.0)
     assert add_trial(store, stored, 0, {"lr": 0.1, "opt": "c"}, 4.0) == first
     second = add_trial(store, stored, 1, {"lr": 0.2, "opt": "c"}, 4.0)
-    assert [row.job for row in all_trials(store, stored.id)] == [first, second]
+    assert [row.job for row in all_trials(store, stored.batch)] == [first, second]
     with pytest.raises(StokerError, match="UNIQUE"), store.writing() as connection:
-        connection.execute("UPDATE jobs SET trial = 0 WHERE id = ?", (second,))
+        connection.execute("UPDATE jobs SET member = 0 WHERE id = ?", (second,))
 
 
 def test_an_id_of_a_sweep_means_all_its_jobs(store: Store) -> None:
@@ -109,21 +109,21 @@ def test_changes_and_results(store: Store) -> None:
     """A sweep can be extended and stopped; results are replaced."""
     grid = add_grid(store)
     larger = SweepSpec(space=GRID.space, command=GRID.command, count=2)
-    change_sweep(store, grid.id, larger)
-    stop_sweep(store, grid.id, 9.0)
+    change_sweep(store, grid.batch, larger)
+    stop_sweep(store, grid.batch, 9.0)
     found = find_sweep(store, grid.id)
     assert found is not None
     assert (found.sweep, found.stopped) == (larger, 9.0)
-    set_trial_result(store, grid.id, 1, {"loss": 2.0})
-    set_trial_result(store, grid.id, 1, {"loss": 1.0})
-    assert trial_results(store, grid.id) == {1: {"loss": 1.0}}
+    set_trial_result(store, grid.batch, 1, {"loss": 2.0})
+    set_trial_result(store, grid.batch, 1, {"loss": 1.0})
+    assert trial_results(store, grid.batch) == {1: {"loss": 1.0}}
 
 
 def test_work_that_was_done_is_found(store: Store) -> None:
     """By its content, while it waits and after it succeeded; not after it failed."""
     grid = add_grid(store)
     jobs = list(trial_jobs(GRID, SPEC))
-    contents = [content_of(job.command, job.spec, job.task, job.trial) for job in jobs]
+    contents = [content_of(job.command, job.spec, job.task, job.member) for job in jobs]
     assert [sweep_of_content(store, each) for each in contents] == [grid.id] * 4
     job = store.job(1)
     assert job is not None
@@ -135,7 +135,7 @@ def test_work_that_was_done_is_found(store: Store) -> None:
 def test_sweeps_live_as_long_as_their_jobs(store: Store) -> None:
     """Then their records, results and specs are pruned; the spec of trials to come is kept."""
     stored = add_adaptive(store)
-    set_trial_result(store, stored.id, 0, {})
+    set_trial_result(store, stored.batch, 0, {})
     with store.writing() as connection:
         connection.execute("UPDATE jobs SET spec = (SELECT max(id) FROM specs) + 1")  # of another job
     prune_unused(store, 100.0, lambda: True)
@@ -144,4 +144,6 @@ def test_sweeps_live_as_long_as_their_jobs(store: Store) -> None:
     with store.writing() as connection:
         connection.execute("DELETE FROM jobs")
     prune_unused(store, 100.0, lambda: True)
-    assert [store.rows(f"SELECT count(*) FROM {table}") for table in ("sweeps", "trials", "specs")] == [[(0,)]] * 3
+    assert [store.rows(f"SELECT count(*) FROM {table}") for table in ("batches", "member_records", "specs")] == [
+        [(0,)]
+    ] * 3

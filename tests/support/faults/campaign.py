@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import shutil
@@ -16,14 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.faults import allocations, clusters, damage, disks, driver, jobs, kills, limits, storms, syscalls
+from support.faults import damage, disks, driver, jobs, kills, limits, storms, syscalls
 from support.faults.driver import stand_in
 from support.faults.table import TABLE, Fault, missing
 from support.storm.background import QueueStorm
 from support.storm.settings import SIMULATED, StormSettings
 
-MODULES = (kills, syscalls, disks, limits, damage, driver, jobs, storms, clusters, allocations)
-"""What fills the table."""
+MODULES = (kills, syscalls, disks, limits, damage, driver, jobs, storms)
+"""What fills the table, besides the modules of features that are called `*_faults.py`."""
+for path in sorted(Path(__file__).parents[2].glob("features/*/*_faults.py")):
+    importlib.import_module(f"features.{path.parent.name}.{path.stem}")
 LANES = 3
 """Trials at the same time: most of the time each of them waits."""
 KINDS = ("double run", "lost", "wrong code", "stuck", "leak", "other")

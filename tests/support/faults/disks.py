@@ -8,13 +8,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.background import Background
 from support.disk import fill, small_disk
 from support.faults.table import fault
 from support.storm.background import QueueStorm
 from support.storm.jobs import Work
 from support.storm.record import open_jobs
-from support.storm.sweep import SweepStorm
 from support.wait import wait_until
 
 FULL_SECONDS = 2.0
@@ -32,18 +30,6 @@ def full_state(trial: QueueStorm) -> None:
     ballast = fill(disk)
     _live_with_it(trial)
     ballast.unlink()
-
-
-@fault("full-state-of-sweep", "an adaptive sweep goes on by itself when there is space again", needs=("root",))
-def full_state_of_sweep(trial: QueueStorm) -> None:
-    """No byte is free where the queue, the study and the log of the tuner are, while trials run."""
-    trial.feed(1)
-    home = trial.home / "sweep"
-    home.mkdir()
-    with small_disk(home / "state", "size=24m,mode=700") as disk, contextlib.closing(Background(home)) as background:
-        storm = SweepStorm(background, trial.settings.seed, count=24)
-        trial.broken += storm.fill(disk)
-        trial.disruptions.update(storm.disruptions)
 
 
 @fault("no-inodes-in-state", KEPT, needs=("root",), devices="declared", noisy=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from support.background import Background
 from support.cli import Stoker
 from support.faults.kills import AGAIN
 from support.faults.table import fault
 from support.storm.background import QueueStorm
 from support.storm.foreground import RunStorm
 from support.storm.settings import CHECK, LONG, SHARED, StormSettings
-from support.storm.sweep import SweepStorm
 
 
 @fault("storm", AGAIN, devices="declared")
@@ -38,18 +36,6 @@ def storm_of_runs(trial: QueueStorm) -> None:
         runs.run()
         trial.broken += runs.faults()
         trial.disruptions.update(runs.disruptions)
-
-
-@fault("storm-of-sweeps", "no trial of a sweep is double, forgotten, or without an end", devices="declared")
-def storm_of_sweeps(trial: QueueStorm) -> None:
-    """Over an adaptive sweep: its tuner, engine, workers and trials, alone or all at once, and its study."""
-    trial.feed(1)
-    home = trial.home / "sweep"
-    home.mkdir()
-    with contextlib.closing(Background(home)) as background:
-        storm = SweepStorm(background, trial.settings.seed, count=24)
-        trial.broken += storm.run(kills=30)
-        trial.disruptions.update(storm.disruptions)
 
 
 @fault("storm-long", AGAIN, usual=False)

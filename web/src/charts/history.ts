@@ -2,7 +2,7 @@
 
 import { day as dayText, duration, hours, size, span } from "../format";
 import { type JobUsage, TONES, type Tone, type Usage } from "../types";
-import { type Option, axis, common, niceStep, tip } from "./base";
+import { type Option, axis, common, named, niceStep, tip } from "./base";
 import { type Palette, colourOf } from "./palette";
 
 const GRID = { left: 56, right: 18, top: 16, bottom: 44 };
@@ -87,27 +87,47 @@ export function daysOption(usage: Usage, palette: Palette): Option {
   };
 }
 
-/** Series of points for jobs that went well, badly, or neither. */
-function byOutcome(jobs: JobUsage[], point: (job: JobUsage) => [number, number], palette: Palette): object[] {
-  const series = (name: string, symbol: string, colour: string, tone: Tone): object => ({
+/** Jobs as points, by how they ended, with a diagonal from the least to the most of both axes. */
+function scatterOption(
+  jobs: JobUsage[],
+  point: (job: JobUsage) => [number, number],
+  axes: { xAxis: Option; yAxis: Option },
+  edge: { from: number; until: number; name: string },
+  rows: (job: JobUsage) => [string, string][],
+  palette: Palette,
+): Option {
+  const series = (name: string, symbol: string, color: string, tone: Tone): object => ({
     type: "scatter",
     name,
     symbol,
     symbolSize: 8,
-    itemStyle: { color: colour, opacity: 0.7 },
+    itemStyle: { color, opacity: 0.7 },
     data: jobs.filter((job) => TONES[job.state] === tone).map((job) => ({ value: point(job), job })),
     cursor: "pointer",
   });
-  return [
-    series("done", "circle", palette.accent, "good"),
-    series("cancelled", "rect", palette.faint, "faint"),
-    series("failed", "triangle", palette.bad, "bad"),
-  ];
-}
-
-function scatterTip(rows: (job: JobUsage) => [string, string][]): (point: { data: { job: JobUsage } }) => HTMLElement {
-  return ({ data: { job } }) =>
-    tip(`${job.label} ${job.title}`, [["state", job.state], ["group", job.group], ...rows(job)]);
+  return {
+    ...common(palette, {
+      formatter: ({ data: { job } }: { data: { job: JobUsage } }) =>
+        tip(`${job.label} ${job.title}`, [["state", job.state], ["group", job.group], ...rows(job)]),
+    }),
+    grid: GRID,
+    ...axes,
+    series: [
+      series("done", "circle", palette.accent, "good"),
+      series("cancelled", "rect", palette.faint, "faint"),
+      series("failed", "triangle", palette.bad, "bad"),
+      {
+        type: "line",
+        name: edge.name,
+        silent: true,
+        showSymbol: false,
+        data: [edge.from, edge.until].map((value) => [value, value]),
+        tooltip: { show: false },
+        z: 1,
+        lineStyle: { color: palette.faint, width: 1, type: "dashed" },
+      },
+    ],
+  };
 }
 
 const LEAST_SECONDS = 1;
@@ -128,27 +148,25 @@ export function waitingOption(usage: Usage, palette: Palette): Option {
     Math.max(LEAST_SECONDS, job.wait_seconds ?? 0),
   ];
   const most = roundedUp(Math.max(...jobs.flatMap(point)));
-  const logarithmic = (name: string): Option => ({
+  const logarithmic = (name: string, gap: number): Option => ({
     type: "log",
     logBase: MINUTE,
     ...axis(palette, { formatter: (value: number) => span(value) }),
-    name,
-    nameLocation: "middle",
+    ...named(name, gap),
     min: LEAST_SECONDS,
     max: most,
   });
-  return {
-    ...common(palette, {
-      formatter: scatterTip((job) => [
-        ["waited", duration(job.wait_seconds ?? 0)],
-        ["ran", duration(job.run_seconds ?? 0)],
-      ]),
-    }),
-    grid: GRID,
-    xAxis: { ...logarithmic("run time"), nameGap: 26 },
-    yAxis: { ...logarithmic("waiting time"), nameGap: 42 },
-    series: [...byOutcome(jobs, point, palette), diagonal(LEAST_SECONDS, most, "waited as long as it ran", palette)],
-  };
+  return scatterOption(
+    jobs,
+    point,
+    { xAxis: logarithmic("run time", 26), yAxis: logarithmic("waiting time", 42) },
+    { from: LEAST_SECONDS, until: most, name: "waited as long as it ran" },
+    (job) => [
+      ["waited", duration(job.wait_seconds ?? 0)],
+      ["ran", duration(job.run_seconds ?? 0)],
+    ],
+    palette,
+  );
 }
 
 /** Peak against reserved memory; below the diagonal less would have been enough. */
@@ -160,41 +178,23 @@ export function memoryOption(usage: Usage, palette: Palette): Option {
     (job.peak_vram_bytes ?? 0) / gib,
   ];
   const most = Math.max(1, ...jobs.flatMap(point)) * 1.08;
-  const linear = (name: string): Option => ({
+  const linear = (name: string, gap: number): Option => ({
     type: "value",
     ...axis(palette, { formatter: (value: number) => `${Number(value.toFixed(2))}G`, showMaxLabel: false }),
-    name,
-    nameLocation: "middle",
+    ...named(name, gap),
     min: 0,
     max: most,
     interval: niceStep(most),
   });
-  return {
-    ...common(palette, {
-      formatter: scatterTip((job) => [
-        ["peak", size(job.peak_vram_bytes)],
-        ["reserved", size(job.reserved_bytes)],
-      ]),
-    }),
-    grid: GRID,
-    xAxis: { ...linear("reserved"), nameGap: 26 },
-    yAxis: { ...linear("peak in use"), nameGap: 38 },
-    series: [...byOutcome(jobs, point, palette), diagonal(0, most, "all that was reserved", palette)],
-  };
-}
-
-function diagonal(from: number, until: number, name: string, palette: Palette): object {
-  return {
-    type: "line",
-    name,
-    silent: true,
-    showSymbol: false,
-    data: [
-      [from, from],
-      [until, until],
+  return scatterOption(
+    jobs,
+    point,
+    { xAxis: linear("reserved", 26), yAxis: linear("peak in use", 38) },
+    { from: 0, until: most, name: "all that was reserved" },
+    (job) => [
+      ["peak", size(job.peak_vram_bytes)],
+      ["reserved", size(job.reserved_bytes)],
     ],
-    tooltip: { show: false },
-    z: 1,
-    lineStyle: { color: palette.faint, width: 1, type: "dashed" },
-  };
+    palette,
+  );
 }

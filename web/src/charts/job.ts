@@ -12,6 +12,36 @@ interface AxisTip {
   seriesName: string;
 }
 
+/** Curves over a common axis; `place` is the title of a tooltip, `text` a value in it. */
+function curves(
+  series: object[],
+  axes: { grid?: object; xAxis: Option; yAxis: Option },
+  place: (at: number) => string,
+  text: (value: number) => string,
+  palette: Palette,
+): Option {
+  return {
+    ...common(palette, {
+      trigger: "axis",
+      formatter: (points: AxisTip[]) =>
+        tip(
+          place(points[0]?.value[0] ?? 0),
+          points.map(({ seriesName, value: [, value] }) => [seriesName, value == null ? "" : text(value)]),
+        ),
+    }),
+    grid: GRID,
+    ...axes,
+    series,
+  };
+}
+
+function curve(name: string, data: number[][], color: string, more: object = {}): object {
+  return { type: "line", name, data, showSymbol: false, lineStyle: { color, width: 1.5 }, itemStyle: { color }, ...more };
+}
+
+/** Points with the time in milliseconds. */
+const inMilliseconds = (points: [number, number][]): number[][] => points.map(([at, value]) => [at * 1000, value]);
+
 /** Points of the store, and those that came later. The store is up to a minute old. */
 export function joined(stored: [number, number][], live: [number, number][]): [number, number][] {
   const last = stored.at(-1)?.[0] ?? 0;
@@ -26,102 +56,58 @@ export function memoryOption(
   palette: Palette,
   now: number,
 ): Option {
-  const curve = series?.attempts.find((one) => one.attempt === attempt);
+  const measured = series?.attempts.find((one) => one.attempt === attempt);
   const limit = series?.limit_bytes ?? null;
-  const points = joined(curve?.memory ?? [], live);
-  const amount = curve?.reserved_bytes ?? limit;
-  const used = points.map(([at, bytes]) => [at * 1000, bytes]);
+  const points = joined(measured?.memory ?? [], live);
+  const amount = measured?.reserved_bytes ?? limit;
   const reserved =
     amount === null ? [] : [points[0], points.at(-1)].flatMap((point) => (point ? [[point[0] * 1000, amount]] : []));
   const highest = Math.max(amount ?? 0, ...points.map(([, bytes]) => bytes));
   const gib = 2 ** 30;
   const top = Math.max(gib / 4, limit !== null && highest > limit / 2 ? limit * 1.04 : highest * 1.15);
-  return {
-    ...common(palette, {
-      trigger: "axis",
-      formatter: (points: AxisTip[]) =>
-        tip(
-          clock(points[0]?.value[0] ?? 0, now, true),
-          points.map((point): [string, string] => [
-            point.seriesName,
-            point.value[1] === null ? "" : size(point.value[1]),
-          ]),
-        ),
-    }),
-    grid: GRID,
-    xAxis: timeAxis(palette),
-    yAxis: {
-      type: "value",
-      ...axis(palette, { formatter: (value: number) => size(value), showMaxLabel: false }),
-      min: 0,
-      max: top,
-      interval: niceStep(top / gib) * gib,
-    },
-    series: [
-      {
-        type: "line",
-        name: "used",
-        data: used,
-        showSymbol: false,
-        lineStyle: { color: palette.accent, width: 1.5 },
-        itemStyle: { color: palette.accent },
+  return curves(
+    [
+      curve("used", inMilliseconds(points), palette.accent, {
         areaStyle: { color: palette.accent, opacity: 0.18 },
-        markLine:
-          limit === null
-            ? undefined
-            : {
-                silent: true,
-                symbol: "none",
-                data: [{ yAxis: limit }],
-                lineStyle: { color: palette.faint, type: "solid", width: 1 },
-                label: {
-                  formatter: `GPU ${size(limit)}`,
-                  position: "insideEndBottom",
-                  color: palette.faint,
-                  fontSize: 10,
-                },
-              },
-      },
-      {
-        type: "line",
-        name: "reserved",
-        data: reserved,
-        showSymbol: false,
-        lineStyle: { color: palette.held, width: 1.5, type: "dashed" },
-        itemStyle: { color: palette.held },
-      },
+        markLine: limit === null ? undefined : limitLine(limit, palette),
+      }),
+      curve("reserved", reserved, palette.held, { lineStyle: { color: palette.held, width: 1.5, type: "dashed" } }),
     ],
+    {
+      xAxis: timeAxis(palette),
+      yAxis: {
+        type: "value",
+        ...axis(palette, { formatter: (value: number) => size(value), showMaxLabel: false }),
+        min: 0,
+        max: top,
+        interval: niceStep(top / gib) * gib,
+      },
+    },
+    (at) => clock(at, now, true),
+    size,
+    palette,
+  );
+}
+
+function limitLine(limit: number, palette: Palette): object {
+  return {
+    silent: true,
+    symbol: "none",
+    data: [{ yAxis: limit }],
+    lineStyle: { color: palette.faint, type: "solid", width: 1 },
+    label: { formatter: `GPU ${size(limit)}`, position: "insideEndBottom", color: palette.faint, fontSize: 10 },
   };
 }
 
 export function progressOption(points: [number, number][], palette: Palette, now: number): Option {
-  return {
-    ...common(palette, {
-      trigger: "axis",
-      formatter: (shown: AxisTip[]) =>
-        tip(clock(shown[0]?.value[0] ?? 0, now, true), [["done", percent(shown[0]?.value[1] ?? 0)]]),
-    }),
-    grid: GRID,
-    xAxis: timeAxis(palette),
-    yAxis: {
-      type: "value",
-      ...axis(palette, { formatter: (value: number) => percent(value) }),
-      min: 0,
-      max: 1,
-      splitNumber: 2,
-    },
-    series: [
-      {
-        type: "line",
-        name: "done",
-        data: points.map(([at, part]) => [at * 1000, part]),
-        showSymbol: false,
-        lineStyle: { color: palette.good, width: 1.5 },
-        itemStyle: { color: palette.good },
-        areaStyle: { color: palette.good, opacity: 0.15 },
-      },
-    ],
-  };
+  const labels = axis(palette, { formatter: (value: number) => percent(value) });
+  return curves(
+    [curve("done", inMilliseconds(points), palette.good, { areaStyle: { color: palette.good, opacity: 0.15 } })],
+    { xAxis: timeAxis(palette), yAxis: { type: "value", ...labels, min: 0, max: 1, splitNumber: 2 } },
+    (at) => clock(at, now, true),
+    percent,
+    palette,
+  );
 }
 
 /** A reported value by step, or by time if the job told no steps. */
@@ -129,42 +115,23 @@ export function metricOption(
   name: string,
   points: [number, number][],
   steps: boolean,
-  colour: string,
+  place: number,
   palette: Palette,
   now: number,
 ): Option {
-  const data = steps ? points : points.map(([at, value]) => [at * 1000, value]);
-  const place = (value: number): string => (steps ? `step ${number(value)}` : clock(value, now, true));
-  return {
-    ...common(palette, {
-      trigger: "axis",
-      formatter: (shown: AxisTip[]) => tip(place(shown[0]?.value[0] ?? 0), [[name, number(shown[0]?.value[1] ?? 0)]]),
-    }),
-    grid: { ...GRID, left: 58 },
-    xAxis: steps
-      ? {
-          type: "value",
-          ...axis(palette, { showMaxLabel: false }),
-          splitLine: { show: false },
-          min: "dataMin",
-          max: "dataMax",
-        }
-      : timeAxis(palette),
-    yAxis: {
-      type: "value",
-      ...axis(palette, { formatter: (value: number) => number(value) }),
-      scale: true,
-      splitNumber: 3,
+  const labels = axis(palette, { formatter: (value: number) => number(value) });
+  const stepAxis = { type: "value", ...axis(palette, { showMaxLabel: false }), splitLine: { show: false } };
+  const data = steps ? points : inMilliseconds(points);
+  const colour = palette.series[place % palette.series.length] ?? "";
+  return curves(
+    [curve(name, data, colour, { showSymbol: points.length < 3 })],
+    {
+      grid: { ...GRID, left: 58 },
+      xAxis: steps ? { ...stepAxis, min: "dataMin", max: "dataMax" } : timeAxis(palette),
+      yAxis: { type: "value", ...labels, scale: true, splitNumber: 3 },
     },
-    series: [
-      {
-        type: "line",
-        name,
-        data,
-        showSymbol: points.length < 3,
-        lineStyle: { color: colour, width: 1.5 },
-        itemStyle: { color: colour },
-      },
-    ],
-  };
+    (at) => (steps ? `step ${number(at)}` : clock(at, now, true)),
+    number,
+    palette,
+  );
 }

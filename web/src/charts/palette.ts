@@ -1,17 +1,8 @@
 /** Colours of the charts: those of the style sheet, and one for each group. */
 
-export interface Palette {
-  text: string;
-  faint: string;
-  line: string;
-  surface: string;
-  lane: string;
-  accent: string;
-  good: string;
-  bad: string;
-  held: string;
-  others: string;
-  now: string;
+const NAMES = ["text", "faint", "line", "surface", "lane", "accent", "good", "bad", "held", "others", "now"] as const;
+
+export interface Palette extends Record<(typeof NAMES)[number], string> {
   heat: [string, string, string];
   series: string[];
 }
@@ -20,17 +11,7 @@ export function readPalette(): Palette {
   const style = getComputedStyle(document.documentElement);
   const colour = (name: string): string => longHex(style.getPropertyValue(`--${name}`).trim());
   return {
-    text: colour("text"),
-    faint: colour("faint"),
-    line: colour("line"),
-    surface: colour("surface"),
-    lane: colour("lane"),
-    accent: colour("accent"),
-    good: colour("good"),
-    bad: colour("bad"),
-    held: colour("held"),
-    others: colour("others"),
-    now: colour("now"),
+    ...(Object.fromEntries(NAMES.map((name) => [name, colour(name)])) as Record<(typeof NAMES)[number], string>),
     heat: [colour("heat-0"), colour("heat-1"), colour("heat-2")],
     series: Array.from({ length: 8 }, (_, index) => colour(`series-${index}`)),
   };

@@ -61,37 +61,29 @@ function boxOf(one: Piece, params: Params, api: Api): Rectangle | null {
 
 function drawPiece(one: Piece, colour: string, palette: Palette, box: Rectangle): Drawn {
   const shape = { ...box, r: 2 };
-  const children: object[] = one.forecast
-    ? [
-        { type: "rect", shape, style: { fill: colour, opacity: 0.13 } },
-        { type: "rect", shape, style: { fill: "none", stroke: colour, lineWidth: 1, lineDash: [3, 3], opacity: 0.7 } },
-      ]
-    : [{ type: "rect", shape, style: { fill: colour, opacity: 0.3 } }, ...filled(one, box, colour, palette)];
+  const dashed = { fill: "none", stroke: colour, lineWidth: 1, lineDash: [3, 3], opacity: 0.7 };
+  const children = one.forecast
+    ? [rectangle(shape, { fill: colour, opacity: 0.13 }), rectangle(shape, dashed)]
+    : [rectangle(shape, { fill: colour, opacity: 0.3 }), ...filled(one, box, colour, palette)];
   return { type: "group", children } as Drawn;
 }
 
+function rectangle(shape: object, style: object): object {
+  return { type: "rect", shape, style };
+}
+
+/** The part of a bar that was in use, and the marks of a failure. */
 function filled(one: Piece, box: Rectangle, colour: string, palette: Palette): object[] {
-  const part = one.used ?? 0;
-  const height = box.height * part;
+  const height = box.height * (one.used ?? 0);
   const shapes: object[] = [];
   if (height >= 1)
-    shapes.push({
-      type: "rect",
-      shape: { x: box.x, y: box.y + box.height - height, width: box.width, height, r: 2 },
-      style: { fill: colour, opacity: 0.75 },
-    });
+    shapes.push(rectangle({ ...box, y: box.y + box.height - height, height, r: 2 }, { fill: colour, opacity: 0.75 }));
   if (isFailure(one.bar)) {
     const width = Math.min(4, box.width);
-    shapes.push({
-      type: "rect",
-      shape: { x: box.x + box.width - width, y: box.y, width, height: box.height },
-      style: { fill: palette.bad },
-    });
-    shapes.push({
-      type: "rect",
-      shape: { ...box, r: 2 },
-      style: { fill: "none", stroke: palette.bad, lineWidth: 1.5 },
-    });
+    shapes.push(
+      rectangle({ ...box, x: box.x + box.width - width, width }, { fill: palette.bad }),
+      rectangle({ ...box, r: 2 }, { fill: "none", stroke: palette.bad, lineWidth: 1.5 }),
+    );
   }
   return shapes;
 }
@@ -136,7 +128,7 @@ function drawLane(lane: number, palette: Palette, params: Params, api: Api): Dra
     type: "group",
     silent: true,
     children: [
-      { type: "rect", shape: { x: area.x, y, width: area.width, height }, style: { fill: palette.lane } },
+      rectangle({ x: area.x, y, width: area.width, height }, { fill: palette.lane }),
       {
         type: "line",
         shape: { x1: area.x, x2: area.x + area.width, y1: y, y2: y },
@@ -153,7 +145,7 @@ function drawHeat(params: Params, api: Api, palette: Palette): Drawn {
   const place = band(api, lane);
   const y = place.top + place.height - PADDING - STRIP_HEIGHT;
   const shape = { x: sides[0], y, width: sides[1] - sides[0] + 0.3, height: STRIP_HEIGHT };
-  return { type: "rect", shape, style: { fill: heat(percent / 100, palette.heat) } } as Drawn;
+  return rectangle(shape, { fill: heat(percent / 100, palette.heat) }) as Drawn;
 }
 
 function drawRun(lane: number, run: [number, number][], palette: Palette, params: Params, api: Api): Drawn {
@@ -314,14 +306,8 @@ function barSeries({ timeline, palette, colour }: TimelineOptions, drawn: Piece[
   const at = moment(timeline.at);
   return {
     id: "bars",
-    data: drawn.map(placeOnAxes),
-    encode: { x: [1, 2], y: 0 },
+    ...pieceSeries(drawn, (one, box) => drawPiece(one, colour(one.bar), palette, box)),
     cursor: "pointer",
-    renderItem: (params: Params, api: Api) => {
-      const one = drawn[params.dataIndex];
-      const box = one && boxOf(one, params, api);
-      return box ? drawPiece(one, colour(one.bar), palette, box) : null;
-    },
     tooltip: {
       formatter: ({ dataIndex }: { dataIndex: number }) => {
         const one = drawn[dataIndex];
@@ -364,16 +350,19 @@ function memorySeries({ timeline, palette }: TimelineOptions): Option {
 function captionSeries(palette: Palette, drawn: Piece[]): Option {
   return {
     silent: true,
-    data: drawn.map(placeOnAxes),
+    ...pieceSeries(drawn, (one, box, params, api) => drawCaption(one, palette, box, params, api)),
+  };
+}
+
+/** Something that is drawn for each piece that is on the screen. */
+function pieceSeries(drawn: Piece[], draw: (one: Piece, box: Rectangle, params: Params, api: Api) => Drawn): Option {
+  return {
+    data: drawn.map(({ lane, from, until }) => [lane, from, until]),
     encode: { x: [1, 2], y: 0 },
     renderItem: (params: Params, api: Api) => {
       const one = drawn[params.dataIndex];
       const box = one && boxOf(one, params, api);
-      return box ? drawCaption(one, palette, box, params, api) : null;
+      return box ? draw(one, box, params, api) : null;
     },
   };
-}
-
-function placeOnAxes(one: Piece): number[] {
-  return [one.lane, one.from, one.until];
 }

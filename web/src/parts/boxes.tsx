@@ -1,6 +1,10 @@
-/** Boxes with words: tiles, facts, cards of charts, legends, heads of tables. */
+/** Boxes with words: tiles, facts, cards of charts, legends, tables, dialogs, links to jobs. */
 
-import type { ComponentChildren, JSX } from "preact";
+import type { ComponentChildren, HTMLAttributes, JSX } from "preact";
+
+import { useEffect, useRef } from "preact/hooks";
+
+import { Chart, type ChartProps } from "./chart";
 
 interface TileProps {
   name: string;
@@ -35,18 +39,22 @@ export function Fact({ name, children }: { name: string; children: ComponentChil
   );
 }
 
-interface FigureProps {
+interface FigureProps extends ChartProps {
   caption: ComponentChildren;
   /** Whether the caption holds controls. */
   tools?: boolean;
-  children: ComponentChildren;
+  /** Shown in place of the chart, if there is nothing to draw. */
+  empty?: ComponentChildren;
+  legend?: ComponentChildren;
 }
 
-export function Figure({ caption, tools = false, children }: FigureProps): JSX.Element {
+/** A chart in a card. */
+export function Figure({ caption, tools = false, empty, legend, ...chart }: FigureProps): JSX.Element {
   return (
     <figure class="card">
       <figcaption class={tools ? "with-tools" : ""}>{caption}</figcaption>
-      {children}
+      {empty || <Chart {...chart} />}
+      {legend && !empty ? <div class="legend">{legend}</div> : null}
     </figure>
   );
 }
@@ -67,17 +75,76 @@ export function Entry({ swatch = "", colour, children }: EntryProps): JSX.Elemen
   );
 }
 
-/** The head of a table: classes and titles of its columns. */
-export function Heads({ columns }: { columns: [string, ComponentChildren][] }): JSX.Element {
+/** A column of a table: its title, its cell for a row, and a class. */
+export type Column<Row> = [title: ComponentChildren, cell: (row: Row) => ComponentChildren, name?: string];
+
+interface TableProps<Row> {
+  name: string;
+  columns: Column<Row>[];
+  rows: Row[];
+  /** Further attributes of the element of a row. */
+  attributes?: (row: Row, index: number) => HTMLAttributes<HTMLTableRowElement> & Record<`data-${string}`, unknown>;
+}
+
+export function Table<Row>({ name, columns, rows, attributes }: TableProps<Row>): JSX.Element {
   return (
-    <thead>
-      <tr>
-        {columns.map(([name, title], place) => (
-          <th key={place} class={name}>
-            {title}
-          </th>
+    <table class={name}>
+      <thead>
+        <tr>
+          {columns.map(([title, , of], place) => (
+            <th key={place} class={of}>
+              {title}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {rows.map((row, index) => (
+          <tr key={index} {...attributes?.(row, index)}>
+            {columns.map(([, cell, of], place) => (
+              <td key={place} class={of}>
+                {cell(row)}
+              </td>
+            ))}
+          </tr>
         ))}
-      </tr>
-    </thead>
+      </tbody>
+    </table>
+  );
+}
+
+/** A small table, which scrolls sideways if it has no room. */
+export function SmallTable<Row>(props: TableProps<Row>): JSX.Element {
+  return (
+    <div class="scroll">
+      <Table {...props} name={`small ${props.name}`} />
+    </div>
+  );
+}
+
+interface ModalProps {
+  title: string;
+  close: () => void;
+  children: ComponentChildren;
+}
+
+/** A dialog; it is open as long as it is there. */
+export function Modal({ title, close, children }: ModalProps): JSX.Element {
+  const element = useRef<HTMLDialogElement>(null);
+  useEffect(() => element.current?.showModal(), []);
+  return (
+    <dialog ref={element} onClose={close} aria-labelledby="dialog-title">
+      <h2 id="dialog-title">{title}</h2>
+      {children}
+    </dialog>
+  );
+}
+
+/** A link to a job, or to a line of several tasks. */
+export function JobLink({ href, label, title }: { href: string; label: string; title: string }): JSX.Element {
+  return (
+    <a href={href} title={title}>
+      <span class="id">{label}</span> {title}
+    </a>
   );
 }

@@ -8,7 +8,7 @@ import type { Option } from "../charts/base";
 import { type Palette, readPalette } from "../charts/palette";
 import { dark } from "../theme";
 
-interface Props {
+export interface ChartProps {
   /** Makes the options from the colours; called again when the theme or `version` changes. */
   build: (palette: Palette, width: number) => Option;
   version: unknown;
@@ -18,7 +18,7 @@ interface Props {
   ready?: (chart: EChartsType) => void;
 }
 
-export function Chart({ build, version, height, label, ready }: Props): JSX.Element {
+export function Chart({ build, version, height, label, ready }: ChartProps): JSX.Element {
   const box = useRef<HTMLDivElement>(null);
   const chart = useRef<EChartsType | null>(null);
   const [width, setWidth] = useState(0);

@@ -2,13 +2,15 @@
 
 import { signal } from "@preact/signals";
 import type { JSX } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 
 import { getJob, postAction } from "../api";
-import { isOver } from "../changes";
+import { isOver, isWaiting } from "../changes";
 import { count } from "../format";
+import type { Keys } from "../keys";
 import { refresh, useChanges } from "../state";
 import type { ActionName, ChangeResult, JobLine, Matching, TasksLine } from "../types";
+import { Modal } from "./boxes";
 import { titleOf } from "./job_table";
 
 /** What an action needs to know of a job. */
@@ -40,13 +42,53 @@ const question = signal<Question | null>(null);
 export const notice = signal<Notice | null>(null);
 const MOST_NAMES = 8;
 
-const WORDS: Record<ActionName, { verb: string; note: string; danger?: boolean }> = {
-  cancel: { verb: "Cancel", note: "Running jobs get SIGTERM and, after their grace time, SIGKILL.", danger: true },
-  retry: { verb: "Retry", note: "Each job runs again with the same options, as a new attempt." },
-  hold: { verb: "Hold", note: "Held jobs do not start until you release them." },
-  release: { verb: "Release", note: "The jobs may start again." },
-  priority: { verb: "Change priority of", note: "Higher numbers start first; the default is 0." },
+interface Words {
+  name: string;
+  past: string;
+  note: string;
+  /** Whether the action makes sense for a job. */
+  fits: (job: { state: string }) => boolean;
+}
+
+function words(name: string, past: string, note: string, fits: Words["fits"]): Words {
+  return { name, past, note, fits };
+}
+
+const isOpen = (job: { state: string }): boolean => !isOver(job);
+const isHeld = (job: { state: string }): boolean => job.state === "held";
+
+export const ACTIONS: Record<ActionName, Words> = {
+  cancel: words("Cancel", "cancelled", "Running jobs get SIGTERM and, after their grace time, SIGKILL.", isOpen),
+  retry: words("Retry", "queued again", "Each job runs again with the same options, as a new attempt.", isOver),
+  hold: words("Hold", "held", "Held jobs do not start until you release them.", (job) => isWaiting(job) && !isHeld(job)),
+  release: words("Release", "released", "The jobs may start again.", isHeld),
+  priority: words("Priority", "changed", "Higher numbers start first; the default is 0.", isWaiting),
 };
+export const ACTION_NAMES = Object.keys(ACTIONS) as ActionName[];
+
+/** The keys of the actions; `p` releases if all jobs are held. */
+export function actionKeys(jobs: () => { state: string }[], act: (action: ActionName) => void): Keys {
+  return {
+    c: () => act("cancel"),
+    r: () => act("retry"),
+    p: () => act(jobs().every(isHeld) ? "release" : "hold"),
+    "+": () => act("priority"),
+  };
+}
+
+interface ActionButtonProps {
+  action: ActionName;
+  press: () => void;
+  disabled?: boolean;
+}
+
+export function ActionButton({ action, press, disabled = false }: ActionButtonProps): JSX.Element {
+  return (
+    <button type="button" class={action === "cancel" ? "danger" : ""} disabled={disabled} onClick={press}>
+      {ACTIONS[action].name}
+    </button>
+  );
+}
 
 export function ask(action: ActionName, targets: Target[], matching?: Matching): void {
   if (targets.length) question.value = { action, targets, matching };
@@ -67,17 +109,10 @@ export function summary(action: ActionName, results: ChangeResult[]): Notice {
   const refused = results.filter((result) => result.refused);
   const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
   const done = results.length - refused.length - late.length;
-  const past: Record<ActionName, string> = {
-    cancel: "cancelled",
-    retry: "queued again",
-    hold: "held",
-    release: "released",
-    priority: "changed",
-  };
   const first = refused[0];
   const why = first ? `${count(refused.length, "job")} refused: ${first.shown} ${first.said}` : "";
   return {
-    text: [done ? `${count(done, "job")} ${past[action]}` : "", lateText(late), why].filter(Boolean).join("; "),
+    text: [done ? `${count(done, "job")} ${ACTIONS[action].past}` : "", lateText(late), why].filter(Boolean).join("; "),
     bad: refused.length > 0,
   };
 }
@@ -119,18 +154,17 @@ export function Confirm(): JSX.Element | null {
 }
 
 function Dialog({ action, targets, matching }: Question): JSX.Element {
-  const element = useRef<HTMLDialogElement>(null);
   const [busy, setBusy] = useState(false);
   const priorities = matching ? "" : prioritiesOf(targets); // those of jobs on other pages are not known
   const differ = priorities.includes(" ");
   const [value, setValue] = useState(differ ? "" : priorities);
   const stateOf = useStates(targets);
   const [problem, setProblem] = useState("");
-  const { verb, note, danger } = WORDS[action];
+  const { name, note } = ACTIONS[action];
+  const verb = action === "priority" ? "Change priority of" : name;
   const jobs = count(matching?.count ?? total(targets), "job");
   const named = targets.slice(0, MOST_NAMES);
   const others = (matching?.count ?? total(targets)) - total(named);
-  useEffect(() => element.current?.showModal(), []);
   const close = (): void => {
     question.value = null;
   };
@@ -149,11 +183,8 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
     }
   };
   return (
-    <dialog ref={element} onClose={close} aria-labelledby="question">
+    <Modal title={`${verb} ${jobs}?`} close={close}>
       <form onSubmit={(event) => void act(event)}>
-        <h2 id="question">
-          {verb} {jobs}?
-        </h2>
         <ul class="targets">
           {named.map((target) => (
             <li key={target.label}>
@@ -188,12 +219,12 @@ function Dialog({ action, targets, matching }: Question): JSX.Element {
           <button type="button" onClick={close}>
             Go back
           </button>
-          <button type="submit" class={danger ? "danger" : "primary"} disabled={busy}>
+          <button type="submit" class={action === "cancel" ? "danger" : "primary"} disabled={busy}>
             {verb} {jobs}
           </button>
         </div>
       </form>
-    </dialog>
+    </Modal>
   );
 }
 

@@ -1,6 +1,6 @@
-/** Controls that several views have: pages of a table, a choice of words, a search, keys of a list. */
+/** Controls that several views have: pages of a table, chips, a choice of words, a search, keys of a list. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import type { Keys } from "../keys";
@@ -34,6 +34,24 @@ export function Pages({ page, pages, turn, words = ["Previous", "Next"], note = 
   );
 }
 
+interface ChipProps {
+  press: () => void;
+  /** Whether it is switched on; undefined for one that is no switch. */
+  pressed?: boolean;
+  label?: string;
+  title?: string;
+  children: ComponentChildren;
+}
+
+/** A round button: a choice, a filter or a switch. */
+export function Chip({ press, pressed, label, title, children }: ChipProps): JSX.Element {
+  return (
+    <button type="button" class="chip" onClick={press} aria-pressed={pressed} aria-label={label} title={title}>
+      {children}
+    </button>
+  );
+}
+
 interface ChoicesProps {
   label: string;
   words: string[];
@@ -45,9 +63,9 @@ export function Choices({ label, words, chosen, choose }: ChoicesProps): JSX.Ele
   return (
     <div class="chips" role="group" aria-label={label}>
       {words.map((word) => (
-        <button key={word} type="button" class="chip" aria-pressed={word === chosen} onClick={() => choose(word)}>
+        <Chip key={word} pressed={word === chosen} press={() => choose(word)}>
           {word}
-        </button>
+        </Chip>
       ))}
     </div>
   );

@@ -1,34 +1,23 @@
-/** The table of jobs, as cards on a narrow screen. */
+/** A table of jobs with the columns that the code lists, as cards on a narrow screen. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 
 import { isActive, isOver, isWaiting } from "../changes";
-import { ago, clock, count, duration, moment, left } from "../format";
+import { ago, clock, count, duration, hours, known, moment, left, size } from "../format";
 import { arrayHash, go, jobHash } from "../router";
 import { now } from "../state";
-import type { JobLine } from "../types";
+import type { JobColumn, JobLine, PastLine } from "../types";
 import { Progress, StateMark, jobMemory } from "./marks";
 
-export function titleOf(job: JobLine): string {
+type Line = JobLine | PastLine;
+
+export function titleOf(job: { title: string; name: string; command: string }): string {
   return job.title || job.name || job.command;
 }
 
 /** The page of a job; of a line of several tasks, that of their array. */
-export function hashOfLine(job: JobLine): string {
+export function hashOfLine(job: Line): string {
   return job.tasks > 1 ? arrayHash(job.label) : jobHash(job.label);
-}
-
-/** What is worth a second line: the reason for waiting or failing, else the command. */
-function secondLine(job: JobLine): string {
-  if (job.why) return job.tasks > 1 ? `${job.tasks} tasks: ${job.why}` : job.why;
-  return titleOf(job) === job.command ? "" : job.command;
-}
-
-/** How long it has been running, or ran. */
-function Elapsed({ job }: { job: JobLine }): JSX.Element {
-  if (job.seconds === null) return <span class="faint">–</span>;
-  const running = isActive(job) && job.started !== null && job.last_seen === null;
-  return <>{duration(running ? (now.value - moment(job.started as string)) / 1000 : job.seconds)}</>;
 }
 
 /** When it will end, start, or ended: `~` is an estimate, `≤` a limit. */
@@ -46,16 +35,113 @@ function leftText(seconds: number): string {
   return seconds > 0 ? `~${left(seconds)} left` : "longer than expected";
 }
 
-/** GPU and memory, which have no columns on a narrow screen. */
-function Where({ job }: { job: JobLine }): JSX.Element | null {
-  const gpu = job.devices.length ? `GPU ${job.devices.join(",")}` : job.gpus ? count(job.gpus, "GPU") : "";
-  return gpu ? <span class="narrow faint">{[gpu, jobMemory(job), ""].join(" · ")}</span> : null;
+/** How long it has been running at a time, or ran. */
+export function secondsOf(job: JobLine, at: number): number | null {
+  const running = isActive(job) && job.started !== null && job.last_seen === null;
+  return running ? (at - moment(job.started as string)) / 1000 : job.seconds;
 }
 
-export interface Selection {
+// -- cells
+
+/** The text of a field; a column needs no other cell. */
+const TEXTS: Record<JobColumn<Line>["kind"], (value: never) => string> = {
+  bytes: size,
+  seconds: duration,
+  percent: (value: number) => `${value}%`,
+  hours,
+  time: (value: string) => ago(moment(value), now.value),
+  list: (value: string[]) => value.join(","),
+  text: String,
+};
+
+export function fieldText<L extends Line>({ field, kind }: JobColumn<L>, job: L): string {
+  const value = field === "" ? null : job[field];
+  return value === null ? "–" : TEXTS[kind](value as never);
+}
+
+const Dash = (): JSX.Element => <span class="faint">–</span>;
+
+/** GPU and memory, which have no columns on a narrow screen. */
+const Where = ({ gpu, memory }: { gpu: string; memory: string }): JSX.Element | null =>
+  gpu ? <span class="narrow faint">{`${gpu} · ${memory} · `}</span> : null;
+
+interface NameProps {
+  job: Line;
+  priority?: number;
+  second: string;
+  isBad: boolean;
+}
+
+function Name({ job, priority = 0, second, isBad }: NameProps): JSX.Element {
+  return (
+    <>
+      <span class="narrow id">{job.label}</span>
+      <a href={hashOfLine(job)} title={titleOf(job)}>
+        {titleOf(job)}
+      </a>
+      {job.group ? <span class="group">{job.group}</span> : null}
+      {priority ? <span class="group">priority {priority}</span> : null}
+      <span class={`second ${isBad ? "why" : ""}`} title={second}>
+        {second}
+      </span>
+    </>
+  );
+}
+
+/** What is worth a second line: the reason for waiting or failing, else the command. */
+function secondLine(job: JobLine): string {
+  if (job.why) return job.tasks > 1 ? `${job.tasks} tasks: ${job.why}` : job.why;
+  return titleOf(job) === job.command ? "" : job.command;
+}
+
+/** Cells that are more than the text of a field, by the name of their column. */
+type Cells<L> = Record<string, (job: L) => ComponentChildren>;
+
+const state = (job: Line): JSX.Element => <StateMark state={job.state} />;
+
+export const JOB_CELLS: Cells<JobLine> = {
+  state,
+  name: (job) => (
+    <Name job={job} priority={job.priority} second={secondLine(job)} isBad={isOver(job) && job.why !== ""} />
+  ),
+  devices: (job) =>
+    job.devices.length ? job.devices.join(",") : <span class="faint">{job.gpus ? `${job.gpus} ×` : "CPU"}</span>,
+  memory: jobMemory,
+  progress: (job) =>
+    job.progress !== null && isActive(job) ? (
+      <Progress part={job.progress} label={`progress of job ${job.label}`} />
+    ) : null,
+  time: (job) => {
+    const seconds = secondsOf(job, now.value);
+    const gpu = job.devices.length ? `GPU ${job.devices.join(",")}` : job.gpus ? count(job.gpus, "GPU") : "";
+    return (
+      <>
+        <Where gpu={gpu} memory={jobMemory(job)} />
+        {seconds === null ? <Dash /> : duration(seconds)}
+      </>
+    );
+  },
+  left: (job) => whenText(job, now.value),
+};
+
+export const PAST_CELLS: Cells<PastLine> = {
+  state,
+  name: (job) => <Name job={job} second={job.note || job.command} isBad={job.note !== ""} />,
+  devices: (job) => job.devices.join(",") || <Dash />,
+  ran: (job) => (
+    <>
+      <Where gpu={job.devices.length ? `GPU ${job.devices.join(",")}` : ""} memory={size(job.peak_vram_bytes)} />
+      {known(duration, job.run_seconds)}
+    </>
+  ),
+};
+
+// -- the table
+
+interface Selection<L> {
   labels: ReadonlySet<string>;
   /** Choose a job or not; with `range` also those between it and the last one. */
-  toggle: (job: JobLine, range?: boolean) => void;
+  toggle: (job: L, range?: boolean) => void;
   toggleAll: () => void;
 }
 
@@ -64,9 +150,11 @@ interface Sorting {
   by: (column: string) => void;
 }
 
-interface Props {
-  jobs: JobLine[];
-  selection?: Selection | undefined;
+interface Props<L> {
+  columns: readonly JobColumn<L>[];
+  cells: Cells<L>;
+  jobs: L[];
+  selection?: Selection<L> | undefined;
   sorting?: Sorting | undefined;
   /** The row that the keyboard is on. */
   current?: number | undefined;
@@ -74,18 +162,8 @@ interface Props {
   point?: ((index: number) => void) | undefined;
 }
 
-const COLUMNS: { key: string; title: string; sort?: string }[] = [
-  { key: "id", title: "ID", sort: "id" },
-  { key: "mark", title: "State", sort: "state" },
-  { key: "title", title: "Job", sort: "name" },
-  { key: "gpu", title: "GPU" },
-  { key: "memory", title: "Memory", sort: "memory" },
-  { key: "part", title: "Progress" },
-  { key: "time", title: "Time", sort: "seconds" },
-  { key: "when", title: "When" },
-];
-
-export function JobTable({ jobs, selection, sorting, current, point }: Props): JSX.Element {
+export function JobTable<L extends Line>(props: Props<L>): JSX.Element {
+  const { columns, jobs, selection, sorting, current, point } = props;
   return (
     <table class="jobs">
       <thead>
@@ -100,16 +178,8 @@ export function JobTable({ jobs, selection, sorting, current, point }: Props): J
               />
             </th>
           ) : null}
-          {COLUMNS.map(({ key, title, sort }) => (
-            <th key={key} class={key} aria-sort={sort && sorting ? sorting.direction(sort) : undefined}>
-              {sort && sorting ? (
-                <button type="button" class="sort" onClick={() => sorting.by(sort)}>
-                  {title}
-                </button>
-              ) : (
-                title
-              )}
-            </th>
+          {columns.map((column) => (
+            <Head key={column.name} column={column} sorting={column.sort ? sorting : undefined} />
           ))}
         </tr>
       </thead>
@@ -117,10 +187,10 @@ export function JobTable({ jobs, selection, sorting, current, point }: Props): J
         {jobs.map((job, index) => (
           <Row
             key={job.label}
+            {...props}
             job={job}
-            selection={selection}
             isCurrent={index === current}
-            point={() => point?.(index)}
+            choose={() => point?.(index)}
           />
         ))}
       </tbody>
@@ -128,24 +198,38 @@ export function JobTable({ jobs, selection, sorting, current, point }: Props): J
   );
 }
 
-function Row({
-  job,
-  selection,
-  isCurrent,
-  point,
-}: {
-  job: JobLine;
-  selection: Selection | undefined;
+function classOf({ name, right }: { name: string; right: boolean }): string {
+  return `column-${name}${right ? " right" : ""}`;
+}
+
+function Head<L>({ column, sorting }: { column: JobColumn<L>; sorting: Sorting | undefined }): JSX.Element {
+  const { title, sort } = column;
+  return (
+    <th class={classOf(column)} aria-sort={sorting?.direction(sort)}>
+      {sorting ? (
+        <button type="button" class="sort" onClick={() => sorting.by(sort)}>
+          {title}
+        </button>
+      ) : (
+        title
+      )}
+    </th>
+  );
+}
+
+interface RowProps<L> extends Props<L> {
+  job: L;
   isCurrent: boolean;
-  point: () => void;
-}): JSX.Element {
-  const second = secondLine(job);
+  choose: () => void;
+}
+
+function Row<L extends Line>({ job, columns, cells, selection, isCurrent, choose }: RowProps<L>): JSX.Element {
   const isBeside = (event: Event): boolean => !(event.target as HTMLElement).closest("a, button, input");
   return (
     <tr
       class={isCurrent ? "current" : ""}
       data-label={job.label}
-      onClick={point}
+      onClick={choose}
       onDblClick={(event) => isBeside(event) && go(hashOfLine(job))}
     >
       {selection ? (
@@ -158,43 +242,15 @@ function Row({
           />
         </td>
       ) : null}
-      <td class="id" title={job.label}>
-        {job.label}
-      </td>
-      <td class="mark">
-        <StateMark state={job.state} />
-      </td>
-      <td class="title">
-        <span class="narrow id">{job.label}</span>
-        <a href={hashOfLine(job)} title={titleOf(job)}>
-          {titleOf(job)}
-        </a>
-        {job.group ? <span class="group">{job.group}</span> : null}
-        {job.priority ? <span class="group">priority {job.priority}</span> : null}
-        <span class={`second ${isOver(job) && job.why ? "why" : ""}`} title={second}>
-          {second}
-        </span>
-      </td>
-      <td class="gpu" title={job.devices.join(", ")}>
-        {job.devices.length ? (
-          job.devices.join(",")
-        ) : job.gpus ? (
-          <span class="faint">{job.gpus} ×</span>
-        ) : (
-          <span class="faint">CPU</span>
-        )}
-      </td>
-      <td class="memory">{jobMemory(job)}</td>
-      <td class="part">
-        {job.progress !== null && isActive(job) ? (
-          <Progress part={job.progress} label={`progress of job ${job.label}`} />
-        ) : null}
-      </td>
-      <td class="time">
-        <Where job={job} />
-        <Elapsed job={job} />
-      </td>
-      <td class="when">{whenText(job, now.value)}</td>
+      {columns.map((column) => {
+        const cell = cells[column.name];
+        const isCut = column.name === "id" || column.kind === "list";
+        return (
+          <td key={column.name} class={classOf(column)} title={isCut ? fieldText(column, job) : undefined}>
+            {cell ? cell(job) : fieldText(column, job)}
+          </td>
+        );
+      })}
     </tr>
   );
 }

@@ -12,6 +12,7 @@ import { type Hits, placeText, placesOf, searchAll, stepped } from "../log_searc
 import { LogTail } from "../log_tail";
 import { connection } from "../state";
 import type { LogText } from "../types";
+import { Chip } from "./controls";
 
 const HEAD_BYTES = 16 * 1024;
 const POLL_MS = 1000;
@@ -85,15 +86,9 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
         <span class="faint">{version ? size(tail.size) : ""}</span>
         {tail.streams.length > 1
           ? tail.streams.map((name) => (
-              <button
-                key={name}
-                type="button"
-                class="chip"
-                aria-pressed={name === stream}
-                onClick={() => setStream(name)}
-              >
+              <Chip key={name} pressed={name === stream} press={() => setStream(name)}>
                 {STREAMS[name] ?? name}
-              </button>
+              </Chip>
             ))
           : null}
         <input
@@ -109,29 +104,17 @@ export function LogView({ label, attempt, live, found }: Props): JSX.Element {
         </span>
         <span class="buttons">
           {tail.from > 0 ? (
-            <button
-              type="button"
-              class="chip"
-              onClick={() => void moved(tail.goTo(0)).then(() => box.current?.scrollTo(0, 0))}
-            >
-              First lines
-            </button>
+            <Chip press={() => void moved(tail.goTo(0)).then(() => box.current?.scrollTo(0, 0))}>First lines</Chip>
           ) : null}
           <a class="chip" href={downloadAddress(label, attempt, stream)} download="">
             Download
           </a>
-          <button type="button" class="chip" aria-pressed={wrap} onClick={() => setWrap(!wrap)}>
+          <Chip pressed={wrap} press={() => setWrap(!wrap)}>
             Wrap
-          </button>
-          <button
-            type="button"
-            class="chip"
-            aria-pressed={follow}
-            onClick={() => setFollow(!follow)}
-            title="Follow (f)"
-          >
+          </Chip>
+          <Chip pressed={follow} press={() => setFollow(!follow)} title="Follow (f)">
             Follow
-          </button>
+          </Chip>
         </span>
       </div>
       <div
@@ -252,16 +235,14 @@ function useTrackers(
   useEffect(() => found(trackers([...head, ...tail.lines.map(plain)])), [tail, version, head]);
 }
 
-/** The lines. Elements of unchanged lines are used again, so that a long log costs little while it grows. */
-function LogLines({
-  lines,
-  search,
-  current,
-}: {
+interface LinesProps {
   lines: Line[];
   search: string;
   current: number | undefined;
-}): JSX.Element {
+}
+
+/** The lines. Elements of unchanged lines are used again, so that a long log costs little while it grows. */
+function LogLines({ lines, search, current }: LinesProps): JSX.Element {
   const made = useMemo(() => new WeakMap<Line, JSX.Element>(), [search]);
   const element = (line: Line): JSX.Element => {
     const known = made.get(line) ?? <LogLine line={line} search={search} current={false} />;

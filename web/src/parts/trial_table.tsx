@@ -4,10 +4,11 @@ import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 
 import { scalar } from "../charts/sweep_data";
-import { duration, hours } from "../format";
+import { duration, hours, known } from "../format";
 import { useKeys } from "../keys";
 import { go, jobHash } from "../router";
 import type { SweepView, TrialView } from "../types";
+import { type Column, SmallTable } from "./boxes";
 import { rowKeys } from "./controls";
 import { StateMark } from "./marks";
 
@@ -32,65 +33,38 @@ export function TrialTable({ sweep, trials, parameters }: Props): JSX.Element {
     Enter: () => open(trials[current]),
   });
   const best = new Set(sweep.best[0]?.trials);
+  const columns: Column<TrialView>[] = [
+    ["Trial", (trial) => <TrialLink trial={trial} />],
+    ["State", ({ state }) => <StateMark state={state} />],
+    ...sweep.objectives.map(
+      ({ name }): Column<TrialView> => [name, ({ values }) => scalar(values[name] ?? undefined), "right value"],
+    ),
+    ...parameters.map((name): Column<TrialView> => [name, ({ params }) => scalar(params[name]), "right"]),
+    ...(sweep.objectives.length ? [STEP] : []),
+    ["Time", ({ seconds }) => known(duration, seconds), "right"],
+    ["GPU-h", ({ gpu_hours }) => hours(gpu_hours), "right"],
+    ["Note", ({ message }) => <span title={message}>{message}</span>, "note"],
+  ];
   return (
-    <div class="scroll">
-      <table class="small trials">
-        <thead>
-          <tr>
-            <th>Trial</th>
-            <th>State</th>
-            {sweep.objectives.map((one) => (
-              <th key={one.name} class="right" aria-sort={one === sweep.objectives[0] ? "other" : undefined}>
-                {one.name}
-              </th>
-            ))}
-            {parameters.map((name) => (
-              <th key={name} class="right">
-                {name}
-              </th>
-            ))}
-            {sweep.objectives.length ? <th class="right">Step</th> : null}
-            <th class="right">Time</th>
-            <th class="right">GPU-h</th>
-            <th class="note">Note</th>
-          </tr>
-        </thead>
-        <tbody>
-          {trials.map((trial, index) => (
-            <tr
-              key={trial.number}
-              class={`${index === current ? "chosen" : ""} ${best.has(trial.number) ? "best" : ""}`}
-              data-trial={trial.number}
-              onClick={() => open(trial)}
-            >
-              <td>
-                <a href={jobHash(String(trial.job))} aria-label={`trial ${trial.number}, job ${trial.job}`}>
-                  {trial.number}
-                </a>
-              </td>
-              <td>
-                <StateMark state={trial.state} />
-              </td>
-              {sweep.objectives.map((one) => (
-                <td key={one.name} class="right value">
-                  {scalar(trial.values[one.name] ?? undefined)}
-                </td>
-              ))}
-              {parameters.map((name) => (
-                <td key={name} class="right">
-                  {scalar(trial.params[name])}
-                </td>
-              ))}
-              {sweep.objectives.length ? <td class="right">{scalar(trial.step ?? undefined)}</td> : null}
-              <td class="right">{trial.seconds === null ? "–" : duration(trial.seconds)}</td>
-              <td class="right">{hours(trial.gpu_hours)}</td>
-              <td class="note" title={trial.message}>
-                {trial.message}
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <SmallTable
+      name="trials"
+      rows={trials}
+      columns={columns}
+      attributes={(trial, index) => ({
+        class: `${index === current ? "chosen" : ""} ${best.has(trial.number) ? "best" : ""}`,
+        "data-trial": trial.number,
+        onClick: () => open(trial),
+      })}
+    />
+  );
+}
+
+const STEP: Column<TrialView> = ["Step", ({ step }) => scalar(step ?? undefined), "right"];
+
+function TrialLink({ trial: { number, job } }: { trial: TrialView }): JSX.Element {
+  return (
+    <a href={jobHash(String(job))} aria-label={`trial ${number}, job ${job}`}>
+      {number}
+    </a>
   );
 }

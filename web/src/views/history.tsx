@@ -6,16 +6,16 @@ import type { JSX } from "preact";
 import { getHistory, getUsage } from "../api";
 import { OTHERS, daysOption, daysTable, groupName, memoryOption, waitingOption } from "../charts/history";
 import { colourName } from "../charts/palette";
-import { ago, count, duration, hours, moment, size, span } from "../format";
+import { count, duration, hours, known, size, span } from "../format";
 import { useLoaded } from "../load";
-import { Entry, Figure, Heads } from "../parts/boxes";
-import { Chart } from "../parts/chart";
+import { type Column, Entry, Figure, SmallTable } from "../parts/boxes";
 import { Choices, Pages, Search } from "../parts/controls";
+import { JobTable, PAST_CELLS } from "../parts/job_table";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
-import { now, useChanges } from "../state";
-import { type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../types";
+import { useChanges } from "../state";
+import { HISTORY_TABLE, type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../types";
 
 const PERIODS = ["1d", "7d", "30d", "90d"];
 const CHART_HEIGHT = 270;
@@ -75,60 +75,46 @@ function openJob(chart: EChartsType): void {
 function Charts({ usage }: { usage: Usage }): JSX.Element {
   const measured = usage.jobs.some((job) => job.peak_vram_bytes !== null && job.reserved_bytes !== null);
   const ran = usage.jobs.some((job) => job.run_seconds !== null);
+  const chart = { height: CHART_HEIGHT, version: usage };
   return (
     <div class="charts">
-      <Figure caption="GPU-hours per day and group">
-        {usage.days.length ? (
-          <>
-            <Chart
-              label="GPU-hours per day and group"
-              height={CHART_HEIGHT}
-              version={usage}
-              build={(palette) => daysOption(usage, palette)}
-            />
-            <div class="legend">
-              {daysTable(usage).groups.map((group) => (
-                <Entry key={group} colour={group === OTHERS ? "line" : colourName(usage.colours[group])}>
-                  {group === OTHERS ? OTHERS : groupName(group)}
-                </Entry>
-              ))}
-            </div>
-          </>
-        ) : (
-          <Empty title="No job used a GPU in this period." />
-        )}
-      </Figure>
+      <Figure
+        {...chart}
+        caption="GPU-hours per day and group"
+        label="GPU-hours per day and group"
+        build={(palette) => daysOption(usage, palette)}
+        empty={usage.days.length ? null : <Empty title="No job used a GPU in this period." />}
+        legend={daysTable(usage).groups.map((group) => (
+          <Entry key={group} colour={group === OTHERS ? "line" : colourName(usage.colours[group])}>
+            {group === OTHERS ? OTHERS : groupName(group)}
+          </Entry>
+        ))}
+      />
       <Groups usage={usage} />
-      <Figure caption="Waiting against run time">
-        {ran ? (
-          <Chart
-            label="waiting time against run time"
-            height={CHART_HEIGHT}
-            version={usage}
-            ready={openJob}
-            build={(palette) => waitingOption(usage, palette)}
-          />
-        ) : (
-          <Empty title="No job ran in this period." />
-        )}
-      </Figure>
-      <Figure caption="Peak against reserved memory, per GPU">
-        {measured ? (
-          <Chart
-            label="peak against reserved memory"
-            height={CHART_HEIGHT}
-            version={usage}
-            ready={openJob}
-            build={(palette) => memoryOption(usage, palette)}
-          />
-        ) : (
-          <Empty title="No job with a reservation was measured.">
-            <p>
-              Reserve memory so that jobs share GPUs: <code>stoker submit -m 8G ...</code>
-            </p>
-          </Empty>
-        )}
-      </Figure>
+      <Figure
+        {...chart}
+        caption="Waiting against run time"
+        label="waiting time against run time"
+        ready={openJob}
+        build={(palette) => waitingOption(usage, palette)}
+        empty={ran ? null : <Empty title="No job ran in this period." />}
+      />
+      <Figure
+        {...chart}
+        caption="Peak against reserved memory, per GPU"
+        label="peak against reserved memory"
+        ready={openJob}
+        build={(palette) => memoryOption(usage, palette)}
+        empty={
+          measured ? null : (
+            <Empty title="No job with a reservation was measured.">
+              <p>
+                Reserve memory so that jobs share GPUs: <code>stoker submit -m 8G ...</code>
+              </p>
+            </Empty>
+          )
+        }
+      />
     </div>
   );
 }
@@ -174,67 +160,45 @@ function Groups({ usage }: { usage: Usage }): JSX.Element {
         ))}
       </p>
       <h2>Groups</h2>
-      <div class="scroll">
-        <table class="small">
-          <Heads
-            columns={[
-              ["", "Group"],
-              ["right", "GPU-hours"],
-              ["bar", <span class="unseen">share</span>],
-              ["", "Waited"],
-              ["", "Ran"],
-            ]}
-          />
-          <tbody>
-            {usage.groups.slice(0, 12).map((group) => (
-              <tr key={group.group}>
-                <td>
-                  {group.group ? (
-                    <a href={hashOf("jobs", "", { group: group.group, state: "all" })}>{group.group}</a>
-                  ) : (
-                    <span class="faint">{groupName("")}</span>
-                  )}
-                </td>
-                <td class="right">{hours(group.gpu_hours)}</td>
-                <td class="bar">
-                  <span class="hours-bar" style={{ width: `${(100 * group.gpu_hours) / most}%` }} />
-                </td>
-                <td>{group.median_wait_seconds === null ? "–" : span(group.median_wait_seconds)}</td>
-                <td>{group.median_run_seconds === null ? "–" : duration(group.median_run_seconds)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <SmallTable
+        name=""
+        rows={usage.groups.slice(0, 12)}
+        columns={[
+          ["Group", ({ group }) => <Group group={group} />],
+          ["GPU-hours", (group) => hours(group.gpu_hours), "right"],
+          [
+            <span class="unseen">share</span>,
+            (group) => <span class="hours-bar" style={{ width: `${(100 * group.gpu_hours) / most}%` }} />,
+            "bar",
+          ],
+          ["Waited", (group) => known(span, group.median_wait_seconds)],
+          ["Ran", (group) => known(duration, group.median_run_seconds)],
+        ]}
+      />
       <Users users={usage.users} />
     </section>
   );
 }
+
+function Group({ group }: { group: string }): JSX.Element {
+  if (!group) return <span class="faint">{groupName("")}</span>;
+  return <a href={hashOf("jobs", "", { group, state: "all" })}>{group}</a>;
+}
+
+const USER_COLUMNS: Column<UserLine>[] = [
+  ["User", ({ user, you }) => [user, you ? <span class="faint"> (you)</span> : null]],
+  ["Running", (user) => user.running],
+  ["GPUs", (user) => user.gpus],
+  ["Memory", (user) => (user.vram_bytes === null ? "whole GPUs" : size(user.vram_bytes))],
+  ["Recent GPU-h", (user) => known(hours, user.recent_gpu_hours)],
+];
 
 function Users({ users }: { users: UserLine[] }): JSX.Element | null {
   if (!users.length) return null;
   return (
     <>
       <h2>Users now</h2>
-      <div class="scroll">
-        <table class="small">
-          <Heads columns={["User", "Running", "GPUs", "Memory", "Recent GPU-h"].map((title) => ["", title])} />
-          <tbody>
-            {users.map((user) => (
-              <tr key={user.user}>
-                <td>
-                  {user.user}
-                  {user.you ? <span class="faint"> (you)</span> : null}
-                </td>
-                <td>{user.running}</td>
-                <td>{user.gpus}</td>
-                <td>{user.vram_bytes === null ? "whole GPUs" : size(user.vram_bytes)}</td>
-                <td>{user.recent_gpu_hours === null ? "–" : hours(user.recent_gpu_hours)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <SmallTable name="" rows={users} columns={USER_COLUMNS} />
     </>
   );
 }
@@ -260,60 +224,11 @@ function Past({ past, search, change }: PastProps): JSX.Element {
       {past === null ? (
         <Loading lines={6} />
       ) : past.jobs.length ? (
-        <PastTable jobs={past.jobs} />
+        <JobTable columns={HISTORY_TABLE} cells={PAST_CELLS} jobs={past.jobs} />
       ) : (
         <Empty title="No job ended in this period." />
       )}
       {past ? <Pages {...past} turn={(page) => change({ search, page }, true)} words={["Newer", "Older"]} /> : null}
     </section>
-  );
-}
-
-const COLUMNS: [string, string][] = [
-  ["id", "ID"],
-  ["mark", "State"],
-  ["title", "Job"],
-  ["gpu", "GPU"],
-  ["memory", "Peak"],
-  ["hours", "GPU-h"],
-  ["time", "Ran"],
-  ["when", "Ended"],
-];
-
-function PastTable({ jobs }: { jobs: PastLine[] }): JSX.Element {
-  return (
-    <table class="jobs">
-      <Heads columns={COLUMNS} />
-      <tbody>
-        {jobs.map((job) => (
-          <tr key={job.label}>
-            <td class="id">{job.label}</td>
-            <td class="mark">
-              <StateMark state={job.state} />
-            </td>
-            <td class="title">
-              <span class="narrow id">{job.label}</span>
-              <a href={jobHash(job.label)} title={job.title || job.name || job.command}>
-                {job.title || job.name || job.command}
-              </a>
-              {job.group ? <span class="group">{job.group}</span> : null}
-              <span class={`second ${job.note ? "why" : ""}`} title={job.note || job.command}>
-                {job.note || job.command}
-              </span>
-            </td>
-            <td class="gpu" title={job.devices.join(", ")}>{job.devices.join(",") || <span class="faint">–</span>}</td>
-            <td class="memory">{job.peak_vram_bytes === null ? "–" : size(job.peak_vram_bytes)}</td>
-            <td class="hours">{hours(job.gpu_hours)}</td>
-            <td class="time">
-              {job.devices.length ? (
-                <span class="narrow faint">{`GPU ${job.devices.join(",")} · ${size(job.peak_vram_bytes)} · `}</span>
-              ) : null}
-              {job.run_seconds === null ? "–" : duration(job.run_seconds)}
-            </td>
-            <td class="when">{ago(moment(job.ended), now.value)}</td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
   );
 }

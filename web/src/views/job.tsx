@@ -1,19 +1,19 @@
 /** One job: what it is, what it did, its curves and its log. */
 
-import type { JSX } from "preact";
+import type { ComponentChildren, JSX } from "preact";
 import { useRef, useState } from "preact/hooks";
 
 import { getJob, getSeries } from "../api";
-import { isActive, isOver, isWaiting } from "../changes";
+import { isActive, isOver } from "../changes";
 import { memoryOption, metricOption, progressOption } from "../charts/job";
-import { ago, clock, count, duration, moment, size } from "../format";
+import { ago, clock, count, duration, known, moment, size } from "../format";
 import { useKeys } from "../keys";
 import type { Link } from "../links";
 import { useLoaded } from "../load";
-import { Fact, Figure, Heads } from "../parts/boxes";
-import { Chart } from "../parts/chart";
-import { ask, targetOf } from "../parts/confirm";
-import { titleOf, whenText } from "../parts/job_table";
+import { Fact, Figure, SmallTable } from "../parts/boxes";
+import { ACTIONS, ACTION_NAMES, ActionButton, actionKeys, ask, targetOf } from "../parts/confirm";
+import { Chip } from "../parts/controls";
+import { secondsOf, titleOf, whenText } from "../parts/job_table";
 import { LogView } from "../parts/log_view";
 import { Progress, StateMark, jobMemory } from "../parts/marks";
 import { Loading, Problem } from "../parts/placeholder";
@@ -89,34 +89,18 @@ function askAbout(job: JobDetails, action: ActionName): void {
   ask(action, [targetOf(job)]);
 }
 
-function actionsFor(job: JobDetails): [ActionName, string][] {
+/** What a user can do with a job; cancelling is the last. */
+function actionsFor(job: JobDetails): ActionName[] {
   if (session.value === null || session.value.readonly) return [];
-  if (isOver(job)) return [["retry", "Retry"]];
-  if (job.state === "held")
-    return [
-      ["release", "Release"],
-      ["priority", "Priority"],
-      ["cancel", "Cancel"],
-    ];
-  if (isWaiting(job))
-    return [
-      ["hold", "Hold"],
-      ["priority", "Priority"],
-      ["cancel", "Cancel"],
-    ];
-  return [["cancel", "Cancel"]];
+  const fitting = ACTION_NAMES.filter((action) => ACTIONS[action].fits(job));
+  return fitting.sort((one, other) => Number(one === "cancel") - Number(other === "cancel"));
 }
 
 function useJobKeys(job: JobDetails | null): void {
-  const can = (action: ActionName): void => {
-    if (job && actionsFor(job).some(([name]) => name === action)) askAbout(job, action);
+  const act = (action: ActionName): void => {
+    if (job && actionsFor(job).includes(action)) askAbout(job, action);
   };
-  useKeys({
-    c: () => can("cancel"),
-    r: () => can("retry"),
-    p: () => can(job?.state === "held" ? "release" : "hold"),
-    "+": () => can("priority"),
-  });
+  useKeys(actionKeys(() => (job ? [job] : []), act));
 }
 
 function Head({ job }: { job: JobDetails }): JSX.Element {
@@ -136,15 +120,8 @@ function Head({ job }: { job: JobDetails }): JSX.Element {
         <StateMark state={job.state} />
         {job.progress !== null && isActive(job) ? <Progress part={job.progress} /> : null}
         <div class="buttons">
-          {actionsFor(job).map(([action, text]) => (
-            <button
-              key={action}
-              type="button"
-              class={action === "cancel" ? "danger" : ""}
-              onClick={() => askAbout(job, action)}
-            >
-              {text}
-            </button>
+          {actionsFor(job).map((action) => (
+            <ActionButton key={action} action={action} press={() => askAbout(job, action)} />
           ))}
         </div>
       </div>
@@ -176,8 +153,7 @@ function exitText(job: { exit_code: number | null; signal: number | null }): str
 
 function Facts({ job, links }: { job: JobDetails; links: Link[] }): JSX.Element {
   const at = now.value;
-  const running = isActive(job) && job.started !== null;
-  const seconds = running && job.last_seen === null ? (at - moment(job.started as string)) / 1000 : job.seconds;
+  const seconds = secondsOf(job, at);
   return (
     <section class="card facts">
       <h2>
@@ -235,49 +211,39 @@ function attemptEnd(attempt: AttemptLine): string {
   return [attempt.why === "exited" ? "" : attempt.why, exitText(attempt)].filter(Boolean).join(", ");
 }
 
-function Attempts({
-  job,
-  chosen,
-  choose,
-}: {
+interface AttemptsProps {
   job: JobDetails;
   chosen: number;
   choose: (run: number) => void;
-}): JSX.Element | null {
+}
+
+function Attempts({ job, chosen, choose }: AttemptsProps): JSX.Element | null {
   const runs = runsOf(job);
   if (!runs.length) return null;
+  const number = (attempt: AttemptLine): ComponentChildren => {
+    const run = runs.indexOf(attempt) + 1;
+    if (runs.length === 1) return run;
+    return (
+      <Chip pressed={run === chosen} press={() => choose(run)}>
+        {run}
+      </Chip>
+    );
+  };
   return (
     <section class="card">
       <h2>{runs.length === 1 ? "Attempt" : "Attempts"}</h2>
-      <div class="scroll">
-        <table class="small">
-          <Heads columns={["#", "GPU", "Time", "Peak", "End"].map((title) => ["", title])} />
-          <tbody>
-            {runs.map((attempt, index) => (
-              <tr key={attempt.number} class={index + 1 === chosen ? "current" : ""}>
-                <td>
-                  {runs.length > 1 ? (
-                    <button
-                      type="button"
-                      class="chip"
-                      aria-pressed={index + 1 === chosen}
-                      onClick={() => choose(index + 1)}
-                    >
-                      {index + 1}
-                    </button>
-                  ) : (
-                    1
-                  )}
-                </td>
-                <td>{attempt.devices.join(",") || "–"}</td>
-                <td>{attempt.seconds === null ? "–" : duration(attempt.seconds)}</td>
-                <td>{attempt.peak_vram_bytes === null ? "–" : size(attempt.peak_vram_bytes)}</td>
-                <td title={attempt.note}>{attemptEnd(attempt)}</td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
+      <SmallTable
+        name=""
+        rows={runs}
+        attributes={(_, index) => ({ class: index + 1 === chosen ? "current" : "" })}
+        columns={[
+          ["#", number],
+          ["GPU", (attempt) => attempt.devices.join(",") || "–"],
+          ["Time", (attempt) => known(duration, attempt.seconds)],
+          ["Peak", (attempt) => known(size, attempt.peak_vram_bytes)],
+          ["End", (attempt) => <span title={attempt.note}>{attemptEnd(attempt)}</span>],
+        ]}
+      />
     </section>
   );
 }
@@ -337,52 +303,38 @@ function Curves({ job, series, attempt, live }: CurvesProps): JSX.Element | null
   const hasMemory = job.gpus > 0 && job.attempts.length > 0;
   const hasProgress = (series?.progress.length ?? 0) > 1;
   if (!hasMemory && !hasProgress && !metrics.length) return null;
+  const chart = { height: CURVE_HEIGHT, version: series };
   return (
     <div class="curves">
       {hasMemory ? (
         <Figure
+          {...chart}
           caption={
             <>
               GPU memory <span class="key used">used</span> <span class="key dashed">reserved</span>
             </>
           }
-        >
-          <Chart
-            label="GPU memory over time"
-            height={CURVE_HEIGHT}
-            version={`${attempt} ${series?.at} ${live.length}`}
-            build={(palette) => memoryOption(series, attempt, live, palette, now.value)}
-          />
-        </Figure>
+          label="GPU memory over time"
+          version={`${attempt} ${series?.at} ${live.length}`}
+          build={(palette) => memoryOption(series, attempt, live, palette, now.value)}
+        />
       ) : null}
       {hasProgress ? (
-        <Figure caption="Progress">
-          <Chart
-            label="progress over time"
-            height={CURVE_HEIGHT}
-            version={series}
-            build={(palette) => progressOption(series?.progress ?? [], palette, now.value)}
-          />
-        </Figure>
+        <Figure
+          {...chart}
+          caption="Progress"
+          label="progress over time"
+          build={(palette) => progressOption(series?.progress ?? [], palette, now.value)}
+        />
       ) : null}
       {metrics.map(([name, points], index) => (
-        <Figure key={name} caption={name}>
-          <Chart
-            label={name}
-            height={CURVE_HEIGHT}
-            version={series}
-            build={(palette) =>
-              metricOption(
-                name,
-                points,
-                series?.steps ?? true,
-                palette.series[(index + 1) % palette.series.length] ?? "",
-                palette,
-                now.value,
-              )
-            }
-          />
-        </Figure>
+        <Figure
+          {...chart}
+          key={name}
+          caption={name}
+          label={name}
+          build={(palette) => metricOption(name, points, series?.steps ?? true, index + 1, palette, now.value)}
+        />
       ))}
     </div>
   );

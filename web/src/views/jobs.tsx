@@ -5,18 +5,18 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 
 import { getJobs } from "../api";
-import { isActive, isMove, isOver, isWaiting, mergeJobs } from "../changes";
+import { isMove, mergeJobs } from "../changes";
 import { type Filter, STATES, direction, queryOf, readFilter, sortedBy, writeFilter } from "../filters";
 import { count } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
-import { ask, targetOf } from "../parts/confirm";
-import { Pages, Search, rowKeys } from "../parts/controls";
-import { JobTable, hashOfLine } from "../parts/job_table";
+import { ACTIONS, ACTION_NAMES, ActionButton, actionKeys, ask, targetOf } from "../parts/confirm";
+import { Chip, Pages, Search, rowKeys } from "../parts/controls";
+import { JOB_CELLS, JobTable, hashOfLine } from "../parts/job_table";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, route } from "../router";
 import { session, status, useChanges } from "../state";
-import type { ActionName, JobLine, Matching } from "../types";
+import { type ActionName, JOBS_TABLE, type JobLine, type Matching } from "../types";
 
 /** Between two reads of the table: the end of a job shows within a second. */
 const REST_MS = 500;
@@ -80,6 +80,8 @@ export function Jobs(): JSX.Element {
         <Loading lines={12} />
       ) : jobs.length ? (
         <JobTable
+          columns={JOBS_TABLE}
+          cells={JOB_CELLS}
           jobs={jobs}
           selection={selection}
           sorting={sorting}
@@ -155,8 +157,8 @@ function useTableKeys(table: {
       ?.scrollIntoView({ block: "nearest" });
   };
   const here = (): JobLine | undefined => jobs[current.value];
-  const act = (action: ActionName, fits: (job: JobLine) => boolean): void => {
-    if (session.value && !session.value.readonly) askFor(action, picked().filter(fits), matching());
+  const act = (action: ActionName): void => {
+    if (session.value && !session.value.readonly) askFor(action, picked(), matching());
   };
   useKeys({
     ...rowKeys(jobs.length, current.value, show),
@@ -168,16 +170,14 @@ function useTableKeys(table: {
       const job = here();
       if (job) toggle(job);
     },
-    c: () => act("cancel", (job) => !isOver(job)),
-    r: () => act("retry", isOver),
-    p: () => act(picked().every((job) => job.state === "held") ? "release" : "hold", isWaiting),
-    "+": () => act("priority", isWaiting),
+    ...actionKeys(picked, act),
     Escape: clear,
   });
 }
 
+/** Ask about those of some jobs that the action makes sense for. */
 function askFor(action: ActionName, jobs: JobLine[], matching?: Matching): void {
-  ask(action, jobs.map(targetOf), matching);
+  ask(action, jobs.filter(ACTIONS[action].fits).map(targetOf), matching);
 }
 
 function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Filter>) => void }): JSX.Element {
@@ -185,37 +185,21 @@ function Filters({ filter, change }: { filter: Filter; change: (next: Partial<Fi
     <div class="filters">
       <div class="chips" role="group" aria-label="state">
         {STATES.map(({ state, label }) => (
-          <button
-            key={state}
-            type="button"
-            class="chip"
-            aria-pressed={filter.state === state}
-            onClick={() => change({ state })}
-          >
+          <Chip key={state} pressed={filter.state === state} press={() => change({ state })}>
             {label}
             {filter.array ? null : <Number state={state} />}
-          </button>
+          </Chip>
         ))}
       </div>
       {filter.group ? (
-        <button
-          type="button"
-          class="chip"
-          onClick={() => change({ group: "" })}
-          aria-label={`remove the filter for group ${filter.group}`}
-        >
+        <Chip press={() => change({ group: "" })} label={`remove the filter for group ${filter.group}`}>
           group {filter.group} ×
-        </button>
+        </Chip>
       ) : null}
       {filter.array ? (
-        <button
-          type="button"
-          class="chip"
-          onClick={() => change({ array: "", state: "" })}
-          aria-label={`leave array ${filter.array}`}
-        >
+        <Chip press={() => change({ array: "", state: "" })} label={`leave array ${filter.array}`}>
           array {filter.array} ×
-        </button>
+        </Chip>
       ) : null}
       <Search
         text={filter.search}
@@ -290,21 +274,6 @@ interface BulkProps {
 
 function Bulk({ jobs, matching, hasMore, chooseAll, clear }: BulkProps): JSX.Element {
   const tasks = jobs.reduce((sum, job) => sum + job.tasks, 0);
-  const open = jobs.filter((job) => !isOver(job));
-  const over = jobs.filter(isOver);
-  const waiting = jobs.filter((job) => isWaiting(job) && job.state !== "held");
-  const held = jobs.filter((job) => job.state === "held");
-  const editable = jobs.filter((job) => isWaiting(job) && !isActive(job));
-  const action = (name: ActionName, text: string, fitting: JobLine[], danger = false): JSX.Element => (
-    <button
-      type="button"
-      class={danger ? "danger" : ""}
-      disabled={!fitting.length}
-      onClick={() => askFor(name, fitting, matching)}
-    >
-      {text}
-    </button>
-  );
   return (
     <div
       class={`bulk ${jobs.length ? "shown" : ""}`}
@@ -321,11 +290,14 @@ function Bulk({ jobs, matching, hasMore, chooseAll, clear }: BulkProps): JSX.Ele
           </button>
         ) : null}
       </span>
-      {action("cancel", "Cancel", open, true)}
-      {action("retry", "Retry", over)}
-      {action("hold", "Hold", waiting)}
-      {action("release", "Release", held)}
-      {action("priority", "Priority", editable)}
+      {ACTION_NAMES.map((action) => (
+        <ActionButton
+          key={action}
+          action={action}
+          disabled={!jobs.some(ACTIONS[action].fits)}
+          press={() => askFor(action, jobs, matching)}
+        />
+      ))}
       <button type="button" class="quiet" onClick={clear} aria-label="clear the choice">
         ×
       </button>

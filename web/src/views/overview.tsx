@@ -7,7 +7,7 @@ import { getSamples, getUsage } from "../api";
 import { countIn, isActive, isWaiting } from "../changes";
 import { ago, clock, hours, moment, size } from "../format";
 import { useLoaded } from "../load";
-import { Tile } from "../parts/boxes";
+import { JobLink, Tile } from "../parts/boxes";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
@@ -46,8 +46,30 @@ export function Overview(): JSX.Element {
         )}
       </section>
       <div class="columns">
-        <Running jobs={shown.jobs.filter(isActive)} total={shown.counts.active} />
-        <Next jobs={shown.jobs.filter(isWaiting)} total={shown.counts.waiting + shown.counts.held} />
+        <List
+          title="Running"
+          name="lines"
+          jobs={shown.jobs.filter(isActive)}
+          total={shown.counts.active}
+          state="running"
+          line={runningLine}
+          empty={<Empty title="No job is running." />}
+        />
+        <List
+          title="Next"
+          name="lines two"
+          jobs={shown.jobs.filter(isWaiting)}
+          total={shown.counts.waiting + shown.counts.held}
+          state="waiting"
+          line={nextLine}
+          empty={
+            <Empty title="No job is waiting.">
+              <p>
+                Add one: <code>stoker submit -- python3 train.py</code>
+              </p>
+            </Empty>
+          }
+        />
       </div>
       <Failures status={shown} />
     </>
@@ -120,20 +142,9 @@ function GpuCard({ device, jobs, samples }: { device: DeviceLine; jobs: JobLine[
           GPU {device.label} <span class="faint">{device.model}</span>
         </h2>
         <dl class="readings">
-          <div>
-            <dt class="unseen">util</dt>
-            <dd>{device.utilisation_percent === null ? "?" : `${device.utilisation_percent}%`}</dd>
-          </div>
-          <div>
-            <dt class="unseen">temp</dt>
-            <dd>{device.temperature_celsius === null ? "?" : `${device.temperature_celsius}°C`}</dd>
-          </div>
-          {device.power_watts === null ? null : (
-            <div>
-              <dt class="unseen">power</dt>
-              <dd>{Math.round(device.power_watts)}W</dd>
-            </div>
-          )}
+          <Reading name="util" value={device.utilisation_percent} unit="%" />
+          <Reading name="temp" value={device.temperature_celsius} unit="°C" />
+          {device.power_watts === null ? null : <Reading name="power" value={device.power_watts} unit="W" />}
         </dl>
       </header>
       {total ? (
@@ -186,12 +197,19 @@ function GpuCard({ device, jobs, samples }: { device: DeviceLine; jobs: JobLine[
   );
 }
 
+function Reading({ name, value, unit }: { name: string; value: number | null; unit: string }): JSX.Element {
+  return (
+    <div>
+      <dt class="unseen">{name}</dt>
+      <dd>{value === null ? "?" : `${Math.round(value)}${unit}`}</dd>
+    </div>
+  );
+}
+
 function OnGpu({ label, job }: { label: string; job: JobLine | undefined }): JSX.Element {
   return (
     <li>
-      <a href={jobHash(label)} title={job ? titleOf(job) : ""}>
-        <span class="id">{label}</span> {job ? titleOf(job) : ""}
-      </a>
+      <JobLink href={jobHash(label)} label={label} title={job ? titleOf(job) : ""} />
       {job?.progress != null ? <Progress part={job.progress} label={`progress of job ${label}`} /> : null}
     </li>
   );
@@ -236,72 +254,65 @@ function Curve({ device, samples }: { device: DeviceLine; samples: GpuSamples | 
   );
 }
 
-function Running({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Element {
+interface ListProps {
+  title: string;
+  name: string;
+  jobs: JobLine[];
+  /** How many there are, of which `jobs` may be the first. */
+  total: number;
+  /** The state whose jobs the link to more of them shows. */
+  state: string;
+  line: (job: JobLine) => ComponentChildren;
+  empty: ComponentChildren;
+}
+
+function List({ title, name, jobs, total, state, line, empty }: ListProps): JSX.Element {
+  const shown = jobs.slice(0, MOST_LINES);
+  const more = total - shown.reduce((sum, job) => sum + job.tasks, 0);
   return (
     <section class="card list">
-      <h2>Running</h2>
-      {jobs.length ? (
-        <ul class="lines">
-          {jobs.slice(0, MOST_LINES).map((job) => (
+      <h2>{title}</h2>
+      {shown.length ? (
+        <ul class={name}>
+          {shown.map((job) => (
             <li key={job.label}>
-              <a href={jobHash(job.label)} title={titleOf(job)}>
-                <span class="id">{job.label}</span> {titleOf(job)}
-              </a>
-              <span class="middle">
-                {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
-              </span>
-              <span class="right">{whenText(job, now.value)}</span>
+              <JobLink href={hashOfLine(job)} label={job.label} title={titleOf(job)} />
+              {line(job)}
             </li>
           ))}
         </ul>
       ) : (
-        <Empty title="No job is running." />
+        empty
       )}
-      <More shown={Math.min(jobs.length, MOST_LINES)} total={total} href={hashOf("jobs", "", { state: "running" })} />
+      {more > 0 ? (
+        <p class="more">
+          <a href={hashOf("jobs", "", { state })}>{more.toLocaleString("en")} more</a>
+        </p>
+      ) : null}
     </section>
   );
 }
 
-function Next({ jobs, total }: { jobs: JobLine[]; total: number }): JSX.Element {
+function runningLine(job: JobLine): JSX.Element {
   return (
-    <section class="card list">
-      <h2>Next</h2>
-      {jobs.length ? (
-        <ul class="lines two">
-          {jobs.slice(0, MOST_LINES).map((job) => (
-            <li key={job.label}>
-              <a href={hashOfLine(job)} title={titleOf(job)}>
-                <span class="id">{job.label}</span> {titleOf(job)}
-              </a>
-              <span class="right">{whenText(job, now.value) || job.state}</span>
-              <span class="second" title={job.why}>
-                {job.why}
-              </span>
-            </li>
-          ))}
-        </ul>
-      ) : (
-        <Empty title="No job is waiting.">
-          <p>
-            Add one: <code>stoker submit -- python3 train.py</code>
-          </p>
-        </Empty>
-      )}
-      <More
-        shown={jobs.slice(0, MOST_LINES).reduce((sum, job) => sum + job.tasks, 0)}
-        total={total}
-        href={hashOf("jobs", "", { state: "waiting" })}
-      />
-    </section>
+    <>
+      <span class="middle">
+        {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
+      </span>
+      <span class="right">{whenText(job, now.value)}</span>
+    </>
   );
 }
 
-function More({ shown, total, href }: { shown: number; total: number; href: string }): JSX.Element | null {
-  return total > shown ? (
-    <p class="more">
-      <a href={href}>{(total - shown).toLocaleString("en")} more</a>
-    </p>
-  ) : null;
+function nextLine(job: JobLine): JSX.Element {
+  return (
+    <>
+      <span class="right">{whenText(job, now.value) || job.state}</span>
+      <span class="second" title={job.why}>
+        {job.why}
+      </span>
+    </>
+  );
 }
 
 function Failures({ status: shown }: { status: Status }): JSX.Element | null {
@@ -312,9 +323,7 @@ function Failures({ status: shown }: { status: Status }): JSX.Element | null {
       <ul class="lines failures">
         {shown.failures.map((job) => (
           <li key={job.label}>
-            <a href={jobHash(job.label)}>
-              <span class="id">{job.label}</span> {job.title}
-            </a>
+            <JobLink href={jobHash(job.label)} label={job.label} title={job.title} />
             <span class="middle">
               <StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span>
             </span>

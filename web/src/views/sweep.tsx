@@ -11,8 +11,7 @@ import { type Brush, brushedTrials, parametersOf, paramsText, scalar } from "../
 import { ago, clock, count, hours, moment, number } from "../format";
 import { useLoaded } from "../load";
 import { Entry, Fact, Figure, Tile } from "../parts/boxes";
-import { Chart } from "../parts/chart";
-import { Pages } from "../parts/controls";
+import { Chip, Pages } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { TrialTable } from "../parts/trial_table";
@@ -124,8 +123,8 @@ function Head({ sweep }: { sweep: SweepView }): JSX.Element {
       </div>
       {lost ? (
         <p class="failure">
-          Its tuner, job {sweep.adviser}, is {sweep.adviser_state}
-          {sweep.adviser_message ? `: ${sweep.adviser_message}` : ""}.
+          Its tuner, job {sweep.tuner}, is {sweep.tuner_state}
+          {sweep.tuner_message ? `: ${sweep.tuner_message}` : ""}.
         </p>
       ) : null}
       {sweep.notices.map((notice) => (
@@ -185,9 +184,9 @@ function Facts({ sweep }: { sweep: SweepView }): JSX.Element {
         {sweep.gpu_hours_full_trial === null ? null : (
           <Fact name="full trial">{hours(sweep.gpu_hours_full_trial)} GPU-hours (median)</Fact>
         )}
-        {sweep.adviser === null ? null : (
+        {sweep.tuner === null ? null : (
           <Fact name="tuner">
-            <a href={jobHash(String(sweep.adviser))}>job {sweep.adviser}</a>, {sweep.adviser_state}
+            <a href={jobHash(String(sweep.tuner))}>job {sweep.tuner}</a>, {sweep.tuner_state}
           </Fact>
         )}
         <Fact name="started">{clock(moment(sweep.created), now.value)}</Fact>
@@ -269,38 +268,31 @@ function useVersion(...values: unknown[]): object {
   return useMemo(() => ({}), values);
 }
 
-function NoValue(): JSX.Element {
-  return <Empty title="No trial has ended with a value yet." />;
-}
+const NoValue = (): JSX.Element => <Empty title="No trial has ended with a value yet." />;
 
 function LeftOut({ trials }: { trials: number }): JSX.Element | null {
   return trials ? <span class="entry faint">{count(trials, "trial")} left out</span> : null;
 }
 
 function BestChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX.Element {
-  const version = useVersion(data, chosen);
   return (
-    <Figure caption="Best so far">
-      {data.points.length ? (
+    <Figure
+      caption="Best so far"
+      label={`${count(data.points.length, "trial")} and the best value so far`}
+      height={CHART_HEIGHT}
+      version={useVersion(data, chosen)}
+      ready={openTrial}
+      build={(palette) => bestOption(data, chosen, palette)}
+      empty={data.points.length ? null : <NoValue />}
+      legend={
         <>
-          <Chart
-            label={`${count(data.points.length, "trial")} and the best value so far`}
-            height={CHART_HEIGHT}
-            version={version}
-            ready={openTrial}
-            build={(palette) => bestOption(data, chosen, palette)}
-          />
-          <div class="legend">
-            <Entry swatch="best-line">best so far</Entry>
-            <Entry swatch="round">ended by itself</Entry>
-            {data.sweep.counts["stopped"] ? <Entry swatch="diamond">stopped early</Entry> : null}
-            <LeftOut trials={data.points_left_out} />
-          </div>
+          <Entry swatch="best-line">best so far</Entry>
+          <Entry swatch="round">ended by itself</Entry>
+          {data.sweep.counts["stopped"] ? <Entry swatch="diamond">stopped early</Entry> : null}
+          <LeftOut trials={data.points_left_out} />
         </>
-      ) : (
-        <NoValue />
-      )}
-    </Figure>
+      }
+    />
   );
 }
 
@@ -320,33 +312,23 @@ function ParallelChart({ data, chosen, ready, clear }: ParallelProps): JSX.Eleme
         <>
           Parameters
           <span class="hint">drag along an axis to choose trials · click the axis to undo it</span>
-          {chosen ? (
-            <button type="button" class="chip" onClick={clear}>
-              {count(chosen.size, "trial")} chosen: show all
-            </button>
-          ) : null}
+          {chosen ? <Chip press={clear}>{count(chosen.size, "trial")} chosen: show all</Chip> : null}
         </>
       }
-    >
-      {data.points.length ? (
+      label={`parallel coordinates of ${count(data.points.length, "trial")}`}
+      height={narrow ? 72 * data.axes.length + 40 : 320}
+      version={data}
+      ready={ready}
+      build={(palette) => parallelOption(data, narrow, palette)}
+      empty={data.points.length ? null : <NoValue />}
+      legend={
         <>
-          <Chart
-            label={`parallel coordinates of ${count(data.points.length, "trial")}`}
-            height={narrow ? 72 * data.axes.length + 40 : 320}
-            version={data}
-            ready={ready}
-            build={(palette) => parallelOption(data, narrow, palette)}
-          />
-          <div class="legend">
-            <Entry swatch="best-tenth">the best 10%</Entry>
-            <Entry swatch="all-trials">all trials</Entry>
-            <LeftOut trials={data.points_left_out} />
-          </div>
+          <Entry swatch="best-tenth">the best 10%</Entry>
+          <Entry swatch="all-trials">all trials</Entry>
+          <LeftOut trials={data.points_left_out} />
         </>
-      ) : (
-        <NoValue />
-      )}
-    </Figure>
+      }
+    />
   );
 }
 
@@ -359,7 +341,6 @@ interface ParameterProps {
 }
 
 function ParameterChart({ data, chosen, names, name, pick }: ParameterProps): JSX.Element {
-  const version = useVersion(data, chosen, name);
   return (
     <Figure
       tools
@@ -375,24 +356,17 @@ function ParameterChart({ data, chosen, names, name, pick }: ParameterProps): JS
           </select>
         </label>
       }
-    >
-      {data.points.length && name ? (
-        <Chart
-          label={`${data.sweep.objectives[0]?.name ?? ""} by ${name}`}
-          height={CHART_HEIGHT}
-          version={version}
-          ready={openTrial}
-          build={(palette) => parameterOption(data, name, chosen, palette)}
-        />
-      ) : (
-        <NoValue />
-      )}
-    </Figure>
+      label={`${data.sweep.objectives[0]?.name ?? ""} by ${name}`}
+      height={CHART_HEIGHT}
+      version={useVersion(data, chosen, name)}
+      ready={openTrial}
+      build={(palette) => parameterOption(data, name, chosen, palette)}
+      empty={data.points.length && name ? null : <NoValue />}
+    />
   );
 }
 
 function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX.Element {
-  const version = useVersion(data, chosen);
   const curves = useRef(data.curves);
   curves.current = data.curves;
   const ready = (chart: EChartsType): void => {
@@ -402,28 +376,22 @@ function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX
     });
   };
   return (
-    <Figure caption="Learning curves">
-      {data.curves.length ? (
+    <Figure
+      caption="Learning curves"
+      label={`learning curves of ${count(data.curves.length, "trial")}`}
+      height={CHART_HEIGHT}
+      version={useVersion(data, chosen)}
+      ready={ready}
+      build={(palette) => curvesOption(data, chosen, palette)}
+      empty={data.curves.length ? null : <Empty title="No trial has reported a value yet." />}
+      legend={
         <>
-          <Chart
-            label={`learning curves of ${count(data.curves.length, "trial")}`}
-            height={CHART_HEIGHT}
-            version={version}
-            ready={ready}
-            build={(palette) => curvesOption(data, chosen, palette)}
-          />
-          <div class="legend">
-            {data.sweep.best[0] ? (
-              <Entry swatch="best-line">trial {data.sweep.best[0].trials[0]}, the best</Entry>
-            ) : null}
-            {data.sweep.counts["stopped"] ? <Entry swatch="stopped-line">stopped early</Entry> : null}
-            <LeftOut trials={data.curves_left_out} />
-          </div>
+          {data.sweep.best[0] ? <Entry swatch="best-line">trial {data.sweep.best[0].trials[0]}, the best</Entry> : null}
+          {data.sweep.counts["stopped"] ? <Entry swatch="stopped-line">stopped early</Entry> : null}
+          <LeftOut trials={data.curves_left_out} />
         </>
-      ) : (
-        <Empty title="No trial has reported a value yet." />
-      )}
-    </Figure>
+      }
+    />
   );
 }
 
@@ -453,9 +421,7 @@ function Trials({ data, chosen, clear }: { data: SweepPage; chosen: Chosen; clea
               chosen in the chart
               {data.points_left_out ? `, which leaves out ${count(data.points_left_out, "trial")}` : ""}
             </span>
-            <button type="button" class="chip" onClick={clear}>
-              Show all
-            </button>
+            <Chip press={clear}>Show all</Chip>
           </>
         ) : null}
       </div>

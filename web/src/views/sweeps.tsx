@@ -9,7 +9,7 @@ import { paramsText } from "../charts/sweep_data";
 import { ago, count, moment, number } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
-import { Heads } from "../parts/boxes";
+import { type Column, Table } from "../parts/boxes";
 import { rowKeys } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
@@ -19,14 +19,14 @@ import { RESULTS, type SweepLine } from "../types";
 import { SweepContent } from "./sweep";
 
 const REST_MS = 2000;
-const COLUMNS: [string, string][] = [
-  ["id", "ID"],
-  ["mark", "State"],
-  ["title", "Sweep"],
-  ["memory", "Best"],
-  ["part", "Trials over"],
-  ["time", "Method"],
-  ["when", "Started"],
+const COLUMNS: Column<SweepLine>[] = [
+  ["ID", ({ id }) => id, "column-id"],
+  ["State", ({ state }) => <StateMark state={state} />, "column-state"],
+  ["Sweep", (sweep) => <Name sweep={sweep} />, "column-name"],
+  ["Best", (sweep) => <Best sweep={sweep} />, "column-best right"],
+  ["Trials over", (sweep) => <Over sweep={sweep} />, "column-progress"],
+  ["Method", ({ method }) => method, "column-method right"],
+  ["Started", ({ created }) => ago(moment(created), now.value), "column-started right"],
 ];
 
 export function Sweeps(): JSX.Element {
@@ -52,14 +52,12 @@ function SweepList(): JSX.Element {
   if (loaded.loading) return <Loading lines={8} />;
   if (!sweeps.length) return <NoSweeps />;
   return (
-    <table class="jobs sweeps">
-      <Heads columns={COLUMNS} />
-      <tbody>
-        {sweeps.map((sweep, index) => (
-          <Line key={sweep.id} sweep={sweep} isCurrent={index === current} />
-        ))}
-      </tbody>
-    </table>
+    <Table
+      name="jobs"
+      rows={sweeps}
+      columns={COLUMNS}
+      attributes={({ id }, index) => ({ class: index === current ? "current" : "", "data-sweep": id })}
+    />
   );
 }
 
@@ -74,36 +72,42 @@ function NoSweeps(): JSX.Element {
   );
 }
 
-function Line({ sweep, isCurrent }: { sweep: SweepLine; isCurrent: boolean }): JSX.Element {
-  const over = countIn(RESULTS, sweep.counts);
+function Name({ sweep }: { sweep: SweepLine }): JSX.Element {
   const title = sweep.name || `sweep ${sweep.id}`;
   const best = paramsText(sweep.params);
   return (
-    <tr class={isCurrent ? "current" : ""} data-sweep={sweep.id}>
-      <td class="id">{sweep.id}</td>
-      <td class="mark">
-        <StateMark state={sweep.state} />
-      </td>
-      <td class="title">
-        <a href={hashOf("sweeps", String(sweep.id))} title={title}>
-          {title}
-        </a>
-        <span class="second" title={best}>
-          {best || count(sweep.total, "trial")}
+    <>
+      <a href={hashOf("sweeps", String(sweep.id))} title={title}>
+        {title}
+      </a>
+      <span class="second" title={best}>
+        {best || count(sweep.total, "trial")}
+      </span>
+    </>
+  );
+}
+
+function Best({ sweep: { best, objective } }: { sweep: SweepLine }): JSX.Element {
+  return (
+    <>
+      {best === null ? <span class="faint">–</span> : <b>{number(best)}</b>}
+      {objective ? (
+        <span class="second" title={objective}>
+          {objective}
         </span>
-      </td>
-      <td class="memory" title={sweep.objective}>
-        {sweep.best === null ? <span class="faint">–</span> : <b>{number(sweep.best)}</b>}
-        {sweep.objective ? <span class="second">{sweep.objective}</span> : null}
-      </td>
-      <td class="part">
-        <Progress part={sweep.total ? over / sweep.total : 0} label={`trials of sweep ${sweep.id} that are over`} />
-        <span class="second">
-          {over.toLocaleString("en")} of {sweep.total.toLocaleString("en")}
-        </span>
-      </td>
-      <td class="time">{sweep.method}</td>
-      <td class="when">{ago(moment(sweep.created), now.value)}</td>
-    </tr>
+      ) : null}
+    </>
+  );
+}
+
+function Over({ sweep: { id, counts, total } }: { sweep: SweepLine }): JSX.Element {
+  const over = countIn(RESULTS, counts);
+  return (
+    <>
+      <Progress part={total ? over / total : 0} label={`trials of sweep ${id} that are over`} />
+      <span class="second">
+        {over.toLocaleString("en")} of {total.toLocaleString("en")}
+      </span>
+    </>
   );
 }

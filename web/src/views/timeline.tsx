@@ -13,9 +13,9 @@ import { type Window, zoomedWindow } from "../charts/window";
 import { clock, count, moment } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
-import { Entry } from "../parts/boxes";
+import { Entry, JobLink } from "../parts/boxes";
 import { Chart } from "../parts/chart";
-import { Choices } from "../parts/controls";
+import { Chip, Choices } from "../parts/controls";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Problem } from "../parts/placeholder";
 import { adjust, go, hashOf, jobHash, route } from "../router";
@@ -74,12 +74,12 @@ export function TimelineView(): JSX.Element {
       <div class="filters">
         <Choices label="period" words={PERIODS} chosen={since} choose={choose} />
         <div class="chips" role="group" aria-label="zoom">
-          <button type="button" class="chip" onClick={() => zoom(0.6, 0)} aria-label="zoom in">
+          <Chip press={() => zoom(0.6, 0)} label="zoom in">
             +
-          </button>
-          <button type="button" class="chip" onClick={() => zoom(1 / 0.6, 0)} aria-label="zoom out">
+          </Chip>
+          <Chip press={() => zoom(1 / 0.6, 0)} label="zoom out">
             −
-          </button>
+          </Chip>
         </div>
         {timeline ? <Known timeline={timeline} /> : null}
         <span class="hint">drag to move · Ctrl + wheel to zoom · click a bar to open the job</span>
@@ -127,13 +127,7 @@ function Known({ timeline }: { timeline: Timeline }): JSX.Element | null {
 
 const MOST_KEYS = 12;
 
-function Legend({
-  timeline,
-  keyOf,
-}: {
-  timeline: Timeline;
-  keyOf: (bar: Bar) => string;
-}): JSX.Element {
+function Legend({ timeline, keyOf }: { timeline: Timeline; keyOf: (bar: Bar) => string }): JSX.Element {
   const keys = [...new Set(timeline.lanes.flatMap((lane) => [...lane.bars, ...lane.forecast].map(keyOf)))].sort();
   return (
     <div class="legend">
@@ -178,9 +172,7 @@ function Rows({ timeline }: { timeline: Timeline }): JSX.Element | null {
         <ul class="lines">
           {rows.slice(0, MOST_ROWS).map(({ lane, bar }) => (
             <li key={`${lane.id} ${bar.label} ${bar.attempt}`} class={isFailure(bar) ? "bad" : ""}>
-              <a href={jobHash(bar.label)}>
-                <span class="id">{bar.label}</span> {bar.title}
-              </a>
+              <JobLink href={jobHash(bar.label)} label={bar.label} title={bar.title} />
               <span class="middle">
                 <StateMark state={bar.state} />
               </span>

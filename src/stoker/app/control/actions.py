@@ -9,10 +9,11 @@ from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import ChangeResult, result
-from stoker.app.jobs.signals import signal_name
-from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_handed_over
+from stoker.app.jobs.option_values import signal_name
+from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_delegated
 from stoker.core.requests import Cancel, Edit, Hold, Release, Request
-from stoker.store.queries import jobs_of_sweep
+from stoker.features import batch_words
+from stoker.store.queries import ids_of_batch
 from stoker.store.writer import Store
 
 CANCELLED = "cancelled by you"
@@ -39,44 +40,45 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
 
 def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
     """Keep waiting jobs from starting."""
-    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_handed_over(job)]
-    whole = _whole_sweeps(control.store, jobs)  # before the tuner of one can add a trial
+    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_delegated(job)]
+    whole = _whole_batches(control.store, jobs)  # before the coordinator of one can add a job
     pairs = change(control, jobs, requests)
-    paused = {_sweep_of(after) for _, after in pairs if isinstance(after.state, OnHold)}
+    paused = {after.batch: after.member.kind for _, after in pairs if after.member and isinstance(after.state, OnHold)}
 
-    def when(job: Job) -> str:
-        if job.trial is None and job.id in whole:
-            return "tuner" if whole[job.id] in paused else ""  # without a held trial, it goes on choosing
-        return "sweep" if job.id in whole else ""
+    def said(before: Job, after: Job) -> ChangeResult:
+        if before.batch not in whole:
+            return result("pause", before, after)
+        if before.member is not None:
+            return result("pause", before, after, "batch")
+        if before.batch not in paused:  # without a held member, the coordinator goes on
+            return result("pause", before, after)
+        words = batch_words(paused[before.batch])
+        return result("pause", before, after, "coordinator", role=words.coordinator, member=words.member)
 
-    return [result("pause", before, after, when(before)) for before, after in pairs]
+    return [said(before, after) for before, after in pairs]
 
 
 def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[ChangeResult]:
     """Let held jobs start, and move those that a foreground run left into the queue."""
     left = {job.id for job in jobs if isinstance(job.state, Queued)} & interrupted(control, jobs)
     ready = [job for job in jobs if isinstance(job.state, OnHold) or job.id in left]
-    whole = _whole_sweeps(control.store, jobs)
+    whole = _whole_batches(control.store, jobs)
     requests: list[Request] = []
     for job in ready:
         spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
         requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
         requests.append(Release(job.id))
     results = [
-        result("resume", before, after, "interrupted" if before.id in left else "sweep" if before.id in whole else "")
+        result(
+            "resume", before, after, "interrupted" if before.id in left else "batch" if before.batch in whole else ""
+        )
         for before, after in change(control, ready if only_held else jobs, requests)
     ]
     start_expected(control, "the jobs are safe in the queue")
     return results
 
 
-def _sweep_of(job: Job) -> int:
-    """The sweep of a trial; 0 for other jobs."""
-    return job.trial.sweep if job.trial else 0
-
-
-def _whole_sweeps(store: Store, jobs: Sequence[Job]) -> dict[int, int]:
-    """The sweeps by the ids of their jobs, of sweeps whose jobs are all among these: the user named the sweep."""
+def _whole_batches(store: Store, jobs: Sequence[Job]) -> set[int]:
+    """Batches with members that are all among these jobs: the user named the batch."""
     ids = {job.id for job in jobs}
-    members = {sweep: jobs_of_sweep(store, sweep) for sweep in {_sweep_of(job) for job in jobs} - {0}}
-    return {job_id: sweep for sweep, job_ids in members.items() if ids.issuperset(job_ids) for job_id in job_ids}
+    return {batch for batch in {job.batch for job in jobs if job.member} if ids.issuperset(ids_of_batch(store, batch))}

@@ -14,17 +14,16 @@ from stoker.app.control.requests import Control, change, default_log, interrupte
 from stoker.app.control.sentences import ChangeResult, result
 from stoker.app.jobs.context import SubmitContext, context_of
 from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
-from stoker.app.jobs.option_values import check_mps, parse_vram, vram_word
+from stoker.app.jobs.option_values import check_early_signal, check_mps, parse_vram, vram_word
 from stoker.app.jobs.options import BY_NAME, TABLES, WHILE_RUNNING, JobOptions, ShownNames, Value
 from stoker.app.jobs.preflight import Preflight
 from stoker.app.jobs.select import resolve_after
-from stoker.app.jobs.signals import check_early_signal
 from stoker.core.amounts import amount_now, resources_of_attempts
 from stoker.core.device import Device, resolve
 from stoker.core.errors import Impossible, UsageError, did_you_mean
-from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_handed_over, started_at
+from stoker.core.job import Active, Job, Queued, Running, Starting, id_text, is_delegated, started_at
 from stoker.core.launch import INHERIT
-from stoker.core.planner.placement import never_fits
+from stoker.core.planner.reasons import never_fits
 from stoker.core.requests import Edit
 from stoker.core.spec import LIMIT_FIELDS, JobSpec, Resources, with_fields
 from stoker.core.text import valid_text
@@ -108,7 +107,7 @@ class Rewriter:
         """The spec of a job with the changes, checked."""
         if "array" in changes:
             raise UsageError("the tasks of an array cannot be changed", "cancel it and submit a new one")
-        if isinstance(job.state, Active) and not is_handed_over(job):
+        if isinstance(job.state, Active) and not is_delegated(job):
             _refuse_other_changes(job, changes)
         given = {name: value for name, value in changes.items() if name not in TABLES and value != ""}
         read = spec_of(JobOptions(**given), self._context(job, changes))

@@ -21,8 +21,7 @@ from stoker.core.units import device_sizes, sim_text
 from stoker.store.database import WriteLock
 from stoker.store.engine_lock import QUEUE, EngineRuns, engine_lives, engine_of, signal_engine, wait_gone, wake
 from stoker.store.paths import Paths
-from stoker.store.restart import TRIES, read_restart, write_restart
-from stoker.store.status_file import Machine, read_machine, read_status
+from stoker.store.status_file import Machine, read_machine
 
 if TYPE_CHECKING:
     import subprocess
@@ -192,8 +191,8 @@ def simulated_gpus(paths: Paths) -> str:
     """The simulated GPUs for a new engine: those that were typed, else those of the last one; empty for real GPUs."""
     if paths.gpus or not paths.is_simulated:
         return paths.gpus
-    status = read_status(paths.status_file(QUEUE))
-    sizes = [device.memory for device in status.devices if device.memory] if status else []
+    machine = read_machine(paths.status_file(QUEUE))
+    sizes = [device.memory for device in machine.devices if device.memory] if machine else []
     return ",".join(f"1x{size // 2**20}M" for size in sizes) or DEFAULT_SIM
 
 
@@ -232,19 +231,21 @@ class Background:
 
     def difference(self) -> str:
         """How the devices of the running engine differ from those that the user wants; empty if they do not."""
-        status = None if self._started or self._cluster or self.failure else read_status(self._paths.status_file(QUEUE))
-        if status is None or not engine_lives(self._paths, QUEUE):
+        if self._started or self._cluster or self.failure:
+            return ""
+        machine = read_machine(self._paths.status_file(QUEUE))
+        if machine is None or not engine_lives(self._paths, QUEUE):
             return ""
         if other := _other_ledger(self._paths):
             return other
-        named = status.settings.devices if status.settings else ""
-        sizes = [device.memory or 0 for device in status.devices]
+        named = machine.settings.devices if machine.settings else ""
+        sizes = [device.memory or 0 for device in machine.devices]
         simulated = simulated_gpus(self._paths)
         if simulated and not named and sorted(device_sizes(simulated)) != sorted(sizes):
             return _other(sim_text(sizes), simulated, f"stoker engine restart --sim {shlex.quote(simulated)}")
         if self._devices and self._devices != named:
             restart = f"STOKER_DEVICES={shlex.quote(self._devices)} stoker engine restart"
-            has = ",".join(device.label for device in status.devices) or "no device"
+            has = ",".join(device.label for device in machine.devices) or "no device"
             return _other(has, self._devices, f"{restart} --sim {simulated}" if simulated else restart)
         return ""
 
@@ -286,7 +287,11 @@ class Background:
 def _other_ledger(paths: Paths) -> str:
     """A note if STOKER_LEDGER names another shared directory than that of the running engine."""
     wanted = os.environ.get("STOKER_LEDGER", "")
-    record = read_restart(paths) if wanted else None
+    if not wanted:
+        return ""
+    from stoker.store.restart import read_restart  # few have another ledger
+
+    record = read_restart(paths)
     has = record.environment.get("STOKER_LEDGER", "") if record else wanted
     if has == wanted:
         return ""
@@ -327,6 +332,8 @@ def restart_killed(paths: Paths) -> bool:
 
 
 def _restart_recorded(paths: Paths) -> bool:
+    from stoker.store.restart import TRIES, read_restart, write_restart  # most commands find a living engine
+
     record = read_restart(paths)
     if record is None or engine_lives(paths, QUEUE):
         return False

@@ -6,6 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import NamedTuple
 
 import msgspec
@@ -14,13 +15,12 @@ from stoker.app.jobs.select import jobs_in_order
 from stoker.core.errors import StokerError
 from stoker.core.job import Job
 from stoker.core.launch import INHERIT, log_pattern
-from stoker.core.requests import Release, Request
+from stoker.core.requests import Release, Request, merged
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
-from stoker.store.schema import Adoption
 from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import Store, open_store
 
@@ -52,27 +52,45 @@ def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> 
     Jobs of a dead run are first given to the engine of the queue, which may have to be started.
     """
     with store.writing():
-        addressed = [one for request in requests for one in _addressed(paths, store, request)]
+        addressed = list(_addressed(paths, store, requests))
         numbers = store.ask(addressed, now)
     for engine in {engine for engine, _ in addressed}:
         wake(paths, engine)
     return numbers
 
 
-def _addressed(paths: Paths, store: Store, request: Request) -> list[tuple[str, Request]]:
-    owner = store.owner(request.job)
-    if is_served(paths, owner):
-        return [(owner, request)]
-    left, job = store.jobs_in_slot_of(request.job), store.job(request.job)
-    engine = engine_of(job.spec.cluster if job else "")
-    store.adopt([Adoption(job_id, owner) for job_id in (*left, request.job)], engine)
-    return [*((engine, Release(job_id)) for job_id in left), (engine, request)]
+def _addressed(paths: Paths, store: Store, requests: Sequence[Request]) -> Iterator[tuple[str, Request]]:
+    """Each request with the engine that handles it; those that are alike are one."""
+    owners = queries.owners_of(store, [request.job for request in requests])
+    engines: dict[int, str] = {}
+    for owner, job_ids in owners.items():
+        if is_served(paths, owner):
+            engines |= dict.fromkeys(job_ids, owner)
+            continue
+        for engine, taken, in_slots in _take_over(store, owner, job_ids):
+            engines |= dict.fromkeys(taken, engine)
+            yield from ((engine, Release(job_id)) for job_id in in_slots)
+    there = (request for request in requests if request.job in engines)
+    for engine, alike in groupby(there, lambda request: engines[request.job]):
+        yield from ((engine, request) for request in merged(alike))
+
+
+def _take_over(store: Store, owner: str, job_ids: Sequence[int]) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Give jobs of a dead run, and all jobs in their slots, to the engines of the queue: which, and those in slots."""
+    active = {job.id for job in store.active_jobs(owner)}
+    for cluster, taken in queries.clusters_of(store, job_ids).items():
+        slots = (store.jobs_in_slot_of(job_id) for job_id in taken if job_id in active)
+        in_slots = list(dict.fromkeys(chain.from_iterable(slots)))
+        store.give([*in_slots, *taken], owner, engine_of(cluster))
+        yield engine_of(cluster), taken, in_slots
 
 
 ANSWER_SECONDS = 2.0
 """Seconds that a command waits for the engine's answer, at least."""
-ANSWERS_PER_SECOND = 2000
-"""A command that sends many requests at once waits so much longer."""
+ANSWERS_PER_SECOND = 1000
+"""A command about many jobs waits so much longer, also on a busy machine."""
+PROGRESS_SECONDS = 2.0
+"""Seconds before a command that waits for many jobs shows how many are left, and between two figures."""
 
 
 class Unanswered(StokerError):
@@ -86,12 +104,14 @@ class Control(NamedTuple):
 
     paths: Paths
     store: Store
+    progress: Callable[[int, int], None] | None = None
+    """Shows the user how many jobs of how many an engine has dealt with, if that takes long."""
 
 
 @contextlib.contextmanager
-def opened(paths: Paths) -> Iterator[Control]:
+def opened(paths: Paths, progress: Callable[[int, int], None] | None = None) -> Iterator[Control]:
     with contextlib.closing(open_store(paths)) as store:
-        yield Control(paths, store)
+        yield Control(paths, store, progress)
 
 
 def carry_out(control: Control, requests: Sequence[Request]) -> None:
@@ -100,7 +120,7 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
     start_expected(control, "your request is recorded; the next engine carries it out")
-    _wait_answered(control.store, numbers)
+    _wait_answered(control, numbers, len(requests))
 
 
 def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -> list[tuple[Job, Job]]:
@@ -132,9 +152,18 @@ def warn(text: str) -> None:
     print(f"stoker: {printable(text)}", file=sys.stderr, flush=True)
 
 
-def _wait_answered(store: Store, numbers: Sequence[int]) -> None:
-    seconds = ANSWER_SECONDS + len(numbers) / ANSWERS_PER_SECOND
-    if not wait_until(lambda: not queries.unanswered(store, numbers), seconds, Backoff(0.002, 0.05)):
+def _wait_answered(control: Control, numbers: Sequence[int], jobs: int) -> None:
+    show_at = time.monotonic() + PROGRESS_SECONDS
+
+    def is_answered() -> bool:
+        nonlocal show_at
+        left = queries.unanswered(control.store, numbers)
+        if control.progress is not None and time.monotonic() >= show_at:
+            control.progress(jobs - left, jobs)
+            show_at = time.monotonic() + PROGRESS_SECONDS
+        return not left
+
+    if not wait_until(is_answered, ANSWER_SECONDS + jobs / ANSWERS_PER_SECOND, Backoff(0.002, 0.05)):
         raise Unanswered(
             "the engine has not answered yet; your request is recorded and will be carried out",
             "see stoker engine status",

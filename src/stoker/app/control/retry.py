@@ -20,7 +20,7 @@ from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
 from stoker.core.text import outcome
 from stoker.store import queries
-from stoker.store.queries import is_tuner
+from stoker.store.queries import is_coordinator
 from stoker.store.writer import Store
 
 
@@ -40,14 +40,13 @@ def refuse_unfinished(jobs: Sequence[Job]) -> None:
         raise UsageError(f"{shown} has not finished", hint)
 
 
-def without_good_trials(store: Store, jobs: Sequence[Job]) -> list[Job]:
-    """Leave out trials that succeeded or were stopped early, if they were named by the id of an adaptive sweep.
+def without_good_members(store: Store, jobs: Sequence[Job]) -> list[Job]:
+    """Leave out members that succeeded or were stopped early, if users name their batch by its coordinator.
 
-    That id is also the one of its tuner.
+    The user may then have meant the coordinator, which is among the jobs.
     """
-    sweeps = {job.trial.sweep for job in jobs if job.trial is not None} & {job.id for job in jobs}
-    tuned = {sweep_id for sweep_id in sweeps if is_tuner(store, sweep_id)}
-    return [job for job in jobs if not (job.trial and job.trial.sweep in tuned and _went_well(job))]
+    batches = {job.batch for job in jobs if is_coordinator(store, job.id)}
+    return [job for job in jobs if not (job.member and job.batch in batches and _went_well(job))]
 
 
 def _went_well(job: Job) -> bool:
@@ -96,7 +95,7 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     """Send the requests, and return the jobs afterwards."""
     requests = {one.job.id: one.request for one in retries}
     left = [
-        [*(requests[job.id] for job in round_), *_for_tuners(control.store, round_)]
+        [*(requests[job.id] for job in round_), *_for_coordinators(control.store, round_)]
         for round_ in rounds([one.job for one in retries])
     ]
     while left:
@@ -108,14 +107,14 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
     return jobs_in_order(control.store, [one.job.id for one in retries])
 
 
-def _for_tuners(store: Store, trials: Sequence[Job]) -> list[Again]:
-    """Requests that requeue the tuners of finished sweeps; a running tuner ignores its request."""
+def _for_coordinators(store: Store, members: Sequence[Job]) -> list[Again]:
+    """Requests that requeue the coordinators of finished batches; a running one ignores its request."""
     requests = []
-    for sweep_id in sorted({job.trial.sweep for job in trials if job.trial is not None}):
-        watching = queries.tuner_of(store, sweep_id)
-        tuner = None if watching is None else store.job(watching)
-        if tuner is not None and not (isinstance(tuner.state, Ended) and tuner.state.result != "done"):
-            requests.append(Again(tuner.id))
+    for batch in sorted({job.batch for job in members if job.member is not None}):
+        job_id = queries.coordinator_of(store, batch)
+        coordinator = None if job_id is None else store.job(job_id)
+        if coordinator and not (isinstance(coordinator.state, Ended) and coordinator.state.result != "done"):
+            requests.append(Again(coordinator.id))
     return requests
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.job import Job, Waiting, id_text, is_handed_over, state_word
+from stoker.core.job import Job, Waiting, id_text, is_delegated, state_word
 from stoker.core.outcomes import ACTIVE, RESULTS
 
 SCHEMA = "stoker.change/1"
@@ -56,7 +56,7 @@ class Sentence(NamedTuple):
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=RESULTS)
-_OVER_IN_SWEEP = Sentence(_OVER.text, before=RESULTS, when="sweep")
+_OVER_IN_BATCH = Sentence(_OVER.text, before=RESULTS, when="batch")
 _RETRY = Sentence("already finished: {id} ({was}); to run again: stoker retry {id}", before=RESULTS, refused=True)
 _NO_SUSPEND = (
     "a running job cannot be paused (it would block its GPU); instead: stoker cancel {id}, later: stoker retry {id}"
@@ -93,10 +93,12 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
     ),
     "pause": (
         Sentence("already held: {id}", before=["held"]),
-        _OVER_IN_SWEEP,
-        Sentence("still at work: {id}, the tuner; it adds no trial while one is held", after=ACTIVE, when="tuner"),
-        Sentence("may finish: {id} ({now})", after=ACTIVE, when="sweep"),
-        Sentence("just ended: {id} ({now})", after=RESULTS, when="sweep"),
+        _OVER_IN_BATCH,
+        Sentence(
+            "still at work: {id}, the {role}; it adds no {member} while one is held", after=ACTIVE, when="coordinator"
+        ),
+        Sentence("may finish: {id} ({now})", after=ACTIVE, when="batch"),
+        Sentence("just ended: {id} ({now})", after=RESULTS, when="batch"),
         Sentence(_OVER.text, before=RESULTS, refused=True),
         Sentence("held {id}", after=["held"]),
         Sentence("just ended: {id} ({now})", after=RESULTS, refused=True),
@@ -104,7 +106,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence(f"not paused: {{id}} ({{was}}); {_NO_SUSPEND}", refused=True),
     ),
     "resume": (
-        _OVER_IN_SWEEP,
+        _OVER_IN_BATCH,
         _RETRY,
         Sentence("moved {id} into the queue (its 'stoker run' was interrupted)", when="interrupted"),
         Sentence("released {id}", before=["held"]),
@@ -115,7 +117,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
 
 
 def state_name(job: Job) -> str:
-    return "queued" if isinstance(job.state, Waiting) or is_handed_over(job) else state_word(job)
+    return "queued" if isinstance(job.state, Waiting) or is_delegated(job) else state_word(job)
 
 
 def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:

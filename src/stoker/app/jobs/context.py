@@ -88,3 +88,10 @@ def current_umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def find_program(name: str, path: str | None = None) -> str | None:
+    """A program as a shell finds it, by default on our PATH: as shutil.which, whose import loads all compressors."""
+    directories = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    places = (name,) if "/" in name else (os.path.join(directory, name) for directory in directories)
+    return next((place for place in places if os.access(place, os.X_OK) and not os.path.isdir(place)), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import os
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.options import BY_NAME, NUL_BYTE, JobOptions, invalid_text
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.spec import PLAIN_SHELL, Command, NewJob, parse_array, shell_of
@@ -54,7 +54,7 @@ class RejectedLine(Struct, frozen=True):
 def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> str:
     """The shell that reads the user's command lines; /bin/sh where SHELL, as of a service account, is none."""
     shell = shell_of(environment)
-    if os.path.basename(shell) not in NO_SHELLS and shutil.which(shell):
+    if os.path.basename(shell) not in NO_SHELLS and find_program(shell):
         return shell
     say(f"warning: SHELL is {shell}, which cannot run commands; using {PLAIN_SHELL}")
     return PLAIN_SHELL

@@ -10,9 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.app.jobs.context import SubmitContext
-from stoker.app.jobs.option_values import LARGEST_NUMBER, check_count, check_mps, check_name
+from stoker.app.jobs.option_values import LARGEST_NUMBER, check_count, check_early_signal, check_mps, check_name
 from stoker.app.jobs.options import BY_NAME, OPTIONS, SET_BY_STOKER, JobOptions, Option, ShownNames, Value
-from stoker.app.jobs.signals import check_early_signal
 from stoker.core.errors import UsageError
 from stoker.core.job import Job
 from stoker.core.spec import JobSpec, Resources, with_fields

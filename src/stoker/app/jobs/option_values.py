@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from datetime import datetime
 
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import RETRIED
 from stoker.core.selectors import Named, parse_selection
-from stoker.core.spec import Dependency, Name, Resources, parse_array
+from stoker.core.spec import Dependency, EarlySignal, Name, Resources, parse_array
 from stoker.core.units import parse_duration, parse_moment, parse_size, size_text
 
 LONGEST_NAME = 1000
@@ -192,3 +194,106 @@ def seconds_text(seconds: float | None) -> str:
 def after_text(after: tuple[Dependency, ...], name: Name) -> str:
     """Dependencies as typed: `ok:12,any:13`."""
     return ",".join(f"{target.kind}:{target.target if target.array else name(target.target)}" for target in after)
+
+
+# -- signals -----------------------------------------------------------------------------------
+
+_EARLY_HINT = "write it as USR1@60: the signal, and the seconds before the time limit"
+
+
+def parse_signal(text: str) -> int:
+    """The number of `INT`, `SIGINT` or `2`."""
+    name = text.strip().upper().removeprefix("SIG")
+    numbers = {member.name.removeprefix("SIG"): member.value for member in signal.Signals}
+    numbers |= {str(value): value for value in numbers.values()}
+    if name not in numbers:
+        raise UsageError(f"--signal: {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
+    return numbers[name]
+
+
+def parse_early_signal(text: str) -> EarlySignal:
+    """Slurm's `[B:]SIGNAL[@SECONDS]`; a duration such as `5m` may replace the seconds."""
+    scope, colon, rest = text.strip().rpartition(":")
+    if scope.upper() not in ("", "B") or (colon and not scope):
+        raise UsageError(f"--signal: {scope + colon!r} is not understood", f"{_EARLY_HINT}, or as B:USR1@60")
+    name, at, before = rest.partition("@")
+    number = parse_signal(name)
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        raise UsageError(f"--signal: no program can react to {name}", "use USR1 or TERM")
+    try:
+        seconds = parse_duration(f"{before}s" if before.strip().isdecimal() else before) if at else 60.0
+    except UsageError:
+        raise UsageError(f"--signal: {before!r} is not a time", _EARLY_HINT) from None
+    return EarlySignal(number, seconds, command_only=bool(scope))
+
+
+def early_signal_text(early: EarlySignal | None) -> str:
+    """The signal as typed: `B:USR1@60`; empty for none."""
+    return "" if early is None else f"{'B:' * early.command_only}{signal_name(early.number)}@{early.seconds:g}"
+
+
+def signal_name(number: int) -> str:
+    return signal.Signals(number).name.removeprefix("SIG")
+
+
+def check_early_signal(early: EarlySignal | None, limit: float | None) -> None:
+    """Refuse a signal that would come before the job."""
+    if early is not None and limit is not None and early.seconds >= limit:
+        raise UsageError(
+            f"--signal {early_signal_text(early)}: the time limit of {limit:g}s is not longer than that",
+            "give a longer -t, or a shorter time after the @",
+        )
+
+
+# -- targets of notifications ------------------------------------------------------------------
+
+MAIL = "mail"
+_HINT = "write mail, or a URL of apprise such as ntfy://topic, slack://..., json://host/path"
+_URL = r"([a-zA-Z][a-zA-Z0-9+.-]*)://\S+"
+_NEXT = r",(?=\s*(?:mail\s*(?:,|$)|[a-zA-Z][a-zA-Z0-9+.-]*://))"
+"""A comma before another target; other commas are part of a URL."""
+_COMMON = frozenset(("discord", "json", "jsons", "mailto", "mailtos", "matrix", "ntfy", "ntfys", "slack", "tgram"))
+"""Kinds of URL that apprise surely supports."""
+MAIL_PROGRAMS = ("/usr/sbin/sendmail", "/usr/lib/sendmail", "sendmail", "mail")
+
+
+def parse_targets(text: str) -> tuple[str, ...]:
+    targets = tuple(dict.fromkeys(word.strip() for word in re.split(_NEXT, text)))
+    for target in targets:
+        if target != MAIL and not (re.fullmatch(_URL, target) and target.isprintable()):
+            raise UsageError(f"--notify: {shown_target(target)!r} is neither a URL nor mail", _HINT)
+    return targets
+
+
+def shown_target(target: str) -> str:
+    """The target without what may be secret: `slack://…`."""
+    scheme, separator, _ = target.partition("://")
+    return f"{scheme}://…" if separator else target[:20]
+
+
+def why_not_sendable(targets: tuple[str, ...]) -> str:
+    """The reason why this machine cannot notify these targets; empty if it can."""
+    from importlib.util import find_spec
+
+    from stoker.app.jobs.installation import how_to_add_extra
+
+    if any(target != MAIL for target in targets) and find_spec("apprise") is None:
+        return f"apprise is not installed; {how_to_add_extra('notify')}"
+    if unknown := [target for target in targets if target != MAIL and not _is_supported(target)]:
+        return f"apprise does not support {shown_target(unknown[0])}"
+    if MAIL in targets and mail_program() is None:
+        return "neither sendmail nor mail is installed"
+    return ""
+
+
+def _is_supported(target: str) -> bool:
+    """Whether apprise knows the kind of URL; it takes half a second to load, so common kinds are not asked for."""
+    if target.partition("://")[0].lower() in _COMMON:
+        return True
+    import apprise
+
+    return apprise.Apprise.instantiate(target) is not None
+
+
+def mail_program() -> str | None:
+    return next(filter(None, map(find_program, MAIL_PROGRAMS)), None)

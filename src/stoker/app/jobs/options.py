@@ -14,10 +14,12 @@ from stoker.app.jobs.option_values import (
     after_text,
     begin_text,
     check_count,
+    early_signal_text,
     parse_array_limits,
     parse_assignment,
     parse_begin,
     parse_device_ids,
+    parse_early_signal,
     parse_grace,
     parse_group,
     parse_mps,
@@ -25,11 +27,11 @@ from stoker.app.jobs.option_values import (
     parse_request,
     parse_retry_on,
     parse_sbatch_option,
+    parse_targets,
     request_text,
     seconds_text,
+    shown_target,
 )
-from stoker.app.jobs.signals import early_signal_text, parse_early_signal
-from stoker.app.jobs.targets import parse_targets, shown_target
 from stoker.core.job import Job
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Name

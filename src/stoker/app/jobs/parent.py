@@ -118,9 +118,15 @@ def declare_here(words: Sequence[str]) -> Devices:
     return parent.declare(words) if parent else declare(words)
 
 
-def ledger_here(parent: Parent | None) -> Path:
-    """The ledger of the parent job, or that of all users of the machine."""
-    return parent.ledger if parent else find_ledger(os.environ)
+def ledger_here(parent: Parent | None, paths: Paths) -> Path:
+    """The ledger of the parent job, or that of all users of the machine.
+
+    Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them.
+    """
+    if parent:
+        return parent.ledger
+    private = paths.is_simulated and not os.environ.get("STOKER_LEDGER")
+    return prepare_ledger(paths.state / "ledger") if private else find_ledger(os.environ)
 
 
 class PartOfDevices:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.targets import why_not_sendable
+from stoker.app.jobs.context import find_program
+from stoker.app.jobs.option_values import why_not_sendable
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.spec import Command, JobSpec
@@ -89,11 +90,9 @@ class Preflight:
     def _why_no_mps(self, devices: Sequence[Device]) -> str:
         if devices and not any(device.supports_mps for device in devices):
             return "it needs NVIDIA GPUs, but these devices are only names"
-        from shutil import which
-
         from stoker.devices.mps.daemon import PROGRAM
 
-        return "" if which(PROGRAM, path=self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
+        return "" if find_program(PROGRAM, self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
 
 
 def answer_of(words: Sequence[str], environment: Mapping[str, str], seconds: float, cwd: str | None = None) -> bytes:
@@ -274,13 +273,14 @@ def torch_version(python: str, environment: Mapping[str, str], cwd: str) -> str 
 
 def _find(program: str, environment: Mapping[str, str], cwd: str) -> str | None:
     """A program as the shell would find it, with variables in its name substituted."""
-    import shutil
-    from string import Template
+    name = program
+    if "$" in name:
+        from string import Template
 
-    name = Template(program).safe_substitute(environment)
+        name = Template(name).safe_substitute(environment)
     if name.startswith("~/"):
         name = environment.get("HOME", "~") + name[1:]
-    return shutil.which(os.path.join(cwd, name) if "/" in name else name, path=environment.get("PATH", os.defpath))
+    return find_program(os.path.join(cwd, name) if "/" in name else name, environment.get("PATH", os.defpath))
 
 
 def _of_script(path: str, environment: Mapping[str, str], cwd: str) -> str | None:

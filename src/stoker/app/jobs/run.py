@@ -26,7 +26,7 @@ from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended
-from stoker.core.launch import INHERIT, log_pattern
+from stoker.core.launch import INHERIT, log_pattern, without_given
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
@@ -34,10 +34,8 @@ from stoker.core.spec import Command, Dependency, NewJob, digest_of
 from stoker.core.text import shortened
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
-from stoker.devices.mps.daemon import without_given
 from stoker.engine.adoption import Supply
 from stoker.engine.foreground import Foreground, Setup, Source, View
-from stoker.ledger import prepare_ledger
 from stoker.runner.forkserver_client import Forkserver
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
@@ -273,7 +271,7 @@ class PreparedRun(NamedTuple):
             site=cluster_site(request.cluster, request.on_cluster)
             if request.on_cluster
             else MachineConfig(
-                ledger=self._ledger(),
+                ledger=ledger_here(parent, self.paths),
                 devices=self.devices,
                 user=current_user(),
                 within=parent.worker if parent else "",
@@ -287,11 +285,6 @@ class PreparedRun(NamedTuple):
             resume=request.resume,
             hangup_stops=bool(request.terminal),
         )
-
-    def _ledger(self) -> Path:
-        """Simulated GPUs are private, unless STOKER_LEDGER names a ledger to share them."""
-        private = self.paths.is_simulated and not self.parent and not os.environ.get("STOKER_LEDGER")
-        return prepare_ledger(self.paths.state / "ledger") if private else ledger_here(self.parent)
 
 
 @contextlib.contextmanager

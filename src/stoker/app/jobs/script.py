@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.directives import Directives, read_directives
 from stoker.app.jobs.options import JobOptions, merged
 from stoker.core.errors import Impossible, StokerError, UsageError
@@ -260,7 +261,7 @@ def _status(line: CommandLine) -> os.stat_result | None:
     try:
         return os.stat(word)
     except (OSError, ValueError):
-        if has_interpreter and not re.search(r"\s", word) and _which(word) is None:
+        if has_interpreter and not re.search(r"\s", word) and find_program(word) is None:
             later = line.instead(_with_slash(word), *line.words[1:])
             hint = f"check the path; if it will exist when the job starts, type: {later}"
             raise UsageError(f"cannot find the script {word}", hint) from None
@@ -270,7 +271,7 @@ def _status(line: CommandLine) -> os.stat_result | None:
 def _goes_by_path(line: CommandLine) -> bool:
     """Whether a bare word is a program on the PATH; a single word of `stoker run` is a file."""
     word = line.words[0]
-    return "/" not in word and (line.verb != "run" or len(line.words) > 1) and _which(word) is not None
+    return "/" not in word and (line.verb != "run" or len(line.words) > 1) and find_program(word) is not None
 
 
 def _names(word: str) -> tuple[str, str]:
@@ -310,7 +311,7 @@ def _script(line: CommandLine, size: int, kind: Kind) -> Script:
 def _shell_of(word: str) -> str:
     suffixes = [os.path.splitext(name)[1].lower() for name in _names(word)]
     shell = next(SHELLS[suffix] for suffix in suffixes if suffix in SHELLS)
-    if _which(shell) is None:
+    if find_program(shell) is None:
         raise UsageError(f"{word} needs {shell}, which is not installed", "install it, or add a #! line to the script")
     return shell
 
@@ -357,13 +358,7 @@ def _interpreted(word: str) -> Iterator[str]:
 
 def python_here() -> str:
     """The name of the interpreter: some systems have python3 only."""
-    return "python3" if not _which("python") and _which("python3") else "python"
-
-
-def _which(word: str) -> str | None:
-    import shutil  # slow to load
-
-    return shutil.which(word)
+    return "python3" if not find_program("python") and find_program("python3") else "python"
 
 
 def _with_slash(word: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
-from stoker.core.job import Job, Queued, Waiting, is_handed_over
+from stoker.core.job import Job, Queued, Waiting, is_delegated
 from stoker.core.outcomes import OPEN, RESULTS, SLURM_CODES, WAITING
 from stoker.core.selectors import (
     All,
@@ -25,7 +25,8 @@ from stoker.core.selectors import (
 from stoker.core.spec import Dependency, parse_after
 from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter, ids_matching
-from stoker.store.queries import arrays_of, is_tuner, jobs_of_sweep, tasks_in
+from stoker.store.queries import arrays_of, ids_of_batch, is_coordinator, tasks_in
+from stoker.store.reader import Reader
 from stoker.store.writer import Store
 
 Scope = Literal["open", "ended", "any"]
@@ -36,8 +37,8 @@ _STATUS = "list jobs with: stoker status"
 def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
-    The first id of an array means all its tasks, the id of a sweep its trials and its tuner. A name means all open
-    jobs of that name, or the newest where none is open, else the sweep of that name; `all` may mean none. Without
+    The first id of an array means all its tasks, that of a batch with a record all its jobs. A name means all
+    open jobs of that name, or the newest where none is open, else the batch of that name; `all` may mean none. Without
     words, a filter chooses among all.
     """
     picks = parse_selection(words)
@@ -56,13 +57,6 @@ def parse_filter(
 ) -> Filter:
     """A filter as users type it; states may be words or Slurm's letters, with commas between them."""
     return Filter(tuple(names), tuple(map(_parse_tag, tags)), tuple(groups), tuple(_parse_states(states)))
-
-
-def refuse_states(chosen: Filter, known: Sequence[str], other: str) -> None:
-    """Refuse states that a command never shows; `other` is the command that does."""
-    for word in chosen.states:
-        if word not in known:
-            raise UsageError(f"this command does not list {word} jobs", f"list such jobs with: {other} --state {word}")
 
 
 def _parse_tag(text: str) -> tuple[str, str]:
@@ -107,7 +101,7 @@ def find_last(store: Store) -> list[int]:
     return queries.ids_between(store, array, array) if array else [job_id]
 
 
-def jobs_in_order(store: Store, ids: Sequence[int]) -> list[Job]:
+def jobs_in_order(store: Reader, ids: Sequence[int]) -> list[Job]:
     jobs = {job.id: job for job in queries.jobs_of(store, ids)}
     return [jobs[job_id] for job_id in ids]
 
@@ -129,7 +123,7 @@ def is_there(store: Store, word: str) -> bool:
 def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
     """The jobs that the words select, of which `all` is all that wait."""
     jobs = jobs_in_order(store, find(store, words))
-    return [job for job in jobs if isinstance(job.state, Queued) or is_handed_over(job)] if "all" in words else jobs
+    return [job for job in jobs if isinstance(job.state, Queued) or is_delegated(job)] if "all" in words else jobs
 
 
 def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
@@ -139,13 +133,14 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
         case Last():
             return find_last(store)
         case Numbers(first, last):
-            ids = jobs_of_sweep(store, first) if first == last else []
+            ids = _jobs_of(store, queries.batch_by_id(store, first)) if first == last else []
             return ids or queries.ids_between(store, first, last) or _no_number(store, pick)
         case TaskRange(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
         case Named():
-            ids = _find_name(store, pick, scope) or _find_tasks(store, pick, scope) or _find_sweep(store, pick)
-            return ids or _no_name(store, pick)
+            ids = _find_name(store, pick, scope) or _find_tasks(store, pick, scope)
+            # no job of a batch has the name alone
+            return ids or _jobs_of(store, queries.batch_named(store, pick.pattern)) or _no_name(store, pick)
 
 
 def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
@@ -171,10 +166,8 @@ def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
     return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
 
 
-def _find_sweep(store: Store, pick: Named) -> list[int]:
-    """The jobs of the newest sweep of this name; no job of it has the name alone."""
-    named = queries.sweep_named(store, pick.pattern)
-    return [] if named is None else jobs_of_sweep(store, named)
+def _jobs_of(store: Store, batch: int | None) -> list[int]:
+    return [] if batch is None else ids_of_batch(store, batch)
 
 
 def _no_number(store: Store, pick: Numbers) -> list[int]:
@@ -225,7 +218,7 @@ def resolve_after(store: Store, text: str, own: Job | None = None) -> tuple[Depe
 def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:
     """Targets of one word; an array as a whole where all its tasks are meant."""
     _refuse_open_ends(store, word)
-    if word.isdecimal() and is_tuner(store, int(word)):
+    if word.isdecimal() and is_coordinator(store, int(word)):
         yield int(word), False
         return
     arrays = arrays_of(store, find(store, [word]))

@@ -26,13 +26,11 @@ from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, SLURM_VARIABLES, literal, log_pattern
-from stoker.core.planner.fairshare import never_within_limits
-from stoker.core.planner.placement import never_fits
+from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern, without_given
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
 from stoker.core.units import size_text
-from stoker.devices.mps.daemon import without_given
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.schema import SubmitKey
@@ -67,7 +65,7 @@ JOB_VARIABLES = frozenset(
     (
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
-        *("STOKER_SWEEP", "STOKER_TRIAL", "STOKER_PARAMS"),
+        *MEMBER_VARIABLES,
         *("STOKER_ALLOCATION", "STOKER_BUNDLE"),
         VARIABLE,
     )
@@ -110,7 +108,7 @@ class Key(NamedTuple):
 def key_of(text: str, *given: Any) -> Key:
     if not text.strip() or len(text) > LONGEST_KEY:
         raise UsageError(
-            f"--key must have 1 to {LONGEST_KEY} characters", "name this submit, for example --key sweep-7"
+            f"--key must have 1 to {LONGEST_KEY} characters", "name this submit, for example --key seeds-7"
         )
     body = json.dumps(msgspec.to_builtins(given), sort_keys=True, default=repr)
     return Key(text, hashlib.sha256(body.encode()).hexdigest())
@@ -132,7 +130,7 @@ def earlier_submit(store: Store, key: Key) -> list[Inserted]:
 
 def _inserted_before(store: Store, ids: range, array: str) -> Inserted:
     jobs = [job for job_id in ids if (job := store.job(job_id))]
-    new = [NewJob(job.command, job.spec, job.name, job.task, trial=job.trial) for job in jobs]
+    new = [NewJob(job.command, job.spec, job.name, job.task, member=job.member) for job in jobs]
     return Inserted(new, array, ids=ids, repeated=True)
 
 
@@ -427,7 +425,7 @@ def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> Non
             "or try it with --sim 4x24G",
         )
     resources, devices = spec.resources, snapshot.devices
-    impossible = never_fits(resources, devices) or never_within_limits(resources.gpus, devices, policy)
+    impossible = never_fits(resources, devices, policy.max_use, policy.min_free)
     if impossible and resources.model and not any(resources.model in device.model.lower() for device in devices):
         raise Impossible(impossible, "to ignore the type, add --gpu-type ''")
     if impossible:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.installation import how_to_add_extra
-from stoker.app.jobs.targets import MAIL, mail_program, shown_target
+from stoker.app.jobs.option_values import MAIL, mail_program, shown_target
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.outcomes import FAILURES, RESULTS
 from stoker.core.text import outcome, printable, title

@@ -1,4 +1,4 @@
-"""The columns of tables of jobs. Screens, --plain, CSV and notebooks choose columns by their names.
+"""The columns of tables of jobs. Screens, --plain, CSV, notebooks and the page choose columns by their names.
 
 A new column is a row in COLUMNS and its name in the tables that show it.
 """
@@ -64,6 +64,8 @@ class JobColumn(NamedTuple):
     """Whether no terminal is too narrow for it."""
     sort: Callable[[Any], Any] | None = None
     """Key that orders jobs by this column."""
+    page: str = ""
+    """Title on the page, if it is not the one on a terminal in small letters."""
 
     def has_value(self, job: JobFacts) -> bool:
         return bool(getattr(job, self.field) if self.value is None else self.value(job))
@@ -159,7 +161,14 @@ def _ran(job: JobLine | PastLine) -> float | None:
 
 COLUMNS: dict[str, JobColumn] = {
     "id": JobColumn(
-        "ID", "label", title="ID", text=lambda job, _: job.label, most=18, look=lambda _: "id", sort=lambda job: job.id
+        "ID",
+        "label",
+        title="ID",
+        text=lambda job, _: job.label,
+        most=18,
+        look=lambda _: "id",
+        sort=lambda job: job.id,
+        page="ID",
     ),
     "code": JobColumn("ST", "state", lambda job: SLURM_CODES[job.state]),
     "state": JobColumn(
@@ -183,6 +192,7 @@ COLUMNS: dict[str, JobColumn] = {
         text=lambda job, _: ",".join(job.devices) or "-",
         weight=6,
         most=7,
+        page="GPU",
     ),
     "vram": JobColumn(
         "VRAM", "vram_bytes", _vram, "VRAM", lambda job, _: vram_text(job.vram_mode, job.vram_bytes), 1, right=True
@@ -196,6 +206,7 @@ COLUMNS: dict[str, JobColumn] = {
         right=True,
         look=_memory_look,
         sort=lambda job: -(held_bytes(job) or job.reserved_bytes or 0),
+        page="Memory",
     ),
     "reserved": JobColumn("RESERVED", "reserved_bytes"),
     "used": JobColumn("USED", "used_bytes"),
@@ -225,7 +236,7 @@ COLUMNS: dict[str, JobColumn] = {
         right=True,
         sort=lambda job: -(job.seconds or 0.0),
     ),
-    "left": JobColumn(title="LEFT", text=_left_or_start, weight=10, right=True),
+    "left": JobColumn(title="LEFT", text=_left_or_start, weight=10, right=True, page="When"),
     "progress": JobColumn(
         "PROGRESS",
         "progress",
@@ -234,6 +245,7 @@ COLUMNS: dict[str, JobColumn] = {
         _progress,
         8,
         look=lambda _: "bar",
+        page="Progress",
     ),
     "limit": JobColumn("LIMIT", "limit_seconds"),
     "submitted": JobColumn("SUBMITTED", "submitted"),
@@ -263,6 +275,7 @@ COLUMNS: dict[str, JobColumn] = {
         lambda job, _: f"{job.gpu_hours:.2f}" if job.gpus else "-",
         11,
         right=True,
+        page="GPU-h",
     ),
     "ended": JobColumn(
         field="ended",
@@ -283,7 +296,7 @@ COLUMNS: dict[str, JobColumn] = {
     "directory": JobColumn("DIRECTORY", "directory"),
     "commit": JobColumn("COMMIT", "commit"),
     "log": JobColumn("LOG", "log"),
-    "name": JobColumn("NAME", "name", sort=lambda job: job.title.casefold()),
+    "name": JobColumn("NAME", "name", sort=lambda job: job.title.casefold(), page="Job"),
     "why": JobColumn("WHY", "why"),
     "note": JobColumn("NOTE", "note"),
     "command": JobColumn("COMMAND", "command"),
@@ -312,6 +325,8 @@ ENDED_TABLE = _names("id state exit devices peak ran ended")
 HISTORY_TABLE = _names("id state exit devices vram peak utilisation waited ran gpu_hours ended")
 TOP_JOBS_TABLE = _names("id state devices memory time left progress? priority?")
 TOP_HISTORY_TABLE = _names("id state ended ran devices peak gpu_hours")
+PAGE_JOBS_TABLE = _names("id state name devices memory progress time left")
+PAGE_HISTORY_TABLE = _names("id state name devices peak gpu_hours ran ended")
 STATUS_PLAIN = _names(
     "id code state tasks gpus devices vram reserved used peak utilisation speed time limit start end progress place"
     " priority group run name why command"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from math import inf
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.engines import EngineStatuses, read_statuses
-from stoker.app.views.processes import JobElsewhere, jobs_elsewhere, jobs_of_processes
 from stoker.core.amounts import amount_now, amount_to_come
 from stoker.core.device import Device, node_gpu
 from stoker.core.job import Active, Job, Running, resources_of
@@ -23,7 +24,7 @@ from stoker.core.planner.queue import JobKind, ReasonKey, job_kind_of, resolved,
 from stoker.core.planner.reasons import Outranked, Reason, sentence
 from stoker.core.settings import Policy
 from stoker.core.spec import Dependency, Outcome, Resources
-from stoker.devices.interface import user_name
+from stoker.devices.interface import ancestors, parent_of, process_file, user_name
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE, is_background
 from stoker.store.paths import Paths
@@ -34,6 +35,8 @@ from stoker.store.writer import open_store
 
 if TYPE_CHECKING:
     from stoker.core.logs.progress import Progress
+if TYPE_CHECKING:
+    from stoker.core.parent import ParentAllocation
 
 MOST_LOGS = 64
 """Logs that are read for one screen: each takes about a millisecond."""
@@ -120,7 +123,7 @@ class QueueFacts:
         """Read the progress of a running job, of at most MOST_LOGS jobs."""
         if self._paths is None or self._logs_read >= MOST_LOGS:
             return None
-        from stoker.store.progress import progress_of  # it loads the patterns of log lines
+        from stoker.store.reports import progress_of  # it loads the patterns of log lines
 
         self._logs_read += 1
         return progress_of(job, self._paths.report(job.id), self.now)
@@ -262,6 +265,8 @@ class QueuePositions:
             for engine, status in self._statuses.items()
         }
         self._places = {engine: _numbered(jobs.values()) for engine, jobs in self._positions.items()}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """The last task of each array that a place was asked for, and how many waiting ones come before it."""
 
     def first(self, engine: str) -> list[int]:
         """The ids of the first jobs of an engine, one for each array."""
@@ -283,7 +288,13 @@ class QueuePositions:
         place = self._places[engine][position.job]
         if position.job == job.id:
             return place
-        return place + queries.count_waiting(self._store, engine, position.job, job.id)
+        # Tasks are asked for by id: counting from the first one each time would take a square of their number.
+        first, before = self._counted.get(position.job, (position.job, 0))
+        if first > job.id:
+            first, before = position.job, 0
+        before += queries.count_waiting(self._store, engine, first, job.id)
+        self._counted[position.job] = job.id, before
+        return place + before
 
     def overtaken_by(self, job: Job, engine: str) -> Outranked | None:
         """The job that goes before this one, and why; None for the first in the order of the plan.
@@ -308,3 +319,47 @@ def _numbered(positions: Iterable[QueuePosition]) -> dict[int, int]:
     listed = list(positions)
     places = accumulate([position.tasks for position in listed], initial=1)
     return dict(zip([position.job for position in listed], places, strict=False))
+
+
+# -- the jobs behind the processes on GPUs, by their environment in /proc -------------------------
+
+_MARK = re.compile(rb"(?:\A|\0)STOKER_JOB_ID=(\d{1,18})\0")
+
+
+def jobs_of_processes(pids: Iterable[int]) -> dict[int, int | None]:
+    """The job of each living process; None for a process that belongs to none of ours."""
+    jobs = {pid: _job_of(pid) for pid in set(pids)}
+    return {pid: job for pid, job in jobs.items() if job is not None or parent_of(pid) is not None}
+
+
+def _job_of(pid: int) -> int | None:
+    """The job id in the environment of the process, or of its nearest ancestor that has one."""
+    marks = (_MARK.search(process_file(above, "environ")) for above in ancestors(pid))
+    return next((int(mark[1]) for mark in marks if mark), None)
+
+
+class JobElsewhere(NamedTuple):
+    """A job of another queue of this user, by the environment of its first process."""
+
+    pid: int
+    name: str
+    allocation: ParentAllocation
+
+
+def jobs_elsewhere(workers: Path) -> list[JobElsewhere]:
+    """This user's jobs with GPUs of the same ledger whose workers are elsewhere, each by its oldest process."""
+    from stoker.core.parent import VARIABLE, read_parent  # few users have several queues
+
+    ledger = os.environ.get("STOKER_LEDGER", "")
+    jobs: dict[str, JobElsewhere] = {}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        environment = process_file(pid, "environ")
+        if VARIABLE.encode() not in environment:
+            continue
+        variables = dict(pair.partition("=")[::2] for pair in environment.decode(errors="replace").split("\0"))
+        allocation = read_parent(variables.get(VARIABLE, ""))
+        if allocation is None or variables.get("STOKER_LEDGER", "") != ledger:
+            continue
+        if Path(allocation.folder).parent != workers:
+            jobs.setdefault(allocation.folder, JobElsewhere(pid, variables.get("STOKER_JOB_NAME", ""), allocation))
+    return list(jobs.values())

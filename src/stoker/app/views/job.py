@@ -23,7 +23,7 @@ from stoker.core.job import (
     Starting,
     Stopping,
     id_text,
-    is_handed_over,
+    is_delegated,
     needs_exclusive,
     resources_of,
     slot_of,
@@ -338,8 +338,8 @@ def situation(job: Job, engine: str, facts: QueueFacts) -> tuple[JobStateName, s
     if isinstance(job.state, Ended):
         return job.state.result, job.state.note
     if isinstance(job.state, Active):
-        if is_handed_over(job):
-            return "queued", _about_handed_over(job, engine, facts)
+        if is_delegated(job):
+            return "queued", _about_delegated(job, engine, facts)
         unseen = _unseen(job, engine, facts)
         return _active_state(job), "; ".join(filter(None, (unseen, _about_active(job, engine, facts))))
     state, why = _about_queued(job, engine, facts)
@@ -354,7 +354,7 @@ def _active_state(job: Job) -> JobStateName:
     return "stopping" if isinstance(job.state, Stopping) else "starting"
 
 
-def _about_handed_over(job: Job, engine: str, facts: QueueFacts) -> str:
+def _about_delegated(job: Job, engine: str, facts: QueueFacts) -> str:
     """Why a job that was handed over to a cluster has not started."""
     if is_background(engine) and not facts.lives(engine):
         return "handed over to the cluster; no engine runs that could tell more (stoker status starts it)"

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.job_spec import given_options
 from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
+from stoker.app.jobs.option_values import early_signal_text, shown_target
 from stoker.app.jobs.options import ShownNames, Value
-from stoker.app.jobs.select import find
-from stoker.app.jobs.signals import early_signal_text
-from stoker.app.jobs.targets import shown_target
+from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.views.facts import QueueFacts, device_labels, read_facts
 from stoker.app.views.failure import failure_text, last_lines, newest_log
 from stoker.app.views.job import JobLine, ended_line, job_line, shared_failure_text, situation
@@ -58,6 +57,7 @@ from stoker.store import queries
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import last_line
 from stoker.store.paths import Paths
+from stoker.store.reader import Reader
 from stoker.store.reports import Latest, read_latest
 from stoker.store.schema import AttemptRow
 from stoker.store.writer import Store
@@ -204,11 +204,23 @@ def _end(event: Exited, after: Job | None) -> str:
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
-    return outcome(Ended(result_of(event), event.at, event.code, event.signal))
+    return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 
 
 SCHEMA = "stoker.jobs/1"
 LAST_LINES = 3
+
+
+class MemberDetails(Struct, frozen=True):
+    """The place of a job in a batch whose jobs have parameters."""
+
+    kind: str
+    """The kind of the batch, as `sweep`."""
+    batch: int
+    """Its id, as users type it."""
+    number: int
+    """Of the job in it, from 0."""
+    params: dict[str, bool | int | float | str | None]
 
 
 class JobDetails(JobLine, frozen=True, kw_only=True):
@@ -251,12 +263,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its place in the order, and why other jobs go first."""
     reported: Latest | None = None
     """The last values that its last run reported with `stoker.report()`."""
-    sweep: int | None = None
-    """The sweep that it is a trial of; null outside of sweeps."""
-    trial: int | None = None
-    """Its number there, from 0."""
-    params: dict[str, bool | int | float | str | None] | None = None
-    """Its parameters."""
+    member: MemberDetails | None = None
+    """Its place in a sweep or another batch whose jobs have parameters; null for other jobs."""
     options: dict[str, Value]
     """Its options as a job file has them, without those that have the built-in value."""
     output: tuple[str, ...] = ()
@@ -276,20 +284,27 @@ def read_jobs(
     paths: Paths, words: Sequence[str], chosen: Filter = NO_FILTER, *, environment: bool = False
 ) -> SelectedJobs:
     """The jobs that the words and the filter select, in their order."""
-    secrets = _secrets()
     with read_facts(paths) as facts:
-        store = facts.store
-        assert isinstance(store, Store)
-        jobs = [job for job_id in find(store, words, chosen=chosen) if (job := store.job(job_id)) is not None]
-        details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
-        if len(jobs) <= FEW:
-            details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
-        now = facts.now
-    reported = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
-    return SelectedJobs(SCHEMA, to_datetime(now), paths.is_simulated, reported)
+        return details_of_all(facts, paths, selected_ids(facts, words, chosen), environment=environment)
 
 
-def _output(store: Store, job: Job) -> tuple[str, ...]:
+def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FILTER) -> list[int]:
+    assert isinstance(facts.store, Store)
+    return find(facts.store, words, chosen=chosen)
+
+
+def details_of_all(facts: QueueFacts, paths: Paths, ids: Sequence[int], *, environment: bool = False) -> SelectedJobs:
+    """These jobs in their order; the last lines of their logs if they are few."""
+    store, secrets = facts.store, _secrets()
+    jobs = jobs_in_order(store, ids)
+    details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
+    details = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
+    if len(jobs) <= FEW:
+        details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
+    return SelectedJobs(SCHEMA, to_datetime(facts.now), paths.is_simulated, details)
+
+
+def _output(store: Reader, job: Job) -> tuple[str, ...]:
     return tuple(last_lines(newest_log(store, job.id), LAST_LINES))
 
 
@@ -345,13 +360,17 @@ def details_of(
         advice=_advice(job, happened, facts),
         failure=failure_text(store, job),
         order=tuple(_order(job, facts)),
-        sweep=job.trial.sweep if job.trial else None,
-        trial=job.trial.number if job.trial else None,
-        params=msgspec.json.decode(job.trial.params) if job.trial else None,
+        member=_member(job),
         options=given_options(
             job, ShownNames(lambda device: device_labels((device,), facts.devices)[0], store.shown_id, secrets)
         ),
     )
+
+
+def _member(job: Job) -> MemberDetails | None:
+    if (member := job.member) is None:
+        return None
+    return MemberDetails(member.kind, member.batch, member.number, msgspec.json.decode(member.params))
 
 
 def _order(job: Job, facts: QueueFacts) -> Iterator[str]:

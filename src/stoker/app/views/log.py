@@ -12,8 +12,7 @@ from stoker.core.job import Ended, Job, id_text
 from stoker.core.launch import INHERIT
 from stoker.core.text import outcome
 from stoker.core.units import count_text
-from stoker.store.log_search import search_log
-from stoker.store.logs import read_part
+from stoker.store.logs import read_part, search_log
 from stoker.store.reader import Reader
 from stoker.store.schema import AttemptRow
 

@@ -236,7 +236,7 @@ class RunCounts(Struct, frozen=True):
     open_ended: bool = False
     """Whether more jobs may come."""
     cancelled: int = 0
-    """Also those that a sweep stopped."""
+    """Also those that were stopped early."""
 
     @property
     def ended(self) -> int:

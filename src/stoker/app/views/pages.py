@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from math import ceil
 
 from msgspec import Struct
 
 from stoker.app.jobs.local_time import to_datetime
+from stoker.app.jobs.select import jobs_in_order
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.history import read_past_page
-from stoker.app.views.job import JobLine, PastLine, ended_line, job_line
+from stoker.app.views.job import JobLine, PastLine, ended_line, job_line, past_line, situation
 from stoker.app.views.status import active_lines, group_line, queued_lines
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.job import Waiting, is_handed_over
+from stoker.core.job import Waiting, is_delegated
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
 from stoker.store import queries
-from stoker.store.filters import NO_FILTER, Filter, Scope, ids_matching
-from stoker.store.listing import (
+from stoker.store.filters import (
+    NO_FILTER,
     SORTS,
+    Filter,
     Listing,
+    Scope,
     count_lines,
     counts_of_array,
+    ids_matching,
     page_of_lines,
     waiting_with_conditions,
 )
@@ -53,6 +59,26 @@ class JobsPage(Struct, frozen=True):
     """Lines on all pages."""
     counts: dict[str, int]
     """Tasks by state, if those of an array were asked for; jobs that wait for anything count as waiting."""
+
+
+class SelectedLines(Struct, frozen=True):
+    """Jobs that a user named, in few lines: `stoker status ID...` if they are many."""
+
+    at: datetime
+    counts: dict[str, int]
+    """How many there are by state; all are counted."""
+    unfinished: list[JobLine]
+    """Tasks of an array that wait alike share a line."""
+    ended: list[PastLine]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def hidden(self) -> int:
+        """How many are on no line."""
+        return self.total - sum(line.tasks for line in (*self.unfinished, *self.ended))
 
 
 class HistoryPage(Struct, frozen=True):
@@ -95,6 +121,39 @@ def jobs_page(
         lines = _in_order(facts, listing, offset)
     counts = counts_of_array(facts.store, chosen.array) if chosen.array else {}
     return JobsPage(SCHEMA, to_datetime(facts.now), lines, page, _pages(total), total, counts)
+
+
+def selected_lines(
+    facts: QueueFacts, ids: Sequence[int], limit: int | None = None, *, each_task: bool = False
+) -> SelectedLines:
+    """At most so many lines of these jobs by id, first those that have not ended; only these lines are built."""
+    most = -1 if limit is None else limit  # SQLite's LIMIT
+    listing = Listing("open", each_task=each_task, only=ids, on_finish_jobs=True)
+    unfinished = [group_line(group, facts) for group in page_of_lines(facts.store, listing, "id", 0, most)]
+    most = -1 if limit is None else max(0, limit - len(unfinished))
+    groups = page_of_lines(facts.store, listing._replace(scope="ended"), "id", 0, most)
+    past = sorted(queries.past_of(facts.store, [group.first for group in groups]), key=lambda past: past.job.id)
+    ended = [past_line(job, facts.store, facts.devices) for job in past]
+    return SelectedLines(to_datetime(facts.now), _counts_by_word(facts, ids), unfinished, ended)
+
+
+def _counts_by_word(facts: QueueFacts, ids: Sequence[int]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for state, first, count in queries.alike_among(facts.store, ids):
+        job = facts.store.job(first) if state in ("waiting", "starting") else None
+        counts[state if job is None else situation(job, facts.store.owner(first), facts)[0]] += count
+    return dict(counts)
+
+
+def lines_of(facts: QueueFacts, ids: Sequence[int]) -> list[JobLine]:
+    """The line of each of these jobs, in their order."""
+    store = facts.store
+    owners = {job_id: engine for engine, owned in queries.owners_of(store, ids).items() for job_id in owned}
+    past = {past.job.id: past for past in queries.past_of(store, ids)}
+    return [
+        ended_line(past[job.id], owners[job.id], facts) if job.id in past else job_line(job, owners[job.id], facts)
+        for job in jobs_in_order(store, ids)
+    ]
 
 
 def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope, most: int) -> list[int]:
@@ -151,7 +210,7 @@ def _in_order(facts: QueueFacts, listing: Listing, offset: int) -> list[JobLine]
 
 
 def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
-    active = [owned for owned in facts.active if not is_handed_over(owned.job) and owned.job.spec.role != "hook"]
+    active = [owned for owned in facts.active if not is_delegated(owned.job) and owned.job.spec.role != "hook"]
     ids = set(ids_matching(facts.store, listing.chosen, "open", [owned.job.id for owned in active]))
     return [owned for owned in active if owned.job.id in ids and (listing.only is None or owned.job.id in listing.only)]
 

@@ -103,7 +103,8 @@ def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
         return ("note" if state.result == "done" else "failed"), outcome(state), state.note
     assert isinstance(state, Waiting)
     if isinstance(event, Exited):
-        return "again", outcome(Ended(result_of(event), event.at, event.code, event.signal)), event.note
+        result = result_of(event.why, event.code, event.signal)
+        return "again", outcome(Ended(result, event.at, event.code, event.signal)), event.note
     return "again", "lost", "its worker was killed"
 
 

@@ -28,7 +28,7 @@ from stoker.app.views.model import (
     Status,
 )
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
-from stoker.core.job import Ended, Job, Queued, id_text, is_handed_over, resources_of
+from stoker.core.job import Ended, Job, Queued, id_text, is_delegated, resources_of
 from stoker.core.outcomes import FAILURES, WAITING
 from stoker.core.selectors import number_ranges
 from stoker.core.spec import amount_on
@@ -51,7 +51,7 @@ _PAGE = 256
 
 
 def active_lines(facts: QueueFacts, *, on_finish_jobs: bool = False) -> list[JobLine]:
-    active = [owned for owned in facts.active if not is_handed_over(owned.job)]
+    active = [owned for owned in facts.active if not is_delegated(owned.job)]
     wanted = [owned for owned in active if on_finish_jobs or owned.job.spec.role != "hook"]
     return [job_line(job, engine, facts) for job, engine in wanted]
 
@@ -114,7 +114,7 @@ def _lines_of(job: Job, engine: str, facts: QueueFacts, *, each_task: bool) -> I
 def _handed_over(facts: QueueFacts, *, each_task: bool) -> Iterator[JobLine]:
     """Jobs that wait in the queue of a cluster; the tasks of an array share a line, with the reason of the first."""
     seen: dict[int, list[Owned]] = {}
-    for owned in filter(lambda owned: is_handed_over(owned.job), facts.active):
+    for owned in filter(lambda owned: is_delegated(owned.job), facts.active):
         seen.setdefault(owned.job.id if each_task or not owned.job.array else -owned.job.array, []).append(owned)
     for tasks in seen.values():
         yield job_line(*tasks[0], facts, [owned.job.task or 0 for owned in tasks])
@@ -363,7 +363,7 @@ def _counts(facts: QueueFacts, *, on_finish_jobs: bool) -> Counts:
     loads: list[Load] = list(facts.loads.values())
     running = 0 if on_finish_jobs else sum(owned.job.spec.role == "hook" for owned in facts.active)
     hooks = 0 if on_finish_jobs else queries.queued_on_finish_jobs(facts.store)
-    handed_over = sum(is_handed_over(owned.job) for owned in facts.active)
+    handed_over = sum(is_delegated(owned.job) for owned in facts.active)
     waiting = sum(load.waiting for load in loads) - hooks + handed_over
     return Counts(len(facts.active) - running - handed_over, waiting, sum(load.held for load in loads))
 

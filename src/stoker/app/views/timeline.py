@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +18,7 @@ from stoker.app.views.status import expected_empty
 from stoker.core.amounts import resources_of_attempts
 from stoker.core.colours import colours_of
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Job, id_text, resources_of
+from stoker.core.job import Active, Ended, Job, id_text, resources_of, result_of
 from stoker.core.outcomes import JobStateName
 from stoker.core.spec import Resources, amount_on
 from stoker.core.text import title_text
@@ -267,12 +267,9 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
     reserved = amount_on(resources, device) if resources and device else None
     live = facts.statuses.live(ran.job.id) if ran.ended is None else None
     expected = _expected_end(ran, facts)
-    height = _height(reserved, device)
-    bar = Bar(
-        job=ran.job.id,
-        label=id_text(ran.job),
-        title=title_text(ran.job),
-        group=ran.job.spec.group,
+    bar = _bar_of(
+        ran.job,
+        device,
         attempt=ran.attempt.number,
         state=result_of_attempt(ran),
         start=to_datetime(ran.started),
@@ -280,19 +277,14 @@ def _bar(ran: Ran, resources: Resources | None, device: Device | None, facts: Qu
         expected_end=to_datetime_or_none(expected),
         reserved_bytes=reserved,
         used_bytes=max(live.peak if live else 0, ran.peak or 0) or None,
-        bottom=0.0,
-        height=height,
     )
-    return bar, Stacked(ran.started, ran.ended or expected or inf, height)
+    return bar, Stacked(ran.started, ran.ended or expected or inf, bar.height)
 
 
 def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Stacked]:
-    height = _height(coming.reserved, device)
-    bar = Bar(
-        job=coming.job.id,
-        label=id_text(coming.job),
-        title=title_text(coming.job),
-        group=coming.job.spec.group,
+    bar = _bar_of(
+        coming.job,
+        device,
         attempt=coming.job.attempts + 1,
         state="queued",
         start=to_datetime(coming.start),
@@ -300,10 +292,21 @@ def _expected_bar(coming: Expected, device: Device | None) -> tuple[Bar, Stacked
         expected_end=None,
         reserved_bytes=coming.reserved,
         used_bytes=None,
-        bottom=0.0,
-        height=height,
     )
-    return bar, Stacked(coming.start, coming.end or inf, height)
+    return bar, Stacked(coming.start, coming.end or inf, bar.height)
+
+
+def _bar_of(job: Job, device: Device | None, *, reserved_bytes: int | None, **more: Any) -> Bar:
+    return Bar(
+        job=job.id,
+        label=id_text(job),
+        title=title_text(job),
+        group=job.spec.group,
+        reserved_bytes=reserved_bytes,
+        bottom=0.0,
+        height=_height(reserved_bytes, device),
+        **more,
+    )
 
 
 def result_of_attempt(ran: Ran) -> JobStateName:
@@ -315,11 +318,7 @@ def result_of_attempt(ran: Ran) -> JobStateName:
         return state.result
     if attempt.ended is None:
         return "lost"
-    if attempt.why == "timeout":
-        return "timeout"
-    if attempt.why == "stopped":
-        return "cancelled"
-    return "failed" if attempt.code or attempt.signal else "done"
+    return result_of(attempt.why, attempt.code, attempt.signal)
 
 
 def _height(reserved: int | None, device: Device | None) -> float:

@@ -6,15 +6,11 @@ import click
 
 from stoker.app.control.actions import CANCELLED, cancel
 from stoker.app.control.requests import opened
-from stoker.app.jobs.option_values import parse_grace
+from stoker.app.jobs.option_values import parse_grace, parse_signal
 from stoker.app.jobs.select import find, jobs_in_order
-from stoker.app.jobs.signals import parse_signal
-from stoker.cli.completion import complete_jobs
-from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import controlling
+from stoker.cli.console import say, say_progress
+from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel
 from stoker.store.filters import NO_FILTER, Filter
@@ -55,7 +51,7 @@ def command(
     request = Cancel(
         0, CANCELLED, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
     )
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         jobs = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
         if not jobs:
             say("no job to cancel" if chosen == NO_FILTER else "no job matches")

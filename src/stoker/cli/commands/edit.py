@@ -19,14 +19,12 @@ from stoker.app.control.edit import CHANGEABLE, Rewriter, changes_in, edit_jobs,
 from stoker.app.control.requests import opened
 from stoker.app.jobs.options import BY_NAME, WHILE_RUNNING, read_tables
 from stoker.app.jobs.select import find_queued
-from stoker.cli.completion import complete_jobs
-from stoker.cli.console import say
+from stoker.cli.console import say, say_progress
 from stoker.cli.job_options import change_options
-from stoker.cli.output_options import controlling
+from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Active, Job, id_text, is_handed_over
+from stoker.core.job import Active, Job, id_text, is_delegated
 from stoker.core.text import title
 from stoker.store.paths import Paths
 
@@ -53,7 +51,7 @@ def command(context: click.Context, /, ids: tuple[str, ...], as_json: bool, path
     source = context.get_parameter_source
     typed = {name: values[name] for name in BY_NAME if source(name) is ParameterSource.COMMANDLINE}
     changes = {**typed, **read_tables(typed)}
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         jobs = find_queued(control.store, ids)
         rewriter = Rewriter(control)
         open_jobs = [job for job in jobs if isinstance(job.state, CHANGEABLE)]
@@ -71,7 +69,7 @@ command.help = str(command.help).format(running=", ".join(BY_NAME[name].flag for
 def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     """The changes that the user makes in an editor, checked."""
     before = editable_options(jobs[0], rewriter.names)
-    if any(isinstance(job.state, Active) and not is_handed_over(job) for job in jobs):
+    if any(isinstance(job.state, Active) and not is_delegated(job) for job in jobs):
         before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
     more = f"\nChanges apply to {len(jobs)} jobs." if len(jobs) > 1 else ""
     heading = (

@@ -12,7 +12,7 @@ import click
 
 from stoker.cli.console import say, tell
 from stoker.cli.main import LazyGroup
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option
 from stoker.core.errors import StokerError, UsageError
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def status(paths: Paths, as_json: bool) -> int:
     Exit code 3 if it is not running or does not answer.
     """
     from stoker.app.service.engine_status import engine_status
-    from stoker.cli.output_options import wants_json, write_json
+    from stoker.cli.options import wants_json, write_json
     from stoker.cli.screens.engine import print_status
 
     found = engine_status(paths)
@@ -268,7 +268,7 @@ def check(context: click.Context, paths: Paths, as_json: bool) -> int:
     """Check this machine for problems, and say how to fix them. Exit code 1 if there is a problem."""
     from stoker.app.service.doctor import Subject, diagnose
     from stoker.app.service.engine_status import engine_answers
-    from stoker.cli.output_options import wants_json
+    from stoker.cli.options import wants_json
     from stoker.cli.screens.engine import report_check
 
     subject = Subject(
@@ -301,7 +301,7 @@ def config(as_json: bool) -> int:
     """
     from stoker.app.jobs.config import load_config
     from stoker.app.service.engine_status import not_in_force_now
-    from stoker.cli.output_options import wants_json, write_json
+    from stoker.cli.options import wants_json, write_json
     from stoker.cli.screens.engine import config_shown, print_config
     from stoker.store.paths import paths_for
 

@@ -8,11 +8,10 @@ from stoker.app.jobs.config import cluster_part, config_here
 from stoker.app.jobs.option_values import parse_vram, vram_word
 from stoker.app.views.gpus import Gpus, gpus_of, known_devices
 from stoker.cli.console import say
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
 from stoker.cli.screens.gpus import render_gpus
 from stoker.cli.screens.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.screens.text import write_lines
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL
 from stoker.core.spec import Resources
@@ -51,7 +50,7 @@ def command(*, pick: int | None, vram: str | None, gpu_type: str | None, cluster
         if pick is None:
             _show(gpus_of(facts), screen)
             return 0
-        from stoker.app.views.gpu_pick import pick_devices
+        from stoker.app.views.gpus import pick_devices
 
         resources = Resources(pick, size, model=(gpu_type or "").lower())
         names = [device.visible for device in pick_devices(facts, resources)]

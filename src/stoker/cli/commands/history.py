@@ -9,16 +9,23 @@ import time
 import click
 
 from stoker.app.jobs.local_time import LocalZone
-from stoker.app.jobs.select import find, refuse_states
+from stoker.app.jobs.select import find
 from stoker.app.views.history import History, past_jobs, read_history
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import Screen, screen_options, write_file, write_json, write_plain
+from stoker.cli.options import (
+    Screen,
+    StokerCommand,
+    complete_jobs,
+    filter_options,
+    refuse_states,
+    screen_options,
+    write_file,
+    write_json,
+    write_plain,
+)
 from stoker.cli.screens.job import render_history
 from stoker.cli.screens.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.screens.text import write_lines
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.outcomes import RESULTS
 from stoker.core.text import to_json
 from stoker.core.units import count_text, parse_since

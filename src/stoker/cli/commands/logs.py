@@ -12,10 +12,9 @@ from stoker.app.control.requests import Control, opened
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.app.views.log import run_of
 from stoker.cli.commands.wait import DETACHED, end_text, exit_code_of
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
+from stoker.cli.options import StokerCommand, complete_jobs, sim_option
 from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, LogStream, files_of, follow, output_for
-from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import NoSuchJob, UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title

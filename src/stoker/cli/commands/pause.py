@@ -11,11 +11,9 @@ import click
 from stoker.app.control.actions import hold, release
 from stoker.app.control.requests import Control, opened, start_for
 from stoker.app.jobs.select import find, find_queued, jobs_in_order
-from stoker.cli.completion import complete_jobs
-from stoker.cli.console import say
-from stoker.cli.output_options import controlling
+from stoker.cli.console import say, say_progress
+from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.device import Device, resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Active, id_text
@@ -51,7 +49,7 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
       stoker pause --gpu 3 --for-all   drain it for all users, as root
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
@@ -79,7 +77,7 @@ def resume(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool
       stoker resume --gpu 3   use the GPU again
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         notes = []
         if queue:
             was_paused = _unset(control, paused_key(QUEUE))

@@ -10,15 +10,12 @@ from typing import Any
 import click
 
 from stoker.app.control.requests import Control, opened
-from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_trials
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_members
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
-from stoker.cli.completion import complete_jobs
-from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import controlling, wants_json
+from stoker.cli.console import say, say_progress
+from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options, wants_json
 from stoker.cli.screens.changes import report
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.text import title
@@ -90,7 +87,7 @@ def command(
         raise UsageError("no jobs given", "name them, or use --failed, --name, --tag, --group or --state")
     if since is not None and (ids or not failed):
         raise UsageError("--since is for --failed without ids", f"write it as --failed --since {since}")
-    with opened(paths) as control:
+    with opened(paths, say_progress) as control:
         recent = failed and not ids
         jobs = _recently_failed(control, since, chosen) if recent else _chosen(control, ids, chosen, failed=failed)
         if failed and not everything:
@@ -108,7 +105,7 @@ def _chosen(control: Control, ids: Sequence[str], chosen: Filter, *, failed: boo
     named = find(control.store, ids, "ended", chosen)
     jobs = jobs_in_order(control.store, queries.failed_among(control.store, named) if failed else named)
     refuse_unfinished(jobs)
-    return without_good_trials(control.store, jobs)
+    return without_good_members(control.store, jobs)
 
 
 def _recently_failed(control: Control, since: str | None, chosen: Filter) -> list[Job]:

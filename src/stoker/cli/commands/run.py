@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +12,14 @@ from typing import Any
 import click
 
 from stoker.app.jobs.config import Config, config_here
+from stoker.app.jobs.context import find_program
 from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list, spread
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, completed_options, find_script
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
 from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
-from stoker.cli.output_options import wants_json
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option, wants_json
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL, ClusterSettings
 from stoker.core.spec import parse_array, shell_of
@@ -187,7 +186,7 @@ def _jobs(words: tuple[str, ...], shell: str, *, dashes: bool) -> tuple[str, lis
     if not words or (words == ("-",) and not dashes):
         return "-", JobLines("stdin", shell)
     first = words[0]
-    if not dashes and len(words) > 1 and os.path.isfile(first) and shutil.which(first) is None:
+    if not dashes and len(words) > 1 and os.path.isfile(first) and find_program(first) is None:
         raise UsageError(f"{first} is a job list, but more words follow it", "write the options before it")
     is_line = not os.path.exists(first) and any(blank in first for blank in " \t\n")
     if dashes or len(words) > 1 or is_line:

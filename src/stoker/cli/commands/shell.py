@@ -9,7 +9,7 @@ import click
 
 from stoker.cli.commands.run import run_session
 from stoker.cli.job_options import TypedCommand, job_options, option
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option
 from stoker.core.spec import shell_of
 
 

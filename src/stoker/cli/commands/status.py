@@ -9,16 +9,22 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
-from stoker.app.jobs.select import refuse_states
 from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts, read_facts
-from stoker.app.views.model import Status
+from stoker.app.views.job import JobLine
+from stoker.app.views.model import FEW, Status
 from stoker.app.views.status import READ_ONLY, status_of
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import (
+    Screen,
+    StokerCommand,
+    complete_jobs,
+    filter_options,
+    refuse_states,
+    screen_options,
+    write_json,
+    write_plain,
+)
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
@@ -29,6 +35,8 @@ from stoker.store.web_server import web_address
 
 MOST_LINES = 200
 """How many waiting jobs are read without --all."""
+AROUND_TABLE_LINES = 4
+"""Lines of a screen for the heading, the titles of a table, the note below it and the prompt."""
 
 
 @click.command(name="status", cls=StokerCommand)
@@ -167,18 +175,33 @@ def _write_plain(status: Status, screen: Screen, by: str | None) -> None:
 def _show_jobs(
     paths: Paths, words: Sequence[str], chosen: Filter, screen: Screen, *, everything: bool, environment: bool
 ) -> None:
-    from stoker.app.views.job_details import read_jobs
+    from stoker.app.views.job_details import SelectedJobs, details_of_all, selected_ids
+    from stoker.app.views.pages import SelectedLines, lines_of, selected_lines
 
-    selected = read_jobs(paths, words, chosen, environment=environment)
-    if screen.form == "json":
-        write_json(selected)
-    elif screen.form == "plain":
+    width, height = screen.size
+    with read_facts(paths) as facts:
+        ids = selected_ids(facts, words, chosen)
+        selected: SelectedJobs | SelectedLines | list[JobLine]
+        if screen.form == "plain":
+            selected = lines_of(facts, ids)
+        elif screen.form == "json" or len(ids) <= FEW:
+            selected = details_of_all(facts, paths, ids, environment=environment)
+        else:
+            room = None if everything else max(1, height - AROUND_TABLE_LINES)
+            selected = selected_lines(facts, ids, room, each_task=everything)
+    # The queue is closed: a reader that is slow to read the output must not keep it open.
+    if isinstance(selected, list):
         from stoker.cli.screens.plain import JOB_COLUMNS, plain_lines
 
-        write_plain(plain_lines(selected.jobs, JOB_COLUMNS))
+        write_plain(plain_lines(selected, JOB_COLUMNS))
+    elif screen.form == "json":
+        write_json(selected)
     else:
-        from stoker.cli.screens.job import render_jobs
+        from stoker.cli.screens.job import render_jobs, render_selected
         from stoker.cli.screens.text import write_lines
 
-        width, height = screen.size
-        write_lines(render_jobs(selected, width, None if everything else height, screen.typed), screen.color)
+        if isinstance(selected, SelectedJobs):
+            lines = render_jobs(selected, width, screen.typed)
+        else:
+            lines = render_selected(selected, width, screen.typed, simulated=paths.is_simulated)
+        write_lines(lines, screen.color)

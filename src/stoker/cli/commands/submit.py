@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
-from stoker.app.jobs.context import current_user
+from stoker.app.jobs.context import current_user, find_program
 from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, find_script
@@ -23,8 +23,7 @@ from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submi
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
-from stoker.cli.output_options import wants_json, write_json
-from stoker.cli.sim_option import sim_option
+from stoker.cli.options import sim_option, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.job import Job, Waiting
 from stoker.core.launch import output_paths
@@ -305,6 +304,4 @@ def _usable(items: list[ParsedJob | RejectedLine], file: str) -> list[ParsedJob]
 def _looks_like_a_list(word: str) -> bool:
     if not os.path.isfile(word):
         return False
-    import shutil
-
-    return not os.access(word, os.X_OK) and shutil.which(word) is None
+    return not os.access(word, os.X_OK) and find_program(word) is None

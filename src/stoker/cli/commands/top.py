@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.cli.options import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths

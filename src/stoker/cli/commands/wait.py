@@ -16,10 +16,8 @@ from stoker.app.jobs.select import find, find_last
 from stoker.app.service.watch import Watch
 from stoker.app.views.failure import failure_text
 from stoker.app.views.model import RunCounts
-from stoker.cli.completion import complete_jobs
 from stoker.cli.console import say
-from stoker.cli.output_options import controlling, wants_json, write_json
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import StokerCommand, complete_jobs, controlling, wants_json, write_json
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
 from stoker.core.text import outcome, title

@@ -10,7 +10,7 @@ import click
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.cli.console import say, tell
-from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.cli.options import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.devices.interface import user_name
 from stoker.store.paths import Paths, host_name, replace_file

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
 from stoker.cli.console import say
-from stoker.cli.output_options import wants_json, write_json, write_plain
+from stoker.cli.options import wants_json, write_json, write_plain
 from stoker.core.selectors import number_ranges, tasks_text
 from stoker.core.text import printable
 

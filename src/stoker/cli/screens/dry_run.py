@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.dry_run import PlannedJob
 from stoker.app.jobs.local_time import clock_text
-from stoker.cli.output_options import write_json, write_plain
+from stoker.cli.options import write_json, write_plain
 from stoker.cli.screens.plain import tab_line
 
 RUN_COLUMNS = {

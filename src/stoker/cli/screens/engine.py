@@ -14,7 +14,7 @@ from stoker import __version__
 from stoker.app.jobs.config import SYSTEM_FILE, Config, SettingRow, user_file
 from stoker.app.service.engine_status import EngineDevice, EngineOverview
 from stoker.cli.console import print_line, tell
-from stoker.cli.output_options import write_json, write_plain
+from stoker.cli.options import write_json, write_plain
 from stoker.cli.screens.plain import tab_line
 from stoker.core.units import count_text, duration_text, size_text
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text, stamp, start_text
 from stoker.app.jobs.options import BY_NAME, Value
 from stoker.app.views.columns import ENDED_TABLE, HISTORY_TABLE, STATE_LOOKS, left_cell, peak_text, progress_text
-from stoker.app.views.model import FEW
 from stoker.cli.screens.job_table import job_columns, job_table, title_of
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import (
@@ -28,12 +26,14 @@ from stoker.cli.screens.text import (
 from stoker.core.learning import LEAST_BYTES
 from stoker.core.text import printable
 from stoker.core.units import ago_text, amount_text, count_text, size_text, watch_text
+from stoker.features import batch_words
 from stoker.store.reports import latest_text
 
 if TYPE_CHECKING:
     from stoker.app.views.history import History
     from stoker.app.views.job import JobFacts, PastLine
-    from stoker.app.views.job_details import AttemptLine, JobDetails, SelectedJobs
+    from stoker.app.views.job_details import AttemptLine, JobDetails, MemberDetails, SelectedJobs
+    from stoker.app.views.pages import SelectedLines
 
 LABEL_COLUMNS = 11
 PROGRESS_COLUMNS = 20
@@ -86,7 +86,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("progress", _progress(details)),
         ("expected", _expected(details, now)),
         ("command", details.command if not details.shell else f"{details.command}   ({details.shell} -c)"),
-        ("sweep", "" if details.sweep is None else f"trial {details.trial} of sweep {details.sweep}"),
+        *([_member(details.member)] if details.member else []),
         ("reported", latest_text(details.reported) if details.reported else ""),
         ("directory", details.directory),
         ("needs", _needs(details)),
@@ -106,6 +106,10 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
     yield from ((label, text) for label, text in facts if text)
     for name, value in (details.environment or {}).items():
         yield "", f"{name}={value}"
+
+
+def _member(member: MemberDetails) -> tuple[str, str]:
+    return member.kind, f"{batch_words(member.kind).member} {member.number} of {member.kind} {member.batch}"
 
 
 def _option(value: Value) -> str:
@@ -236,36 +240,34 @@ def _wrapped(label: str, text: str, width: int) -> Iterator[Line]:
         yield Span(f" {label if number == 0 else '':{LABEL_COLUMNS}}", "faint"), Span(part)
 
 
-def render_jobs(chosen: SelectedJobs, width: int, height: int | None, option: str) -> list[Line]:
-    """A few jobs in full, or a table of many."""
-    now = chosen.at.timestamp()
-    if len(chosen.jobs) > FEW:
-        return [clipped(line, width) for line in _table(chosen, now, width, height, option)]
+def render_jobs(chosen: SelectedJobs, width: int, option: str) -> list[Line]:
+    """A few jobs in full."""
     lines: list[Line] = []
     for details in chosen.jobs:
-        shown = render_details(details, now, width, option, simulated=chosen.simulated)
+        shown = render_details(details, chosen.at.timestamp(), width, option, simulated=chosen.simulated)
         lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in shown)]
     return lines
 
 
-def _table(chosen: SelectedJobs, now: float, width: int, height: int | None, option: str) -> list[Line]:
-    shown: list[JobDetails] = chosen.jobs if height is None else chosen.jobs[: max(1, height - 4)]
-    states = ", ".join(f"{count} {word}" for word, count in Counter(job.state for job in chosen.jobs).items())
-    title = heading([f"{len(chosen.jobs)} jobs: {states}"], width, simulated=chosen.simulated)
-    ended, unfinished = [job for job in shown if job.ended], [job for job in shown if not job.ended]
-    tables = [part for part in (job_table(unfinished, now, width), _ended_table(ended, now, width)) if part]
-    lines = [title, *tables[0], *(line for table in tables[1:] for line in (EMPTY, *table))]
-    hidden = len(chosen.jobs) - len(shown)
-    more = f" … {hidden} more (stoker status{option} -a ID...); details: stoker status{option} {shown[0].label}"
-    return [*lines, (Span(more, "faint"),)] if hidden else lines
+def render_selected(selected: SelectedLines, width: int, option: str, *, simulated: bool) -> list[Line]:
+    """Many jobs as a table of those that have not ended, and one of the others."""
+    now = selected.at.timestamp()
+    states = ", ".join(f"{count} {word}" for word, count in selected.counts.items())
+    title = heading([f"{selected.total} jobs: {states}"], width, simulated=simulated)
+    tables = (job_table(selected.unfinished, now, width), _ended_table(selected.ended, now, width))
+    lines = [line for table in tables if table for line in (EMPTY, *table)][1:]
+    first = (*selected.unfinished, *selected.ended)[0].label
+    more = f" … {selected.hidden} more (stoker status{option} -a ID...); details: stoker status{option} {first}"
+    note = [(Span(more, "faint"),)] if selected.hidden else []
+    return [clipped(line, width) for line in (title, *lines, *note)]
 
 
-def _ended_table(jobs: Sequence[JobDetails], now: float, width: int) -> list[Line]:
+def _ended_table(jobs: Sequence[PastLine], now: float, width: int) -> list[Line]:
     """Where and how long each ran, the memory it needed, and how it ended."""
     if not jobs:
         return []
     names = [title_of(job) for job in jobs]
-    last = [(Span(name), *_note(job, job.failure or job.note)) for job, name in zip(jobs, names, strict=True)]
+    last = [(Span(name), *_note(job, job.note)) for job, name in zip(jobs, names, strict=True)]
     columns = job_columns(ENDED_TABLE, jobs, now, width)
     return table_lines(columns, "NAME / NOTE", last, width, MIN_NAME_COLUMNS, fit=fit_titles(names))
 

@@ -6,27 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.job import JobLine
-from stoker.app.views.model import Status
+from stoker.app.views.model import GroupLine, Status, UserLine
 from stoker.cli.screens.gpus import device_table, machine_text, marked
-from stoker.cli.screens.job_table import (
-    attention_lines,
-    chosen_jobs,
-    headers_in,
-    job_table,
-    listed_jobs,
-    table_height,
-)
-from stoker.cli.screens.text import (
-    EMPTY,
-    Line,
-    Span,
-    cells,
-    clipped,
-    fitting,
-    heading,
-)
+from stoker.cli.screens.job_table import attention_lines, chosen_jobs, headers_in, job_table, listed_jobs, table_height
+from stoker.cli.screens.text import EMPTY, Column, Line, Span, cells, clipped, fitting, heading, or_dash, table_lines
 from stoker.core.outcomes import ACTIVE
-from stoker.core.units import ago_text, span_text
+from stoker.core.units import ago_text, count_text, short_size, span_text
 
 NO_ENGINE = "Engine not running (starts automatically on submit; or run: stoker engine start)"
 OLD_SECONDS = 5.0
@@ -66,7 +51,7 @@ def render_status(status: Status, width: int, height: int | None, option: str = 
 
 def _summary(status: Status, width: int, room: int) -> list[Line]:
     """Counts of groups or users in place of devices and jobs."""
-    from stoker.cli.screens.summary import group_table, user_table
+    from stoker.cli.screens.status import group_table, user_table
 
     now = status.at.timestamp()
     lines = group_table(status.groups, width) if status.groups else user_table(status.users, now, width)
@@ -140,3 +125,46 @@ def results_text(counts: Mapping[str, int]) -> str:
     others = [f"{count} {word}" for word, count in sorted(counts.items()) if word != "done" and count]
     done = [f"{counts.get('done', 0)} done"] if counts.get("done") or not others else []
     return ", ".join([*done, *others])
+
+
+# -- summaries by group and by user ------------------------------------------------------------
+
+MIN_LIMIT_COLUMNS = 5
+MIN_SINCE_COLUMNS = 8
+
+
+def group_table(groups: Sequence[GroupLine], width: int) -> list[Line]:
+    """A header and a line for each group."""
+    columns = [
+        Column("GROUP", [Span(group.group or "-", "id") for group in groups], 9, most=24),
+        Column("RUNNING", [Span(str(group.active), "good" if group.active else "") for group in groups], 8, right=True),
+        Column("WAITING", [Span(str(group.waiting)) for group in groups], 7, right=True),
+        Column("HELD", [Span(str(group.held)) for group in groups], 3, right=True),
+        Column("GPUS", [Span(str(group.gpus)) for group in groups], 5, right=True),
+    ]
+    return table_lines(columns, "LIMIT", [(Span(or_dash(group.limit)),) for group in groups], width, MIN_LIMIT_COLUMNS)
+
+
+def user_table(users: Sequence[UserLine], now: float, width: int) -> list[Line]:
+    """A header and a line for each user; what only the user's own queue knows is `-` for others."""
+    names = [user.user + (" (you)" if user.you else "") for user in users]
+    memory = ["whole GPUs" if user.vram_bytes is None else short_size(user.vram_bytes) for user in users]
+    since = ["" if user.waiting_since is None else ago_text(user.waiting_since.timestamp(), now) for user in users]
+    columns = [
+        Column("USER", [Span(name, "id") for name in names], 9, most=24),
+        Column("RUNNING", [Span(str(user.running), "good" if user.running else "") for user in users], 8, right=True),
+        Column("GPUS", [Span(str(user.gpus)) for user in users], 7, right=True),
+        Column("MEM", [Span(size) for size in memory], 4, right=True),
+        Column("WAITING", [Span(_waiting(user)) for user in users], 6, right=True),
+        Column("COULD USE", [Span(_usable(user)) for user in users], 5, right=True),
+        Column("USED LATELY", [Span(or_dash(user.recent_gpu_hours, "{:.2f} GPU-h")) for user in users], 3, right=True),
+    ]
+    return table_lines(columns, "WAITS SINCE", [(Span(text or "-"),) for text in since], width, MIN_SINCE_COLUMNS)
+
+
+def _waiting(user: UserLine) -> str:
+    return "-" if user.waiting is None else count_text(user.waiting, "job")
+
+
+def _usable(user: UserLine) -> str:
+    return count_text(user.waiting_gpus, "GPU") if user.waiting_gpus else "-"

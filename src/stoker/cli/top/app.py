@@ -21,13 +21,12 @@ from stoker.app.views.feed import Changes
 from stoker.app.views.model import Status
 from stoker.cli.top import actions
 from stoker.cli.top.actions import Target, Verb
-from stoker.cli.top.bars import Footer, Tab, TabBar
+from stoker.cli.top.bars import Footer, Help, Question, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
-from stoker.cli.top.dialogs import Help, Question
 from stoker.cli.top.source import LINES, Freshness, QueueReader
 from stoker.cli.top.summary import Summary, filter_text
-from stoker.cli.top.tables import HistoryTab, JobsTab, TableWidget
-from stoker.cli.top.timeline import TimelineChart
+from stoker.cli.top.tabs import HistoryTab, JobsTab, TableWidget, TimelineChart
+from stoker.cli.top.widgets import STYLE_SHEET
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
@@ -46,17 +45,7 @@ class Top(App[None]):
     """The live view of one queue."""
 
     ENABLE_COMMAND_PALETTE = False
-    CSS = """
-    Screen { layout: vertical; overflow: hidden; }
-    #tabs { height: 1; }
-    #body { height: 1fr; layout: vertical; }
-    #body.split { layout: horizontal; }
-    #main { width: 1fr; height: 1fr; }
-    #main > * { width: 1fr; height: 1fr; }
-    #pane { width: 1fr; height: 1fr; border-top: none; }
-    #body.split #pane { width: 40%; border-left: vkey ansi_bright_black; }
-    #filter { border: none; padding: 0; background: ansi_default; color: ansi_default; }
-    """
+    CSS = STYLE_SHEET
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q,ctrl+c,ctrl+q", "quit", show=False, priority=False),
         Binding("question_mark,h,f1", "help", show=False),

@@ -1,4 +1,4 @@
-"""The bars around the tables: tabs above; keys, a message or the filter below."""
+"""What stands around the tables: tabs above; keys, a message or the filter below; help and a question over them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.message import Message
+from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from stoker.cli.screens.text import Line, Span, cells, clip, fitting
@@ -41,6 +42,27 @@ TIMELINE_KEYS = (
 SHORT_KEYS = {"Enter": "⏎", "Space": "␣", "+ -": "+-"}
 CHANGING = ("c", "r", "+ -", "p")
 """Keys that do nothing with --readonly."""
+HELP = (
+    ("1 2 3", "Jobs, Timeline, History"),
+    ("↑ ↓ PgUp PgDn Home End", "move; the mouse works, too"),
+    ("Enter", "details and log; Tab moves into the log"),
+    ("/", "filter by name, command, group or id"),
+    ("Esc", "remove the filter, close the log"),
+    ("o", "sort by start, id, name, state, memory, time"),
+    ("Space", "tag; actions apply to all tagged jobs"),
+    ("timeline: + - ← → Home", "zoom; earlier, later, now"),
+    ("q, Ctrl-C", "quit; jobs continue (Ctrl-Z suspends)"),
+)
+HELP_FOR_ACTIONS = (
+    ("c", "cancel, or stop if it runs (asks first)"),
+    ("r", "retry an ended job (asks first)"),
+    ("+ -", "raise or lower the priority"),
+    ("p", "pause: hold a waiting job, or release it"),
+)
+BARS = "GPU memory: █ used ▒ reserved ▓ others ░ free"
+
+
+# -- above the tables ----------------------------------------------------------------------------
 
 
 class TabBar(TextLines):
@@ -76,13 +98,11 @@ def _tab_text(place: int) -> str:
     return f"[{place + 1} {TABS[place].capitalize()}]"
 
 
+# -- below the tables ----------------------------------------------------------------------------
+
+
 class Footer(Container):
     """What the keys do; for some seconds what became of an action; and the filter while it is typed."""
-
-    DEFAULT_CSS = """
-    Footer { height: 1; }
-    Footer > * { height: 1; }
-    """
 
     class Typed(Message):
         """The filter is another one."""
@@ -172,3 +192,50 @@ def keys_line(keys: Sequence[tuple[str, str]], width: int) -> Line:
             break
         spans += [Span(short, "id"), Span(f" {what}{'  ' if roomy else ' '}", "faint")]
     return tuple(spans)
+
+
+# -- over the tables -----------------------------------------------------------------------------
+
+
+class Help(ModalScreen[None]):
+    """All keys; any key closes it."""
+
+    def __init__(self, *, readonly: bool) -> None:
+        super().__init__()
+        self._readonly = readonly
+
+    def compose(self) -> ComposeResult:
+        box = TextLines(id="keys")
+        keys = HELP if self._readonly else (*HELP, *HELP_FOR_ACTIONS)
+        lines: list[Line] = [(Span("Keys", "heading"), Span("   (any key closes this)", "faint"))]
+        lines += [(Span(f" {key:24}", "id"), Span(what)) for key, what in keys]
+        lines += [(), (Span(f" {BARS}", "faint"),)]
+        box.show(lines)
+        box.styles.height = len(lines) + 2
+        yield box
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss()
+
+    def on_click(self) -> None:
+        self.dismiss()
+
+
+class Question(ModalScreen[bool]):
+    """Asks once, on the last line; only `y` means yes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        box = TextLines(id="question")
+        keys = "  y yes  n no"
+        room = self.app.size.width - cells(keys) - 2
+        box.show([(Span(f" {clip(self._text, room)}", "bad"), Span(keys, "id"))])
+        yield box
+
+    def on_key(self, event: events.Key) -> None:
+        event.stop()
+        self.dismiss(event.key == "y")

@@ -41,12 +41,6 @@ OLD_SECONDS = 15.0
 class Summary(Container):
     """A line for the machine, lines for GPUs, and notices, in as much height as they need."""
 
-    DEFAULT_CSS = """
-    Summary { height: auto; }
-    Summary > * { height: auto; }
-    Summary > #header { height: 1; }
-    """
-
     def __init__(self, *, readonly: bool, id: str) -> None:
         super().__init__(id=id)
         self._readonly = readonly

@@ -1,4 +1,4 @@
-"""Lines of spans on the screen, and the widget that draws them."""
+"""Styles of the live view, lines of spans on the screen, and the widget that draws them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,26 @@ from textual.widget import Widget
 
 from stoker.cli.screens.text import EMPTY, Line, Look, Span, line_cells
 
+STYLE_SHEET = """
+Screen { layout: vertical; overflow: hidden; }
+Summary { height: auto; }
+Summary > * { height: auto; }
+Summary > #header { height: 1; }
+#tabs { height: 1; }
+#body { height: 1fr; layout: vertical; }
+#body.split { layout: horizontal; }
+#main { width: 1fr; height: 1fr; }
+#main > * { width: 1fr; height: 1fr; }
+#pane { width: 1fr; height: 1fr; border-top: none; }
+#body.split #pane { width: 40%; border-left: vkey ansi_bright_black; }
+Footer { height: 1; }
+Footer > * { height: 1; }
+#filter { border: none; padding: 0; background: ansi_default; color: ansi_default; }
+Help { align: center middle; background: transparent; }
+Help > #keys { width: 74; max-width: 100%; border: round ansi_bright_black; background: ansi_default; }
+Question { align: left bottom; background: transparent; }
+Question > #question { height: 1; width: 100%; background: ansi_default; }
+"""
 STYLES: dict[Look, Style] = {
     "": Style(),
     "heading": Style(bold=True),

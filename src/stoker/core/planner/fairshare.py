@@ -211,16 +211,6 @@ def exceeds_limits(
     return None
 
 
-def never_within_limits(gpus: int, devices: Sequence[Device], policy: Policy) -> str | None:
-    """Why a job can never start within --max-use and --min-free; None when it can."""
-    if policy.max_use is not None and gpus > policy.max_use:
-        return f"needs {gpus} GPUs; --max-use allows {policy.max_use}"
-    there = len({name for device in devices for name in device.claims})
-    if policy.min_free and 0 < there < gpus + policy.min_free:
-        return f"needs {gpus} of {there} GPUs; --min-free keeps {policy.min_free} free"
-    return None
-
-
 def _within_reach(needed: Sequence[Resources], occupancy: Occupancy) -> tuple[str, ...]:
     """Ledger names of devices that some of the jobs could use once others leave them."""
     names = {

@@ -20,8 +20,15 @@ from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand
 from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, LaneRow, Lanes, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
 from stoker.core.planner.order import Order
-from stoker.core.planner.placement import DeviceOffer, Prefetch, Reservation, choose, leaves_room, may_pass
-from stoker.core.planner.placement_cache import PlacementCache
+from stoker.core.planner.placement import (
+    DeviceOffer,
+    PlacementCache,
+    Prefetch,
+    Reservation,
+    choose,
+    leaves_room,
+    may_pass,
+)
 from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingJobs, job_kind_of, resolved, without_memory
 from stoker.core.planner.reasons import (
     AtLimit,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
-from stoker.core.spec import Dependency, Name, awaited_text
+from stoker.core.device import Device
+from stoker.core.spec import Dependency, Name, Resources, awaited_text, suits
 from stoker.core.units import count_text, size_text
 
 
@@ -371,3 +372,59 @@ def _cap_text(name: str, limit: int) -> str:
 
 def _ends_first(job: int | None, name: Name) -> str:
     return f"; #{name(job)} ends first" if job is not None else ""
+
+
+# -- jobs that can never start --------------------------------------------------------------------
+
+
+def most_at_once(devices: Iterable[Device]) -> int:
+    """How many of the devices one job could hold at once."""
+    count = 0
+    claimed: set[str] = set()
+    for device in sorted(devices, key=lambda device: len(device.claims)):
+        if claimed.isdisjoint(device.claims):
+            count += 1
+            claimed.update(device.claims)
+    return count
+
+
+def never_fits(
+    resources: Resources, devices: Sequence[Device], max_use: int | None = None, min_free: int = 0
+) -> str | None:
+    """Why these devices can never meet the resources, or not within the limits, in one sentence; None if they can."""
+    allowed = [device for device in devices if not resources.allowed or device.id in resources.allowed]
+    suited = [device for device in allowed if suits(device, resources)]
+    there = {device.id for device in suited}.issuperset(resources.required)
+    if there and (resources.gpus <= min(1, len(suited)) or most_at_once(suited) >= resources.gpus):
+        return _beyond_limits(resources.gpus, devices, max_use, min_free)
+    ids = {device.id for device in devices}
+    if unknown := [name for name in resources.allowed + resources.required if name not in ids]:
+        return f"no device {', '.join(unknown)}; known devices: {_labels(devices)}"
+    if allowed and not any(resources.model in device.model.lower() for device in allowed):
+        models = sorted({device.model for device in allowed if device.model})
+        return f"needs a GPU of type {resources.model!r}; available: {', '.join(models) or 'none of known type'}"
+    if allowed and not suited:
+        largest = max(device.memory or 0 for device in allowed)
+        return f"needs {size_text(resources.memory)} on a GPU; the largest has {size_text(largest)}"
+    return _too_few(resources, most_at_once(suited))
+
+
+def _too_few(resources: Resources, there: int) -> str:
+    size = f" of {size_text(resources.memory)}" if resources.memory is not None else ""
+    has = "is allowed" if there == 1 else "are allowed"
+    where = f"{there or 'none'} {has}" if resources.allowed else f"this machine has {there or 'none'}"
+    return f"needs {count_text(resources.gpus, 'GPU')}{size}; {where}"
+
+
+def _labels(devices: Sequence[Device]) -> str:
+    return ", ".join(dict.fromkeys(device.label for device in devices)) or "none"
+
+
+def _beyond_limits(gpus: int, devices: Sequence[Device], max_use: int | None, min_free: int) -> str | None:
+    """Why a job can never start within --max-use and --min-free; None if it can."""
+    if max_use is not None and gpus > max_use:
+        return f"needs {gpus} GPUs; --max-use allows {max_use}"
+    there = len({name for device in devices for name in device.claims})
+    if min_free and 0 < there < gpus + min_free:
+        return f"needs {gpus} of {there} GPUs; --min-free keeps {min_free} free"
+    return None

@@ -1,4 +1,4 @@
-"""Becoming a client of the MPS daemon of a GPU, without waiting."""
+"""Becoming a client of the MPS daemon of a GPU, without waiting, and the variables of a client."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import stoker
+from stoker.core.launch import MPS_GIVEN
 from stoker.devices.mps.daemon import DaemonPaths, MpsTrouble, lock_client, prepare
 
+_MIB = 2**20
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.5
 """Between two attempts: a daemon that hangs is stopped meanwhile, if it has no other client."""
@@ -122,3 +124,18 @@ class PendingClient:
             with contextlib.suppress(OSError):
                 os.close(self._lock)
             self._lock = None
+
+
+def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
+    """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
+
+    The amount is in bytes, None if nothing is reserved. It holds for each process, which can get no more.
+    """
+    limits = {"CUDA_MPS_LOG_DIRECTORY": paths.log}
+    if percentage < 100:
+        limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
+    if amount is not None:  # a client sees one GPU, which is its first
+        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-amount // _MIB)}M"
+    unset = {name: value for name, value in limits.items() if name not in own}
+    variables = {"CUDA_MPS_PIPE_DIRECTORY": paths.pipe, **unset}
+    return {**variables, MPS_GIVEN: ",".join(variables)}

@@ -1,4 +1,4 @@
-"""The MPS daemon of one GPU and user: its files, its clients' locks, and what a client finds in its environment.
+"""The MPS daemon of one GPU and user: its files, and the locks of its clients.
 
 Standard library only.
 """
@@ -17,13 +17,10 @@ from stoker.core.errors import StokerError
 
 PROGRAM = "nvidia-cuda-mps-control"
 VARIABLE = "STOKER_MPS_DIR"
-GIVEN = "STOKER_MPS_GIVEN"
-"""The names of the variables that Stoker set, so that a job which submits others does not pass them on."""
 LOG_BYTES = 1 << 20
 """Bytes after which a daemon that starts begins its log anew; every question asked of it takes five lines."""
 _SOCKET_PATH_BYTES = 107
 """Bytes that the path of a socket may have."""
-_MIB = 2**20
 _ANOTHER_DIRECTORY = f"set {VARIABLE} to your own directory with a short path"
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -154,29 +151,3 @@ def _lock(path: str, kind: int) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
-
-
-# -- environment
-
-
-def client_variables(paths: DaemonPaths, percentage: int, amount: int | None, own: Mapping[str, str]) -> dict[str, str]:
-    """How a client finds its daemon, and its limits; values of the user win, except for the daemon.
-
-    The amount is in bytes, None if nothing is reserved. It holds for each process, which can get no more.
-    """
-    limits = {"CUDA_MPS_LOG_DIRECTORY": paths.log}
-    if percentage < 100:
-        limits["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
-    if amount is not None:  # a client sees one GPU, which is its first
-        limits["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={-(-amount // _MIB)}M"
-    unset = {name: value for name, value in limits.items() if name not in own}
-    variables = {"CUDA_MPS_PIPE_DIRECTORY": paths.pipe, **unset}
-    return {**variables, GIVEN: ",".join(variables)}
-
-
-def without_given(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """The environment without the variables that make the present job a client: they say nothing of other jobs."""
-    if GIVEN not in environment:
-        return environment
-    ours = {GIVEN, *environment[GIVEN].split(",")}
-    return {name: value for name, value in environment.items() if name not in ours}

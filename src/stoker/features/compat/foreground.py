@@ -15,12 +15,12 @@ from stoker.core.spec import JobSpec
 from stoker.devices.interface import Devices
 from stoker.engine.foreground import Complaints, Foreground, Setup
 from stoker.sites.machine.site import MachineConfig
-from stoker.store.paths import find_paths
+from stoker.store.paths import Paths, find_paths
 
 _ALL = 1_000_000_000
 
 _PASSES = 20
-"""An engine reads new jobs in portions. Where the store cannot be written, jobs are left as they are."""
+"""An engine reads new jobs in portions. If the store cannot be written, jobs are left as they are."""
 
 
 class ToolView:
@@ -43,16 +43,17 @@ class ToolView:
         """Called at the end of the run."""
 
 
-def tool_setup(devices: Devices, label: str, **site: Any) -> Setup:
+def tool_setup(devices: Devices, label: str, paths: Paths | None = None, **site: Any) -> Setup:
     """Jobs run on these devices, with the queue of the user and the ledger of the machine or the parent job.
 
-    `site` are more fields of MachineConfig.
+    `paths` name the queue if its GPUs may be simulated; `site` are more fields of MachineConfig.
     """
-    parent = find_parent(os.environ)
+    paths = paths or find_paths(os.environ, socket.gethostname(), simulated=False)
+    parent = find_parent(os.environ, paths)
     return Setup(
-        paths=find_paths(os.environ, socket.gethostname(), simulated=False),
+        paths=paths,
         site=MachineConfig(
-            ledger=ledger_here(parent),
+            ledger=ledger_here(parent, paths),
             devices=devices,
             user=current_user(),
             within=parent.worker if parent else "",

@@ -13,7 +13,7 @@ from string import Formatter
 
 from stoker.core.errors import UsageError
 from stoker.core.grid import Grid, ParameterSet, drawn, ordered, shuffled
-from stoker.features.compat.tool import STANDARD_OUTPUT, Parser, report_errors, say, whole_number
+from stoker.features.compat.tool import STANDARD_OUTPUT, Parser, report_errors, say, whole_number, write_all
 
 PROGRAM = "simple_hypersearch"
 
@@ -49,7 +49,7 @@ def generate_commands(arguments: Sequence[str] | None = None) -> int:
 def _print_commands(options: argparse.Namespace) -> int:
     try:
         for command in _commands(options):
-            _write_line(command)
+            write_all(STANDARD_OUTPUT, os.fsencode(command) + b"\n")
     except BrokenPipeError:
         return PIPE_CLOSED
     except OSError as error:
@@ -175,10 +175,3 @@ def _try(pattern: str, parameters: Mapping[str, str]) -> None:
             f"the pattern cannot be filled with {values}: {error}",
             "values are text, so number formats like {x:.3f} do not work; write values as they should appear",
         ) from None
-
-
-def _write_line(line: str) -> None:
-    """Write past Python's buffer: readers get each line at once, and no write is left to fail at exit."""
-    rest = os.fsencode(line) + b"\n"
-    while rest:
-        rest = rest[os.write(STANDARD_OUTPUT, rest) :]

@@ -67,12 +67,18 @@ def report_errors(program: str, body: Callable[[], int]) -> int:
 
 
 def lock_within(descriptor: int, kind: int, patience: float) -> None:
-    """Lock a file; BlockingIOError when another program holds it for longer than so many seconds."""
+    """Lock a file; BlockingIOError if another program holds it for longer than `patience` seconds."""
     from stoker.store.paths import try_lock
     from stoker.store.waiting import wait_until
 
     if not wait_until(lambda: try_lock(descriptor, kind), patience):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write past Python's buffer: readers get the data at once, and no write is left to fail at exit."""
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def say(program: str, text: str) -> None:

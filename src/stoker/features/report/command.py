@@ -9,13 +9,18 @@ import click
 
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find
-from stoker.cli.completion import complete_jobs
-from stoker.cli.filter_options import filter_options
-from stoker.cli.output_options import wants_json, write_file, write_json
-from stoker.cli.sim_option import StokerCommand, sim_option
+from stoker.cli.options import (
+    StokerCommand,
+    complete_jobs,
+    filter_options,
+    sim_option,
+    wants_json,
+    write_file,
+    write_json,
+)
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
-from stoker.features.report.report import Report, batch_of, report_of_jobs, report_of_period
+from stoker.features.report.report import Report, batch_of, render_report, report_of_jobs, report_of_period
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths
 from stoker.store.queries import Period
@@ -61,8 +66,6 @@ def command(
     if page is None or as_json:
         write_json(report)
     if page is not None:
-        from stoker.features.report.html import render_report
-
         write_file(page, render_report(report))
     return 0
 

@@ -11,14 +11,14 @@ import click
 
 from stoker.app.views.history import past_jobs
 from stoker.cli.console import say
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
 from stoker.cli.screens.plain import csv_lines
 from stoker.cli.screens.text import write_lines
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.units import count_text, parse_duration
-from stoker.features.simulate.replay import POLICIES, ReplayOptions, ReplaySetup, outcome_of, prepare, report_of
-from stoker.features.simulate.screen import drawing, plain_lines, text_lines
+from stoker.features.simulate.policies import POLICIES
+from stoker.features.simulate.replay import ReplayOptions, ReplaySetup, outcome_of, prepare
+from stoker.features.simulate.report import drawing, plain_lines, report_of, text_lines
 from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
 from stoker.features.simulate.workload import TraceJob
 from stoker.store.engine_lock import QUEUE

@@ -31,7 +31,7 @@ def by_pairs(pairs: Pairs) -> Speeds:
 
 
 def scaled_name(model: str, gpus: int) -> str:
-    """The name of a model on so many GPUs, which was measured apart."""
+    """The name of a model that was measured on this number of GPUs."""
     return f"{model} on {gpus}"
 
 
@@ -72,7 +72,8 @@ SENTENCES: Mapping[str, str] = {
     "srtf": "an unreachable reference: least remaining work first, all durations known, preemption is free",
     "srtf-packing": "the same, and two jobs on a GPU run at full speed",
 }
-_CLOSE = 1e-6
+POLICIES = (*RULES, *REFERENCES)
+_CLOSE_SECONDS = 1e-6
 
 
 def shortest_remaining_first(works: Sequence[Work], gpus: int, per_gpu: int = 1) -> ReplayOutcome:
@@ -126,7 +127,7 @@ class _Ideal:
             life = self._lives[job_id]
             life.start = self._now if life.start is None else life.start
             self._left[job_id] -= seconds
-            if self._left[job_id] <= _CLOSE:
+            if self._left[job_id] <= _CLOSE_SECONDS:
                 life.end = until
                 del self._left[job_id]
         self._now = until

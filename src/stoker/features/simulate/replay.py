@@ -1,4 +1,4 @@
-"""From a trace to a report: choose jobs, replay them by each policy, and collect the figures."""
+"""Choose the jobs of a trace, and replay them by a policy: a virtual machine runs them through the planner."""
 
 from __future__ import annotations
 
@@ -9,15 +9,27 @@ from random import Random
 
 from msgspec import Struct, structs
 
+from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import UsageError
+from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
+from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
+from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
+from stoker.core.planner.fairshare import NO_OTHER_ENGINES
+from stoker.core.planner.lanes import Lanes
+from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.plan import Start, plan
+from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
+from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.core.units import count_text, device_sizes, size_text
-from stoker.features.simulate.machine import replay, virtual_devices
-from stoker.features.simulate.policies import REFERENCES, RULES, by_pairs, shortest_remaining_first
+from stoker.features.simulate.policies import REFERENCES, RULES, Rules, Speeds, by_pairs, shortest_remaining_first
 from stoker.features.simulate.trace import read_models
 from stoker.features.simulate.workload import (
     BUILT_IN,
+    YOUNG_SHARE,
+    Life,
     Models,
     ReplayOutcome,
+    Stay,
     TraceJob,
     Work,
     capped,
@@ -25,91 +37,21 @@ from stoker.features.simulate.workload import (
     extract,
     offered_load,
     paced,
+    ripens_after,
 )
 
-SCHEMA = "stoker.simulate/1"
-POLICIES = (*RULES, *REFERENCES)
 MOST_GPUS = 1024
 DEFAULT_GPUS = "8x40G"
 FEW_JOBS = 20
 """Fewer jobs than this say little about an order."""
-NO_WAIT_SECONDS = 1.0
-"""Seconds of waiting on average that nobody notices."""
-
-SHORT_SECONDS = 600.0
-"""Seconds; a job that runs for less counts as this when its slowdown is computed."""
-
-
-class ReplayFigures(Struct, frozen=True):
-    """The figures by which a replay is judged; times in seconds, shares between 0 and 1."""
-
-    jobs: int
-    completion_mean: float
-    completion_p95: float
-    completion_p99: float
-    wait_mean: float
-    wide_wait_mean: float
-    """Of jobs on several GPUs that need at least half of the machine."""
-    wide_wait_max: float
-    slowdown_mean: float
-    """Of the time from arrival to end, divided by the run time or ten minutes, whichever is more."""
-    slowdown_p99: float
-    slowdown_max: float
-    makespan: float
-    utilisation: float
-    """Share of the GPU-time in which a GPU had a job."""
-    packed: float
-    """Share of that in which it had more than one."""
-    out_of_memory: int
-    """Attempts that ended so; each of them ran again."""
-    lost: int
-    """Jobs that never came to their end."""
-
-
-def figures(outcome: ReplayOutcome) -> ReplayFigures:
-    ended = [life for life in outcome.lives if life.end is not None]
-    completions = completion_times(outcome)
-    waits = [life.start - life.arrival for life in ended if life.start is not None]
-    wide = [
-        life.start - life.arrival
-        for life in ended
-        if life.start is not None and life.gpus > 1 and 2 * life.gpus >= outcome.gpus
-    ]
-    slowdowns = sorted(
-        (life.end - life.arrival) / max(SHORT_SECONDS, life.seconds) for life in ended if life.end is not None
-    )
-    makespan = max((life.end for life in ended if life.end is not None), default=0.0)
-    return ReplayFigures(
-        jobs=len(outcome.lives),
-        completion_mean=_mean(completions),
-        completion_p95=percentile(completions, 0.95),
-        completion_p99=percentile(completions, 0.99),
-        wait_mean=_mean(waits),
-        wide_wait_mean=_mean(wide),
-        wide_wait_max=max(wide, default=0.0),
-        slowdown_mean=_mean(slowdowns),
-        slowdown_p99=percentile(slowdowns, 0.99),
-        slowdown_max=max(slowdowns, default=0.0),
-        makespan=makespan,
-        utilisation=outcome.busy / (outcome.gpus * makespan) if makespan else 0.0,
-        packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
-        out_of_memory=sum(life.shared_failures for life in outcome.lives),
-        lost=len(outcome.lives) - len(ended),
-    )
-
-
-def completion_times(outcome: ReplayOutcome) -> list[float]:
-    """Seconds from arrival to end of each job, the shortest first."""
-    return sorted(life.end - life.arrival for life in outcome.lives if life.end is not None)
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which this share of the sorted values lies."""
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+LEAST_SPEED = 0.01
+"""However many jobs share a GPU, each makes some progress."""
+CLOSE_SECONDS = 1e-6
+"""Events that lie nearer together than this happen at the same time."""
+MODEL = "virtual"
+_COMMAND = Command(("train",))
+_NOTHING = Learnt()
+_NEVER_FREED: Mapping[str, float] = {}
 
 
 class ReplayOptions(Struct, frozen=True):
@@ -142,39 +84,6 @@ class ReplaySetup(Struct, frozen=True):
     offered: float
     notes: Sequence[str]
     """Which jobs were left out and what is assumed, in words."""
-
-
-class PolicyResult(Struct, frozen=True):
-    """One replay in figures."""
-
-    policy: str
-    figures: ReplayFigures
-    plans: int
-
-
-class Simulation(Struct, frozen=True):
-    """The report for programs; times in seconds, shares between 0 and 1."""
-
-    schema: str
-    trace: str
-    gpus: str
-    jobs: int
-    offered_load: float | None
-    """None if all jobs arrive at once."""
-    seed: int
-    oracle: bool
-    notes: Sequence[str]
-    policies: Sequence[PolicyResult]
-    summary: str = ""
-    """The gain over strict FIFO in one sentence; empty if that or Stoker's order was not replayed."""
-
-
-class SimulationReport(Struct, frozen=True):
-    """The figures of all replays, and what the plots show."""
-
-    figures: Simulation
-    completions: Mapping[str, Sequence[float]]
-    """Seconds from arrival to end of each job by each policy, the shortest first."""
 
 
 def prepare(rows: Sequence[TraceJob], options: ReplayOptions) -> ReplaySetup:
@@ -248,40 +157,228 @@ def outcome_of(policy: str, setup: ReplaySetup, *, oracle: bool) -> ReplayOutcom
     return replay(setup.works, virtual_devices(setup.sizes), rules, by_pairs(setup.models.pairs))
 
 
-def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str, ReplayOutcome]) -> SimulationReport:
-    """The report on the outcomes, by their policies."""
-    results = [PolicyResult(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
-    simulation = Simulation(
-        schema=SCHEMA,
-        trace=options.source,
-        gpus=setup.gpus,
-        jobs=len(setup.works),
-        offered_load=None if setup.offered == inf else setup.offered,
-        seed=options.seed,
-        oracle=options.oracle,
-        notes=setup.notes,
-        policies=results,
-        summary=summary_of(f"{count_text(len(setup.works), 'job')} of {options.source} on {setup.gpus}", results),
-    )
-    return SimulationReport(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
+# -- the virtual machine -----------------------------------------------------------------------------
 
 
-def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
-    """The gain of Stoker's order over strict FIFO, in one sentence."""
-    means = {result.policy: result.figures.completion_mean for result in results}
-    if "fifo" not in means or "stoker" not in means:
-        return ""
-    if all(result.figures.wait_mean < NO_WAIT_SECONDS for result in results if result.policy in ("fifo", "stoker")):
-        return f"With {jobs}, hardly any job would have waited: the order makes no difference."
-    gain = _compared(means["fifo"], means["stoker"])
-    sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"
-    if "stoker-auto" in means:
-        sentence += f"; with --vram auto, {_compared(means['fifo'], means['stoker-auto'])} strict FIFO"
-    return f"{sentence}."
+def virtual_devices(sizes: Sequence[int]) -> list[Device]:
+    """One GPU for each size in bytes."""
+    names = [str(number) for number in range(len(sizes))]
+    return [
+        Device(name, name, name, (name,), "simulated", model=MODEL, memory=size)
+        for name, size in zip(names, sizes, strict=True)
+    ]
 
 
-def _compared(theirs: float, ours: float) -> str:
-    ratio = theirs / ours
-    if 0.95 < ratio < 1.05:
-        return "as soon as"
-    return f"{ratio:.1f} times sooner than" if ratio > 1 else f"{1 / ratio:.1f} times later than"
+def replay(works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> ReplayOutcome:
+    return _Machine(works, devices, rules, speeds).play()
+
+
+class SimulatedRun:
+    """An attempt that runs. Its progress is updated only when its speed changes."""
+
+    __slots__ = (
+        "devices", "held", "job", "left", "left_when_ripe", "resources", "shared", "since", "speed", "started", "until",
+        "work",
+    )  # fmt: skip
+
+    def __init__(self, work: Work, job: Job, start: Start, now: float, seconds: float | None) -> None:
+        """`seconds` is the duration that the planner expects."""
+        self.work = work
+        self.job = job
+        self.devices = start.devices
+        self.resources = start.resources
+        self.started = now
+        self.until = None if seconds is None else now + seconds
+        self.shared = False
+        """Whether another job was on its devices at any time."""
+        self.held = int(YOUNG_SHARE * work.peak)
+        """Bytes on each device."""
+        self.speed = 1.0
+        self.since = now
+        self.left = work.seconds
+        """Seconds that it would take alone, from `since` on."""
+        self.left_when_ripe = work.seconds - ripens_after(work)
+        """The same at the moment when it takes all its memory; 0 once it has."""
+
+    @property
+    def due(self) -> float:
+        """When it grows or ends, if its speed stays."""
+        return self.since + max(0.0, self.left - self.left_when_ripe) / self.speed
+
+    @property
+    def wanted(self) -> int:
+        """Bytes on each device when it has taken all."""
+        return int(self.work.peak * self.work.swell) if self.shared else self.work.peak
+
+    def proceed(self, now: float) -> None:
+        self.left -= (now - self.since) * self.speed
+        self.since = now
+
+    def change_speed(self, speed: float, now: float) -> None:
+        if speed != self.speed:
+            self.proceed(now)
+            self.speed = speed
+
+    def ripen(self) -> None:
+        self.held = self.wanted
+        self.left_when_ripe = 0.0
+
+
+class _Machine:
+    """Devices, a clock, and the jobs that wait and run."""
+
+    def __init__(self, works: Sequence[Work], devices: Sequence[Device], rules: Rules, speeds: Speeds) -> None:
+        self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
+        self._works = {work.id: work for work in works}
+        self._devices = {device.id: device for device in devices}
+        self._rules = rules
+        self._speeds = speeds
+        self._now = 0.0
+        self._waiting = WaitingJobs()
+        self._lanes = Lanes(self._waiting, self._estimate)
+        self._runs: dict[int, SimulatedRun] = {}
+        self._on: dict[str, list[SimulatedRun]] = {device.id: [] for device in devices}
+        self._learnt: dict[str, Learnt] = {}
+        self._spec: dict[int, JobSpec] = {}
+        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
+        self._stays: list[Stay] = []
+        self._changed = dict.fromkeys(self._devices, 0.0)
+        self._busy = self._shared = 0.0
+        self._plans = 0
+
+    def play(self) -> ReplayOutcome:
+        while self._arrivals or self._runs:
+            arrival = self._arrivals[-1].arrival if self._arrivals else inf
+            self._now = max(self._now, min([arrival, *(run.due for run in self._runs.values())]))
+            may_start = self._arrive()
+            if self._update_runs() or may_start:
+                self._plan()
+        lives = [self._lives[job_id] for job_id in sorted(self._lives)]
+        return ReplayOutcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
+
+    # -- arrivals
+
+    def _arrive(self) -> bool:
+        """Queue the jobs that arrive now; returns whether any of them could start."""
+        may_start = False
+        while self._arrivals and self._arrivals[-1].arrival <= self._now:
+            job = self._job(self._arrivals.pop())
+            may_start = may_start or self._waiting.group(job_kind_of(job)) is None  # else an equal one waits already
+            self._waiting.add(job)
+        return may_start
+
+    def _job(self, work: Work) -> Job:
+        packing = self._rules.packing
+        spec = self._spec.get(work.gpus)
+        if spec is None:
+            spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
+        kind = work.kind
+        return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
+
+    # -- growth and ends
+
+    def _update_runs(self) -> bool:
+        """Let runs grow and end that are due; returns whether anything was freed."""
+        freed = False
+        for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE_SECONDS]:
+            run.proceed(self._now)
+            if not run.left_when_ripe:
+                self._finish(run)
+            elif self._is_short(run):
+                self._run_out(run)
+            else:
+                run.ripen()
+                continue
+            freed = True
+        return freed
+
+    def _is_short(self, run: SimulatedRun) -> bool:
+        """Whether one of its devices lacks the memory that it now takes."""
+        return any(
+            sum(other.held for other in self._on[device_id] if other is not run) + run.wanted
+            > (self._devices[device_id].memory or 0)
+            for device_id in run.devices
+        )
+
+    def _run_out(self, run: SimulatedRun) -> None:
+        """End it for lack of memory, and requeue it as the engine does."""
+        oom = OutOfMemory("torch", run.wanted - run.held, run.held, None, None, (), capped=False, text="")
+        amounts = [amount_on(run.resources, self._devices[device_id]) for device_id in run.devices]
+        reserved = min((amount for amount in amounts if amount is not None), default=None)
+        floor = floor_after(oom, reserved, None) if is_own_fault(oom, reserved) else 0
+        exited = Exited(run.job.attempts, 1, 0, self._now, cause="oom", shared=run.shared, floor=floor)
+        job = advance(run.job, exited)
+        self._vacate(run)
+        self._lives[job.id].shared_failures += 1
+        if not isinstance(job.state, Ended):
+            self._waiting.add(job)
+
+    def _finish(self, run: SimulatedRun) -> None:
+        self._vacate(run)
+        self._lives[run.work.id].end = self._now
+        kind = run.work.kind
+        learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
+        load = None if run.shared else run.work.load
+        self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
+        self._lanes.learnt(kind)
+
+    def _vacate(self, run: SimulatedRun) -> None:
+        del self._runs[run.work.id]
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].remove(run)
+            self._stays.append(Stay(device_id, run.work.id, run.started, self._now))
+        self._update_speeds(run.devices)
+
+    # -- plans
+
+    def _plan(self) -> None:
+        self._plans += 1
+        slots = [
+            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
+            for run in self._runs.values()
+        ]
+        readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
+        seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
+        history = self._expects, self._estimate, self._lanes
+        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *history)
+        for start in decided.starts:
+            self._start(start)
+
+    def _expects(self, job: Job) -> float | None:
+        work = self._works[job.id]
+        return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
+
+    def _estimate(self, job_kind: JobKind) -> Resources:
+        return resolved(job_kind, self._learnt.get(job_kind.kind, _NOTHING), self._rules.policy.margin)
+
+    def _start(self, start: Start) -> None:
+        job = start.job
+        self._waiting.remove(job.id)
+        assigned = advance(job, Assigned("", start.devices, "", self._now, resources=start.resources))
+        started = advance(assigned, Started(assigned.attempts, self._now))
+        run = self._runs[job.id] = SimulatedRun(self._works[job.id], started, start, self._now, self._expects(job))
+        life = self._lives[job.id]
+        life.start = self._now if life.start is None else life.start
+        for device_id in run.devices:
+            self._account(device_id)
+            self._on[device_id].append(run)
+        self._update_speeds(run.devices)
+
+    # -- co-tenants
+
+    def _update_speeds(self, device_ids: Sequence[str]) -> None:
+        """Update the speed of every run on these devices."""
+        for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
+            run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
+            together = [[other.work for other in self._on[device_id]] for device_id in run.devices]
+            speeds = [self._speeds(run.work, works) if len(works) > 1 else 1.0 for works in together]
+            run.change_speed(max(LEAST_SPEED, min(speeds)), self._now)
+
+    def _account(self, device_id: str) -> None:
+        """Count the use of a device until now, before that changes."""
+        members = len(self._on[device_id])
+        seconds = self._now - self._changed[device_id]
+        self._changed[device_id] = self._now
+        self._busy += seconds if members else 0.0
+        self._shared += seconds if members > 1 else 0.0

@@ -96,7 +96,7 @@ def ripens_after(work: Work) -> float:
 
 
 def extract(rows: Sequence[TraceJob], first: int = 0, count: int | None = None) -> list[TraceJob]:
-    """So many jobs by their arrival, from the one with this number on, with the first arrival as the beginning."""
+    """`count` jobs by their arrival, from number `first` on, with the first arrival as the beginning."""
     ordered = sorted(rows, key=lambda row: row.arrival)
     chosen = ordered[first:] if count is None else ordered[first : first + count]
     return [replace(row, arrival=row.arrival - chosen[0].arrival) for row in chosen]
@@ -107,14 +107,14 @@ def capped(rows: Sequence[TraceJob], seconds: float) -> list[TraceJob]:
 
 
 def offered_load(rows: Sequence[TraceJob], gpus: int) -> float:
-    """The work that arrives, as a share of what so many GPUs can do in that time; infinity if all arrive at once."""
+    """The work that arrives, as a share of what the GPUs can do in that time; infinity if all arrive at once."""
     span = max((row.arrival for row in rows), default=0.0)
     work = sum(row.seconds * row.gpus for row in rows)
     return work / (span * gpus) if span else float("inf")
 
 
 def paced(rows: Sequence[TraceJob], gpus: int, share: float) -> list[TraceJob]:
-    """The jobs, arriving faster or slower, so that the offered load is this share of so many GPUs."""
+    """The jobs, arriving faster or slower, so that the offered load is this share of the GPUs."""
     load = offered_load(rows, gpus)
     if load in (0.0, float("inf")):
         return list(rows)
@@ -202,7 +202,7 @@ def family_model(name: str, batches: tuple[int, ...], batch: int) -> Model:
 
 
 REPEATS = 0.8
-"""How likely a job is another run of a program that its user has run before on so many GPUs."""
+"""How likely a job is another run of a program that its user has run before on as many GPUs."""
 SPREAD = 1.0
 """Spread of the logarithms of durations within a kind: estimates err by about this factor of e."""
 PEAK_SPREAD = 0.02

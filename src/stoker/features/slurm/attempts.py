@@ -24,6 +24,7 @@ from stoker.core.job import (
 from stoker.core.launch import attempt_key
 from stoker.core.logs.oom import find_oom
 from stoker.features.slurm.cluster import (
+    UNSEEN_STATES,
     WAITING_STATES,
     Answers,
     JournalFact,
@@ -47,8 +48,6 @@ REFUSED_SECONDS = 10.0
 """The same for one that its node refused to launch."""
 SILENT_SECONDS = 20.0
 """A node that works on an attempt answers sooner: it looks for messages every 10 s, and each way may take seconds."""
-UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
-"""States in which Slurm has lost sight of a node, whose processes may go on."""
 
 
 def ref_of(bundle: str, index: int) -> str:
@@ -59,6 +58,18 @@ def ref_of(bundle: str, index: int) -> str:
 def read_ref(ref: str) -> tuple[str, int]:
     bundle, _, index = ref.rpartition(".")
     return bundle, int(index)
+
+
+def start_by_our_clock(job: Job, at: float, now: float) -> float:
+    """When an attempt started; the clock of its node, which says `at`, may be wrong."""
+    assert isinstance(job.state, Active)
+    return min(max(at, job.state.since), now)
+
+
+def end_by_our_clock(job: Job, began: float | None, at: float) -> float:
+    """When an attempt ended that by the clock of its node lasted from `began` to `at`."""
+    ours = started_at(job)
+    return at if ours is None or began is None else ours + max(0.0, at - began)
 
 
 class BundledAttempt:
@@ -200,7 +211,8 @@ class Reconciler:
             return True
         if attempt.began is not None and started_at(job) is None:
             self._returns.pop(job.id, None)
-            job = self._jobs.apply(job, Started(attempt.number, self._start(job, attempt), self._devices(attempt)))
+            began = start_by_our_clock(job, attempt.began, self._jobs.clock())
+            job = self._jobs.apply(job, Started(attempt.number, began, self._devices(attempt)))
         verdict = judge(attempt.fact, attempt.answers)
         if verdict in ("waits", "runs"):
             return False
@@ -209,7 +221,7 @@ class Reconciler:
         is_dead = verdict == "ended" or self._is_dead(bundle, attempt)
         if not is_dead and not isinstance(job.state, Stopping):  # which does not run again; the check goes on
             return False
-        self._jobs.apply(job, self._end(job, attempt, verdict))
+        self._jobs.apply(job, self._end(job, attempt))
         self._jobs.plan_due = True
         return True
 
@@ -285,7 +297,8 @@ class Reconciler:
             self.hold(job.id, f"held: Slurm could not start it {times} times ({words})")
         return True
 
-    def _end(self, job: Job, attempt: BundledAttempt, verdict: str) -> Event:
+    def _end(self, job: Job, attempt: BundledAttempt) -> Event:
+        """The end in the journal; without one, what Slurm says of the task."""
         now, number = self._jobs.clock(), attempt.number
         match attempt.end:
             case journal.AttemptExited() as end:
@@ -293,32 +306,25 @@ class Reconciler:
             case journal.AttemptReturned(note=note):
                 self._resumes.append((now + SHORT_SECONDS, job.id))
                 return Returned(number, now, note or "the node could not start it")
-        match verdict:
-            case "timeout":
+        match attempt.answers.fact.state if attempt.answers.fact is not None else "":
+            case "DEADLINE" | "TIMEOUT":
                 return Exited(number, 143, 15, now, why="timeout", note="Slurm's time limit was over")
-            case "out of memory":
+            case "OUT_OF_MEMORY":
                 return Exited(number, 137, 9, now, note="it used more host memory than Slurm gave it (OUT_OF_MEMORY)")
-            case "cancelled":
+            case "CANCELLED":
                 return Exited(number, 143, 15, now, why="stopped", note="cancelled in Slurm")
-            case _:
-                return Lost(number, now, loss_text(attempt.answers), preempted=verdict == "preempted")
+            case state:
+                return Lost(number, now, loss_text(attempt.answers), preempted=state == "PREEMPTED")
 
     def _exited(self, job: Job, attempt: BundledAttempt, end: journal.AttemptExited) -> Exited:
         assert isinstance(job.state, Active)
-        began = started_at(job)
-        at = end.at if began is None or attempt.began is None else began + max(0.0, end.at - attempt.began)
+        at = end_by_our_clock(job, attempt.began, end.at)
         why, note = end.why, end.note
         oom = find_oom(read_tail(job.state.log)) if end.code and why == "exited" and _has_gpus(job) else None
         if oom is not None:
             note = "; ".join(filter(None, (f"out of GPU memory: {oom.text}", note)))
         cause = "oom" if oom is not None else ""
         return Exited(attempt.number, end.code, end.signal, at, why, end.peak, note, cause)  # type: ignore[arg-type]
-
-    def _start(self, job: Job, attempt: BundledAttempt) -> float:
-        """When it started by our clock: that of the node may be wrong."""
-        assert isinstance(job.state, Active)
-        assert attempt.began is not None
-        return min(max(attempt.began, job.state.since), self._jobs.clock())
 
     def _devices(self, attempt: BundledAttempt) -> tuple[str, ...]:
         return tuple(NodeGpu(self._cluster, attempt.node, gpu).id for gpu in attempt.gpus)

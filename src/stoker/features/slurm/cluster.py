@@ -36,6 +36,8 @@ ENDED_STATES = frozenset(
     )
 )
 """States in which Slurm does no more for a job. One that is not known here counts as alive."""
+UNSEEN_STATES = frozenset(("BOOT_FAIL", "NODE_FAIL"))
+"""States in which Slurm has lost sight of a node, whose processes may go on."""
 SUSPENDED_STATES = frozenset(("STOPPED", "SUSPENDED"))
 """States in which Slurm has stopped the processes of a job."""
 BUSY_REASONS = frozenset(("Priority", "Resources"))
@@ -85,18 +87,9 @@ class JournalFact(NamedTuple):
     """Whether no process of the attempt is left, though it did not come to its end."""
 
 
-Verdict = Literal[
-    "waits", "runs", "ended", "timeout", "out of memory", "cancelled", "preempted", "lost", "take back", "called off"
-]
-"""`take back`: make its claim; if that works, it never began. `called off`: the same, and it was cancelled in Slurm."""
-
-_ENDS: Mapping[str, Verdict] = {
-    "CANCELLED": "cancelled",
-    "DEADLINE": "timeout",
-    "OUT_OF_MEMORY": "out of memory",
-    "PREEMPTED": "preempted",
-    "TIMEOUT": "timeout",
-}
+Verdict = Literal["waits", "runs", "ended", "cut off", "take back", "called off"]
+"""`cut off`: it began, and only Slurm knows what ended it. `take back`: make its claim; if that works, it never began.
+`called off`: the same, and it was cancelled in Slurm."""
 
 
 def judge(journal: JournalFact, answers: Answers) -> Verdict:
@@ -105,9 +98,9 @@ def judge(journal: JournalFact, answers: Answers) -> Verdict:
         return "ended"
     state = answers.fact.state if answers.fact is not None else ""
     if journal.gone and is_ghost(answers):
-        return "lost"
+        return "cut off"
     if journal.started:
-        return _ENDS.get(state, "lost") if is_settled(answers) else "runs"
+        return "cut off" if is_settled(answers) else "runs"
     if state in ENDED_STATES or is_settled(answers) or is_stalled(answers):
         return "called off" if state == "CANCELLED" and not _had_node(answers) else "take back"
     return "waits"
@@ -172,7 +165,7 @@ def loss_text(answers: Answers) -> str:
     """Why an attempt was lost, for the user."""
     if answers.fact is None:
         return "it vanished from Slurm without a word, as after a crash of the controller or a node"
-    if answers.fact.state in ("NODE_FAIL", "BOOT_FAIL"):
+    if answers.fact.state in UNSEEN_STATES:
         return f"its node went down (Slurm: {answers.fact.state})"
     if answers.fact.state == "PREEMPTED":
         return "Slurm gave its GPUs to other jobs (PREEMPTED)"
@@ -304,7 +297,7 @@ class SlurmRoom:
     def take(self, job: Job) -> bool:
         """Take the room of one job, if there is any.
 
-        A limited array has one bundle at a time, whose limit Slurm keeps; beside it only so many follow as may run.
+        A limited array has one bundle at a time, whose limit Slurm keeps; beside it no more follow than may run.
         """
         limit = job.spec.at_once
         if limit is not None and job.array not in self._arrays:
@@ -366,7 +359,7 @@ def bundles(jobs: Iterable[Job], most: int) -> Iterator[JobBundle]:
 
 def sbatch_words(shape: SbatchShape, count: int, settings: ClusterSettings) -> list[str]:
     """The options for sbatch that follow from the jobs and the settings of the cluster; of two, the last one counts."""
-    words = [f"--{name}={value}" for name, value in _names(settings) if value]
+    words = settings_words(settings)
     if shape.gpus:
         kind = f"gpu:{shape.model}" if shape.model else "gpu"
         words.append(f"--gres={kind}:{shape.gpus // shape.nodes}")
@@ -383,8 +376,10 @@ def sbatch_words(shape: SbatchShape, count: int, settings: ClusterSettings) -> l
     return [*words, *settings.options, *own]
 
 
-def _names(settings: ClusterSettings) -> Sequence[tuple[str, str]]:
-    return ("partition", settings.partition), ("account", settings.account), ("qos", settings.qos)
+def settings_words(settings: ClusterSettings) -> list[str]:
+    """The options for sbatch that tell where a job runs, and on whose account."""
+    names = {"partition": settings.partition, "account": settings.account, "qos": settings.qos}
+    return [f"--{name}={value}" for name, value in names.items() if value]
 
 
 # -- reasons -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ COMMANDS = {
     "up": "Start the daemons of a private cluster that do not run.",
     "down": "Stop the daemons of a private cluster.",
     "status": "Show clusters: their controllers, nodes and your jobs.",
-    "check": "Tell whether jobs can run on a cluster, and what to do where they cannot.",
+    "check": "Tell whether jobs can run on a cluster, and what to do if they cannot.",
     "remove": "Take a cluster out of your configuration.",
 }
 NOT_ALL = 1
@@ -76,7 +76,7 @@ def _private(name: str) -> tuple[ClusterSettings, PrivateSlurm]:
 @click.option("--poll", metavar="DUR", help="Between two calls of squeue.")
 @click.option("--queued-max", type=int, metavar="N", help="Jobs that wait in Slurm at once.")
 @_python
-@click.option("--conf", metavar="FILE", help="slurm.conf, where it is not the one that Slurm finds by itself.")
+@click.option("--conf", metavar="FILE", help="slurm.conf, if it is not the one that Slurm finds by itself.")
 def add(name: str, kind: str | None, **given: Any) -> int:
     """Add a Slurm cluster to your configuration, or replace what it says of that cluster.
 
@@ -175,9 +175,9 @@ def _start(settings: ClusterSettings, cluster: PrivateSlurm, troubles: Mapping[s
     troubles = {**troubles, **up(cluster)}
     started = [server for server in cluster.servers if server.host not in troubles]
     late = wait_ready([server.node for server in started], lambda: usable_nodes(settings))
-    said = complaints(cluster, [server for server in started if server.node in late])
+    errors = complaints(cluster, [server for server in started if server.node in late])
     unused = f"Slurm does not use it yet; see stoker cluster status {cluster.name}"
-    troubles |= {host: f"{unused}; {words}" if words else unused for host, words in said.items()}
+    troubles |= {host: f"{unused}; {words}" if words else unused for host, words in errors.items()}
     for server in cluster.servers:
         if server.host not in troubles:
             print(f"  {server.host:16} {count_text(server.cpus, 'core')}, {count_text(server.gpus, 'GPU')}")
@@ -204,8 +204,8 @@ def up(name: str) -> int:
 def down(name: str, jobs: bool, force: bool) -> int:
     """Stop the daemons of a private cluster, on all servers."""
     from stoker.core.units import count_text
+    from stoker.features.slurm.commands import ask
     from stoker.features.slurm.private_servers import down as stopped
-    from stoker.features.slurm.status import ask
 
     settings, cluster = _private(name)
     running = ask(settings, "squeue", "-h", "-o", "%i").out.split()
@@ -222,7 +222,7 @@ def down(name: str, jobs: bool, force: bool) -> int:
 
 
 def _end_jobs(settings: ClusterSettings) -> None:
-    from stoker.features.slurm.status import ask
+    from stoker.features.slurm.commands import ask
     from stoker.store.waiting import Backoff, wait_until
 
     ask(settings, "scancel", "--me", "--full")
@@ -234,18 +234,17 @@ def _end_jobs(settings: ClusterSettings) -> None:
 @click.argument("name", required=False)
 @_json
 def status(name: str | None, as_json: bool) -> int:
-    """Show clusters: their controllers, nodes and your jobs. Exit code 3 where a controller does not answer."""
+    """Show clusters: their controllers, nodes and your jobs. Exit code 3 if a controller does not answer."""
     from stoker.app.jobs.config import load_config
-    from stoker.cli.output_options import wants_json, write_json
-    from stoker.features.slurm.screen import print_clusters
-    from stoker.features.slurm.status import Clusters, cluster_status
+    from stoker.cli.options import wants_json, write_json
+    from stoker.features.slurm.status import SCHEMA, Clusters, cluster_status, print_clusters
     from stoker.store.paths import paths_for
 
     config, paths = load_config(os.environ, None), paths_for()
     chosen = {name: config.cluster(name)} if name else config.clusters
     clusters = [cluster_status(cluster, settings, paths) for cluster, settings in chosen.items()]
     if wants_json(as_json):
-        write_json(Clusters("stoker.cluster-status/1", clusters))
+        write_json(Clusters(SCHEMA, clusters))
     elif clusters:
         print_clusters(clusters)
     else:
@@ -258,8 +257,8 @@ def status(name: str | None, as_json: bool) -> int:
 @click.option("--timeout", default="60s", metavar="DUR", help="How long a node may take to run the job of the check.")
 @_json
 def check(name: str, timeout: str, as_json: bool) -> int:
-    """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 where there is a problem."""
-    from stoker.cli.output_options import wants_json
+    """Tell whether jobs can run on a cluster, by a job of a few seconds. Exit code 1 if there is a problem."""
+    from stoker.cli.options import wants_json
     from stoker.cli.screens.engine import report_check
     from stoker.core.units import parse_duration
     from stoker.features.slurm.check import check_cluster

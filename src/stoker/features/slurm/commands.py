@@ -1,4 +1,4 @@
-"""Run sbatch, squeue, scancel, scontrol and sinfo, one at a time and without waiting, and read what they print.
+"""Slurm's commands: the variables that they need, how they are run, and what their output means.
 
 Nothing else runs a command of the scheduler: another scheduler would be another module of this size.
 """
@@ -14,9 +14,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Literal, NamedTuple
 
+from msgspec import Struct
+
+from stoker.core.settings import ClusterSettings
 from stoker.core.text import printable
 from stoker.features.slurm.cluster import ENDED_STATES, SlurmFact
-from stoker.features.slurm.slurm import parse_gres
+
+TESTED = (22, 5)
+"""The release that the tests of this project run."""
+LIBRARIES = "libraries"
+"""Directory of links to the libraries of an unpacked Slurm, below its prefix."""
+SINFO_FORMAT = "%P|%a|%l|%D|%t|%G"
+"""Partition, up or down, time limit, nodes, their state, generic resources; for `parse_sinfo`."""
+SLURM_SECONDS = 30.0
+"""How long `ask` waits for a command; without a controller they give up after about ten seconds."""
 
 Kind = Literal["submit", "query", "cancel", "configuration", "nodes", "drained"]
 Answer = Literal["ok", "refused", "limit", "away"]
@@ -40,6 +51,58 @@ _AWAY = re.compile(
 _LIMIT = re.compile(r"job submit limit|\b((?:Assoc|QOS)(?:Max|Grp)\w+)", re.IGNORECASE)
 """Limits of the accounting: those of submitted jobs pass when some have ended, those of one job do not."""
 _SUBMIT_LIMIT = re.compile("MaxSubmit|GrpSubmit|SubmitJob", re.IGNORECASE)
+
+
+def slurm_environment(settings: ClusterSettings, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables for Slurm's commands of a cluster: its slurm.conf, and its programs if they are unpacked."""
+    variables = dict(base)
+    path = base.get("PATH", "/usr/bin:/bin")
+    if settings.prefix:
+        path = f"{settings.prefix}/usr/bin:{settings.prefix}/usr/sbin:{path}"
+        own = f"{settings.prefix}/{LIBRARIES}"
+        variables["LD_LIBRARY_PATH"] = ":".join(
+            filter(None, (own, f"{own}/slurm-wlm", base.get("LD_LIBRARY_PATH", "")))
+        )
+    if settings.conf:
+        variables["SLURM_CONF"] = settings.conf
+    return {**variables, "PATH": f"{path}:/usr/sbin:/sbin"}  # daemons are there, and often not on a user's path
+
+
+# -- commands that are waited for ------------------------------------------------------------------
+
+
+class Reply(NamedTuple):
+    """How one of Slurm's commands ended."""
+
+    ok: bool
+    out: str
+    error: str
+    """Its errors, or why it could not be run."""
+
+
+def ask(settings: ClusterSettings, *words: str, given: str = "", seconds: float = SLURM_SECONDS) -> Reply:
+    """Run one of Slurm's commands for a cluster."""
+    environment = slurm_environment(settings, os.environ)
+    if (program := shutil.which(words[0], path=environment["PATH"])) is None:
+        return Reply(False, "", f"{words[0]} is not on the PATH of this machine")
+    try:
+        done = subprocess.run(
+            [program, *words[1:]],
+            input=given,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        late = isinstance(error, subprocess.TimeoutExpired)
+        return Reply(False, "", f"{words[0]} {f'takes longer than {seconds:g} s' if late else error}")
+    return Reply(done.returncode == 0, done.stdout, read_error(done.stderr))
+
+
+# -- commands that run beside the engine -----------------------------------------------------------
 
 
 class Done(NamedTuple):
@@ -181,11 +244,14 @@ def _text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
+# -- what they print -------------------------------------------------------------------------------
+
+
 def read_error(text: str) -> str:
     """All errors of a command in one line for screens, without its name; else its last words."""
     errors = [error.strip() for _, mark, error in (line.partition("error: ") for line in text.splitlines()) if mark]
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable("; ".join(dict.fromkeys(errors)) or (said[-1] if said else ""))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable("; ".join(dict.fromkeys(errors)) or (lines[-1] if lines else ""))
 
 
 def has_alive(text: str) -> bool:
@@ -225,6 +291,118 @@ def indices(text: str) -> list[int]:
 
 def _moment(text: str) -> float | None:
     return float(text) if text.isdecimal() else None
+
+
+def parse_version(text: str) -> tuple[int, int, int] | None:
+    """The release in `slurm 23.02.7` or `slurm-wlm 22.05.8`; None if there is none."""
+    match = re.search(r"\bslurm\S* (\d+)\.(\d+)(?:\.(\d+))?", text)
+    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    """As Slurm writes it: 22.05.8."""
+    return ".".join(f"{part:02}" if place == 1 else str(part) for place, part in enumerate(version))
+
+
+class Limits(NamedTuple):
+    """Numbers of a controller that matter to jobs; None if it does not tell."""
+
+    max_array: int | None
+    """One more than the largest index of an array."""
+    min_job_age: int | None
+    """Seconds for which a job that is over can be asked for."""
+    max_jobs: int | None
+    confines: bool = False
+    """Whether it keeps the processes of a job in a cgroup, which none of them can leave."""
+
+
+def parse_config(text: str) -> Limits:
+    """The limits in the output of `scontrol show config`."""
+    values = dict(re.findall(r"^(\w+)\s*= *(\d+)", text, re.MULTILINE))
+    array, age, jobs = (
+        int(values[key]) if key in values else None for key in ("MaxArraySize", "MinJobAge", "MaxJobCount")
+    )
+    confines = re.search(r"^ProctrackType\s*= *proctrack/cgroup", text, re.MULTILINE) is not None
+    return Limits(array, age, jobs, confines)
+
+
+class Nodes(Struct, frozen=True):
+    """Nodes of a partition that are alike and in the same state: a line of sinfo."""
+
+    partition: str
+    default: bool
+    up: bool
+    time_limit: str
+    """In Slurm's own words."""
+    nodes: int
+    state: str
+    """Without the sign that Slurm appends for a node that does not answer, sleeps or is reserved."""
+    responds: bool
+    gpus: int
+    """Of each node."""
+
+
+USABLE = frozenset(("alloc", "comp", "idle", "mix", "plnd"))
+"""States of nodes that take jobs, now or when those that run are over; `plnd` is idle until a large job starts."""
+
+
+def is_usable(state: str) -> bool:
+    """Whether a node in that state, as sinfo prints it, answers and takes jobs."""
+    return _plain_state(state) in USABLE and not state.endswith("*")
+
+
+def _plain_state(state: str) -> str:
+    return state.rstrip("*~#!%$@^-+")
+
+
+def parse_sinfo(text: str) -> list[Nodes]:
+    """The lines of `sinfo -h -o SINFO_FORMAT`; others are skipped."""
+    groups = []
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 5)]
+        if len(fields) == 6 and fields[3].isdecimal():
+            groups.append(_nodes(fields))
+    return groups
+
+
+def _nodes(fields: list[str]) -> Nodes:
+    partition, up, limit, nodes, state, gres = fields
+    return Nodes(
+        partition=partition.removesuffix("*"),
+        default=partition.endswith("*"),
+        up=up == "up",
+        time_limit=limit,
+        nodes=int(nodes),
+        state=_plain_state(state),
+        responds=not state.endswith("*"),
+        gpus=parse_gres(gres),
+    )
+
+
+def parse_gres(text: str) -> int:
+    """The GPUs in `gpu:4`, `gpu:a100:4(S:0-1)` or `(null)`, of all types together."""
+    plain = re.sub(r"\([^)]*\)", "", text)
+    words = [word.split(":") for word in plain.split(",")]
+    return sum(int(word[-1]) if word[-1].isdecimal() else 1 for word in words if word[0] == "gpu")
+
+
+class JobReport(NamedTuple):
+    """How a job stands, from `scontrol show job`."""
+
+    state: str
+    reason: str
+    code: int | None
+    node: str
+
+
+def parse_job(text: str) -> JobReport | None:
+    """Read `scontrol show job`; None if Slurm does not know the job."""
+    values: dict[str, str] = dict(re.findall(r"(\w+)=(\S*)", text))
+    if "JobState" not in values:
+        return None
+    code = values.get("ExitCode", "").partition(":")[0]
+    node = values.get("BatchHost", values.get("NodeList", ""))
+    return JobReport(values["JobState"], values.get("Reason", ""), int(code) if code.isdecimal() else None, node)
 
 
 class NodeSize(NamedTuple):

@@ -16,11 +16,11 @@ from stoker.features.slurm.commands import (
     NodeSize,
     SlurmCommands,
     has_alive,
+    parse_config,
     read_facts,
     read_nodes,
     read_submitted,
 )
-from stoker.features.slurm.slurm import parse_config
 
 BUSY_INTERVAL = 0.03
 """Seconds between two checks whether a command has ended."""

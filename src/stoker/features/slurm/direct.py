@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from stoker.core.job import Active, Assigned, Job, Returned
+from stoker.core.job import Active, Job, Returned
 from stoker.core.planner.reasons import InCluster
 from stoker.features.slurm.attempts import Bundle, BundledAttempt, Reconciler, read_ref, ref_of
 from stoker.features.slurm.cluster import JobBundle, reason_text, sbatch_words
-from stoker.features.slurm.context import ClusterContext
 from stoker.features.slurm.controller import Controller
-from stoker.features.slurm.pace import PollPace
+from stoker.features.slurm.orders import ClusterContext
+from stoker.store.waiting import PollPace
 
 FASTEST_LOOK = 0.25
 SLOWEST_LOOK = 1.0
@@ -33,9 +33,6 @@ class Direct:
         self._orders = context.orders
         self._reconciler = reconciler
         self._controller = controller
-        self._over: list[Bundle] = []
-        """Bundles whose last event is not recorded yet."""
-        self._count = 0
         self._new: list[tuple[Bundle, list[Job]]] = []
         """Bundles whose assignments are not recorded yet."""
         self._whole_at = 0.0
@@ -44,8 +41,7 @@ class Direct:
 
     def assign(self, planned: JobBundle, now: float) -> None:
         """Assign jobs to a new bundle; its files follow once that is recorded."""
-        self._count += 1
-        bundle = self._add(f"{self._context.instance}-{self._count}")
+        bundle = self._add(self._context.new_name())
         first = planned.jobs[0]
         bundle.options = [
             f"--job-name=stoker-{first.array or first.id}",
@@ -54,9 +50,7 @@ class Direct:
         bundle.since = now
         assigned = []
         for index, job in enumerate(planned.jobs):
-            out, err = self._orders.outputs(job)
-            event = Assigned(ref_of(bundle.name, index), (), out, now, "" if err == out else err)
-            assigned.append(self._jobs.apply(job, event))
+            assigned.append(self._jobs.apply(job, self._orders.assigned(job, ref_of(bundle.name, index), now)))
             bundle.attempts[index] = BundledAttempt(assigned[-1], index)
         self._new.append((bundle, assigned))
 
@@ -83,12 +77,6 @@ class Direct:
         self._directory.trouble = ""
         bundle.made = True
         return None
-
-    def remove_over(self) -> None:
-        """Remove the files of bundles whose last event is recorded."""
-        over, self._over = self._over, []
-        for bundle in over:
-            bundle.folder.remove()
 
     def refuse(self, name: str, why: str) -> None:
         """Slurm will never take the bundle: its jobs are held with Slurm's words."""
@@ -135,7 +123,7 @@ class Direct:
             try:
                 is_over = self._reconciler.reconcile(bundle, attempt)
             except OSError as error:  # decided again at the next answer
-                self._directory.failed("write to the shared directory", error)
+                self._directory.failed(error)
                 return
             if is_over:
                 self._leave(bundle, attempt)
@@ -146,7 +134,7 @@ class Direct:
         self._jobs.plan_due = True
         if not bundle.attempts:
             del self.all[bundle.name]
-            self._over.append(bundle)
+            self._directory.discard(bundle.folder)
 
     # -- single jobs ------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The first process of a task on a node: runs a program as its child, and ends all that came from it before it ends.
 
-Slurm takes a task for over when its first process ends, and where it keeps processes by descent it loses sight of those
+Slurm takes a task for over when its first process ends, and if it keeps processes by descent it loses sight of those
 whose parent died. So this process is the parent of all orphans. It does nothing that could fail, and is easily killed
 only by hand; then the kernel tells the child. Standard library only: imports over a network file system are slow.
 """

@@ -144,7 +144,7 @@ def _run(
     processes.become_subreaper()
     gpus = gpus_of(environment) if order["gpus"] else []
     worker = TaskWorker(folder, index, f"{node_name(environment)} {','.join(gpus) or '-'}", parent)
-    worker.give(with_gpus(order, gpus), surroundings(submitted, environment))
+    worker.give(with_gpus(order, gpus), task_environment(submitted, environment))
     worker.serve()
 
 
@@ -158,7 +158,7 @@ def node_name(environment: Mapping[str, str]) -> str:
     return environment.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
 
 
-def surroundings(submitted: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def task_environment(submitted: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
     """The submitted environment with what Slurm gave to this task; that of another allocation means nothing here."""
     kept = {name: value for name, value in submitted.items() if not name.startswith(("SLURM_", "SBATCH_"))}
     given = {
@@ -168,7 +168,7 @@ def surroundings(submitted: Mapping[str, str], environment: Mapping[str, str]) -
 
 
 def with_gpus(order: Mapping[str, Any], gpus: list[str]) -> dict[str, Any]:
-    """The order with the names of the GPUs where they belong."""
+    """The order with the names of the GPUs in their places."""
     names = ",".join(gpus)
     extra = {name: value.replace(GPUS, names) for name, value in order["extra"].items()}
     return {**order, "words": [word.replace(GPUS, names) for word in order["words"]], "extra": extra}

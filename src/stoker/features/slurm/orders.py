@@ -1,23 +1,28 @@
-"""Orders for nodes: one for each attempt, and the batch scripts that Slurm starts."""
+"""The head's files for nodes: the directory of its queue, an order for each attempt, and batch scripts."""
 
 from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from stoker.core.job import Job
+from stoker.core.job import Assigned, Job
 from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.node import ARRAY, GPUS
-from stoker.features.slurm.shared import BundleFolder
+from stoker.features.slurm.shared import MARKER, BundleFolder
 from stoker.runner.processes import ALLOCATION
+from stoker.sites.interface import EngineJobs
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
 
+PILOT_MARK = "pilot"
+CHECK_MARK = "check"
+"""Begin the names of pilots and of checks of nodes."""
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _PROGRAM = """import os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -28,6 +33,52 @@ except Exception as error:  # such as a library that the node lacks
         print(f"{os.uname().nodename}: {sys.executable}: {error}", file=file)
     raise
 main()"""
+
+
+class QueueDirectory:
+    """The directory of this queue on the shared file system, and its troubles."""
+
+    def __init__(self, files: Paths) -> None:
+        self.files = files
+        self.trouble = ""
+        """Why it cannot be written, for the user; empty if it can."""
+        self.away = ""
+        """Why it cannot be seen."""
+        self._made = False
+        self._over: list[BundleFolder] = []
+
+    def folder(self, name: str) -> Path:
+        return self.files.state / name
+
+    def make(self) -> None:
+        """Make the directory, once."""
+        if not self._made:
+            for folder in (self.files.state, self.files.logs, self.files.reports):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.files.state / MARKER).touch()
+            self._made = True
+
+    @property
+    def is_there(self) -> bool:
+        return (self.files.state / MARKER).exists()
+
+    def is_reachable(self) -> bool:
+        """Whether it can be seen, after it was made; if not, `away` says so."""
+        words = f"the shared directory {self.files.state} cannot be reached; jobs on the cluster go on"
+        self.away = "" if self.is_there else words
+        return not self.away
+
+    def failed(self, error: OSError) -> None:
+        self.trouble = f"cannot write to the shared directory {self.files.state}: {error.strerror}"
+
+    def discard(self, folder: BundleFolder) -> None:
+        """Remove a folder once the last event of its attempts is recorded."""
+        self._over.append(folder)
+
+    def remove_discarded(self) -> None:
+        over, self._over = self._over, []
+        for folder in over:
+            folder.remove()
 
 
 class Orders:
@@ -48,12 +99,13 @@ class Orders:
             del extra["CUDA_VISIBLE_DEVICES"]
         # srun needs Slurm's own variables; only the array is Stoker's, since a bundle is another one.
         extra = {name: extra[name] for name in extra if not name.startswith("SLURM_") or name.startswith(ARRAY)}
-        order: LaunchOrder = order_of(job, self.outputs(job), extra)
+        order: LaunchOrder = order_of(job, output_paths(job, self._user), extra)
         return {**msgspec.structs.asdict(order), "gpus": job.spec.resources.gpus}
 
-    def outputs(self, job: Job) -> tuple[str, str]:
-        """Where its output and its errors go."""
-        return output_paths(job, self._user)
+    def assigned(self, job: Job, ref: str, now: float) -> Assigned:
+        """The event that gives a job to a node, which fills in the GPUs."""
+        out, err = output_paths(job, self._user)
+        return Assigned(ref, (), out, now, "" if err == out else err)
 
     def environment(self, digest: str) -> dict[str, str]:
         """The variables that a job was submitted with."""
@@ -62,25 +114,61 @@ class Orders:
         return self._environments[digest]
 
 
+class ClusterContext(NamedTuple):
+    """The parts that direct mode, pilots and checks share."""
+
+    name: str
+    settings: ClusterSettings
+    jobs: EngineJobs
+    directory: QueueDirectory
+    orders: Orders
+    tag: str
+    """Begins the tags of this queue."""
+    instance: str
+    """Name of the engine's process, which no other one ever had."""
+    numbers: Iterator[int]
+
+    def new_name(self, mark: str = "") -> str:
+        """A name for a bundle; `mark` tells a new engine what it is, if it is not one of direct mode."""
+        return f"{mark}{self.instance}-{next(self.numbers)}"
+
+
+def instance_of(name: str) -> str:
+    """The engine that gave this name."""
+    return name.removeprefix(PILOT_MARK).removeprefix(CHECK_MARK).rpartition("-")[0]
+
+
+# -- batch scripts -------------------------------------------------------------------------------
+
+
+def interpreter(settings: ClusterSettings) -> str:
+    """The Python of the nodes: that of the settings, or ours."""
+    return settings.python or sys.executable
+
+
+def module_words(python: str, module: str, *arguments: str) -> list[str]:
+    """The command of a program of this package."""
+    return [python, "-P", "-m", f"stoker.features.slurm.{module}", *arguments]
+
+
 def pilot_script(settings: ClusterSettings, folder: BundleFolder) -> str:
     """The batch script of a pilot."""
-    python = settings.python or sys.executable
-    words = [python, "-P", "-m", "stoker.features.slurm.guard", "pilot", folder.path]
-    words += [python, "-P", "-m", "stoker.features.slurm.pilot.runtime", folder.path]
+    python = interpreter(settings)
+    words = module_words(python, "guard", "pilot", folder.path, *module_words(python, "pilot.runtime", folder.path))
     export = f"export {ALLOCATION}={shlex.quote(folder.path)}"
     return f"#!/bin/sh\n{export}\nexec {shlex.join(words)} 2>> {shlex.quote(folder.errors)}/0\n"
 
 
 def check_script(settings: ClusterSettings, words: Sequence[str]) -> str:
     """The batch script of a check of a node."""
-    python = settings.python or sys.executable
-    return f"#!/bin/sh\nexec {shlex.join([python, '-P', '-m', 'stoker.features.slurm.guard', 'check', *words])}\n"
+    return f"#!/bin/sh\nexec {shlex.join(module_words(interpreter(settings), 'guard', 'check', *words))}\n"
 
 
 def node_script(settings: ClusterSettings, folder: BundleFolder) -> str:
-    """The batch script: the node's program, on the interpreter of the settings or on ours."""
-    python = settings.python or sys.executable
-    program = [python, "-P", "-m", "stoker.features.slurm.node"] if settings.python else _own_program(python)
+    """The batch script of a bundle."""
+    python = interpreter(settings)
+    own = [python, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT]
+    program = module_words(python, "node") if settings.python else own
     missing = f'echo "$(hostname): no "{shlex.quote(python)} >> {shlex.quote(folder.errors)}/$index; exit 1'
     return (
         "#!/bin/sh\nindex=${SLURM_ARRAY_TASK_ID:-0}\n"
@@ -88,7 +176,3 @@ def node_script(settings: ClusterSettings, folder: BundleFolder) -> str:
         f"[ -x {shlex.quote(python)} ] || {{ {missing}; }}\n"
         f"exec {shlex.join([*program, folder.path])}\n"
     )
-
-
-def _own_program(python: str) -> list[str]:
-    return [python, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT]

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from stoker.core.errors import StokerError
-from stoker.features.slurm.slurm import LIBRARIES
+from stoker.core.settings import ClusterSettings
+from stoker.features.slurm.commands import LIBRARIES, slurm_environment
 
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge")
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scancel", "scontrol", "sinfo")
@@ -23,7 +24,7 @@ _INSTALL = "ask an administrator to install slurmctld, slurmd, slurm-client and 
 
 def missing_programs(environment: Mapping[str, str]) -> list[str]:
     """Programs of an installed Slurm that this machine lacks."""
-    path = f"{environment.get('PATH', '')}:/usr/sbin:/sbin"
+    path = slurm_environment(ClusterSettings(), environment)["PATH"]
     return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
 
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
-from stoker.features.slurm.slurm import LIBRARIES, parse_version
+from stoker.features.slurm.commands import LIBRARIES, parse_version
 
 MOST_HOSTS = 1024
 FIRST_PORT = 26817
@@ -179,7 +179,7 @@ def _node_line(server: Server) -> str:
 def cgroup_conf(cluster: PrivateSlurm) -> str:
     """The text of cgroup.conf; empty for releases that do not know how to do without cgroups, and need no word for it.
 
-    slurmd of 24.11 does not start otherwise where the user has no cgroup; that of 22.05 does not start with it.
+    slurmd of 24.11 does not start otherwise if the user has no cgroup; that of 22.05 does not start with it.
     """
     version = parse_version(cluster.version)
     return "CgroupPlugin=disabled\n" if version is not None and version >= WITHOUT_CGROUPS else ""

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import ClusterSettings
+from stoker.features.slurm.commands import ask
 from stoker.features.slurm.packages import missing_programs, unpack
 from stoker.features.slurm.private import (
     FIRST_PORT,
@@ -35,7 +36,6 @@ from stoker.features.slurm.private import (
     parse_facts,
     slurm_conf,
 )
-from stoker.features.slurm.slurm import slurm_environment
 from stoker.store.paths import replace_file
 from stoker.store.waiting import Backoff, wait_until
 
@@ -183,24 +183,18 @@ def _unsuitable(facts: ServerFacts, token: str) -> str:
 
 def _find_slurm(prefix: Path, facts: Mapping[str, ServerFacts], say: Callable[[str], None]) -> tuple[str, str]:
     """Where Slurm was unpacked, empty for an installed one, and its release."""
-    versions = {server_facts.version for server_facts in facts.values()}
-    lacking = missing_programs(os.environ)
-    if not lacking and "" not in versions and len(versions) == 1 and versions == {_version(os.environ)}:
-        return "", versions.pop()
-    if not lacking and versions != {_version(os.environ)}:
-        told = ", ".join(f"{host}: {server_facts.version or 'none'}" for host, server_facts in facts.items())
-        say(f"not all servers have the Slurm of this machine ({_version(os.environ)}; {told})")
+    if not missing_programs(os.environ):
+        own = _version(ClusterSettings())
+        if own and all(server_facts.version == own for server_facts in facts.values()):
+            return "", own
+        versions = ", ".join(f"{host}: {server_facts.version or 'none'}" for host, server_facts in facts.items())
+        say(f"not all servers have the Slurm of this machine ({own}; {versions})")
     unpack(prefix, say)
-    environment = slurm_environment(ClusterSettings(prefix=str(prefix)), os.environ)
-    return str(prefix), _version(environment)
+    return str(prefix), _version(ClusterSettings(prefix=str(prefix)))
 
 
-def _version(environment: Mapping[str, str]) -> str:
-    path = f"{environment.get('PATH', '')}:/usr/sbin"
-    done = subprocess.run(
-        ["slurmd", "-V"], env={**environment, "PATH": path}, check=False, capture_output=True, text=True, timeout=30
-    )
-    return done.stdout.strip()
+def _version(settings: ClusterSettings) -> str:
+    return ask(settings, "slurmd", "-V").out.strip()
 
 
 def _servers(
@@ -402,13 +396,13 @@ def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAns
     return ServerAnswer(host, done.stdout)
 
 
-def ssh_trouble(said: str, host: str) -> str:
+def ssh_trouble(error: str, host: str) -> str:
     """The complaint of ssh, with advice."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
     last = lines[-1] if lines else "ssh says nothing"
-    if "Permission denied" in said:
+    if "Permission denied" in error:
         return f"ssh asks for a password or refuses the key; make it work without: ssh-copy-id {host}"
-    if "Host key verification failed" in said:
+    if "Host key verification failed" in error:
         return f"ssh does not know its host key; accept it once: ssh {host}"
     return f"ssh does not reach it: {last}"
 

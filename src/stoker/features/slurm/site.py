@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,17 +17,22 @@ from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
 from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
-from stoker.features.slurm.checks import MARK as CHECK_MARK
-from stoker.features.slurm.checks import NodeCheck, task_check
 from stoker.features.slurm.cluster import Caps, SlurmRoom, bundles, first_node, is_suspended, offer_in_order
-from stoker.features.slurm.commands import TAG, SlurmCommands
-from stoker.features.slurm.context import ClusterContext, QueueDirectory
+from stoker.features.slurm.commands import TAG, SlurmCommands, slurm_environment
 from stoker.features.slurm.controller import Controller
 from stoker.features.slurm.direct import Direct
-from stoker.features.slurm.orders import Orders, check_script, node_script, pilot_script
-from stoker.features.slurm.pilot.handle import MARK, PilotHandle, is_pilot
+from stoker.features.slurm.node_checks import NodeCheck, task_check
+from stoker.features.slurm.orders import (
+    ClusterContext,
+    Orders,
+    QueueDirectory,
+    check_script,
+    instance_of,
+    node_script,
+    pilot_script,
+)
+from stoker.features.slurm.pilot.handle import PilotHandle, is_pilot
 from stoker.features.slurm.pilot.head import Pilots
-from stoker.features.slurm.slurm import slurm_environment
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
@@ -85,6 +91,7 @@ class SlurmSite:
             Orders(context.store, files, config.user),
             self._tag,
             context.instance,
+            count(1),
         )
         self._direct = Direct(shared, self._reconciler, self._controller)
         self._pilots = Pilots(shared)
@@ -150,7 +157,7 @@ class SlurmSite:
         """Whether the attempt of a task in Slurm is over; one of another engine that lives is not ours to judge."""
         if name in self._all:
             return index not in self._all[name].tasks
-        instance = name.removeprefix(MARK).removeprefix(CHECK_MARK).rpartition("-")[0]
+        instance = instance_of(name)
         return instance == self._context.instance or not engine_lives(self._context.paths, instance)
 
     def _is_reachable(self, now: float) -> bool:
@@ -189,7 +196,7 @@ class SlurmSite:
             if self._jobs.waiting:
                 self._directory.make()
         except OSError as error:
-            self._directory.failed("write to the shared directory", error)
+            self._directory.failed(error)
             return False
         return True
 
@@ -263,10 +270,9 @@ class SlurmSite:
             return
         failures = [self._direct.write_new(), self._pilots.write_new(), self._pilots.send()]
         for error in filter(None, failures):
-            self._directory.failed("write to the shared directory", error)
+            self._directory.failed(error)
             self._place_at = self._jobs.clock() + DISK_PAUSE
-        self._direct.remove_over()
-        self._pilots.remove_over()
+        self._directory.remove_discarded()
 
     def _script(self, bundle: Bundle) -> str:
         if isinstance(bundle, NodeCheck):

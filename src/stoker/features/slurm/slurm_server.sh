@@ -89,7 +89,7 @@ stop_one() { # NAME
 
 stop() { # LOCAL NAME...: munged goes with the last daemon that needs it
   local=$1; shift
-  [ -O "$local" ] || return
+  [ -O "$local" ] || return 0 # it never ran here
   exec 9> "$local/lock"
   flock -w 30 9 || fail "a start is under way"
   for one in "$@"; do stop_one "$one"; done

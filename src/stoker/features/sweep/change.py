@@ -12,11 +12,9 @@ from stoker.app.control.requests import Control, carry_out, start_expected
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Again, Cancel, Request
-from stoker.core.spec import NewJob
 from stoker.features.sweep.model.points import ADAPTIVE, size_of
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
-from stoker.features.sweep.store import StoredSweep, change_sweep, set_tuner, stop_sweep
-from stoker.features.sweep.trials import all_trials
+from stoker.features.sweep.store import StoredSweep, all_trials, change_sweep, set_tuner, stop_sweep
 from stoker.features.sweep.tuner_job import needs_tuner, tuner_job
 from stoker.store.engine_lock import engine_of, wake
 
@@ -46,8 +44,8 @@ SCHEMA = "stoker.sweep-change/1"
 
 def stop(control: Control, stored: StoredSweep, *, now: bool) -> SweepChange:
     """Start no further trials; with `now`, stop those that run."""
-    stop_sweep(control.store, stored.id, time.time())
-    open_trials = [row for row in all_trials(control.store, stored.id) if row.ended is None]
+    stop_sweep(control.store, stored.batch, time.time())
+    open_trials = [row for row in all_trials(control.store, stored.batch) if row.ended is None]
     waiting = [row.job for row in open_trials if row.state in ("waiting", "held")]
     running = [row.job for row in open_trials if row.state not in ("waiting", "held")]
     ended = [*waiting, *(running if now else [])]
@@ -80,7 +78,7 @@ def resume(control: Control, stored: StoredSweep, count: int) -> SweepChange:
 
 def _points(control: Control, stored: StoredSweep) -> int:
     """How many points have trials in the queue."""
-    return -(-len(all_trials(control.store, stored.id)) // stored.sweep.repeat)
+    return -(-len(all_trials(control.store, stored.batch)) // stored.sweep.repeat)
 
 
 def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
@@ -88,10 +86,10 @@ def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
     sweep, store, now = stored.sweep, control.store, time.time()
     first = _points(control, stored) * sweep.repeat
     with store.writing():
-        change_sweep(store, stored.id, longer)
-        stop_sweep(store, stored.id, None)
+        change_sweep(store, stored.batch, longer)
         if sweep.method not in ADAPTIVE:
-            jobs = [_outside_of_array(job, stored.id) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
+            # A late trial is a job of its own: tasks of an array have consecutive ids.
+            jobs = [replace(job, task=None) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
             for place in range(0, len(jobs), AT_ONCE):
                 store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
         requests = _tuner_requests(control, stored, longer, now)
@@ -106,12 +104,6 @@ def _refuse_beyond_end(longer: SweepSpec, before: int) -> None:
         raise UsageError(f"all {size} points of this sweep were visited", "start another sweep with a larger space")
 
 
-def _outside_of_array(job: NewJob, sweep_id: int) -> NewJob:
-    """A late trial is a job of its own: tasks of an array have consecutive ids."""
-    assert job.trial is not None
-    return replace(job, task=None, trial=replace(job.trial, sweep=sweep_id))
-
-
 def _tuner_requests(control: Control, stored: StoredSweep, sweep: SweepSpec, now: float) -> Sequence[Request]:
     """Requests that requeue a tuner that has ended; one that is gone from the history is made again."""
     if not needs_tuner(sweep):
@@ -120,6 +112,6 @@ def _tuner_requests(control: Control, stored: StoredSweep, sweep: SweepSpec, now
     if job is None:
         made = tuner_job(control.paths, sweep, stored.spec)
         (tuner,) = control.store.add_jobs(stored.batch, engine_of(""), [made], now)
-        set_tuner(control.store, stored.id, tuner)
+        set_tuner(control.store, stored.batch, tuner)
         return []
     return [Again(job.id)] if isinstance(job.state, Ended) else []

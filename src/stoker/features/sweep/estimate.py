@@ -16,7 +16,7 @@ from stoker.app.jobs.config import Config, config_here
 from stoker.app.jobs.dry_run import expected_end
 from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.cli.console import say
-from stoker.cli.output_options import write_json
+from stoker.cli.options import write_json
 from stoker.core.job import Job, Waiting
 from stoker.core.learning import kind_of
 from stoker.core.spec import JobSpec, NewJob
@@ -97,7 +97,7 @@ def _jobs(sweep: SweepSpec, spec: JobSpec, first: int, now: float) -> Iterator[J
 
 
 def _job(job_id: int, array: int, new: NewJob, now: float) -> Job:
-    kind = kind_of(new.command, new.spec, new.trial)
+    kind = kind_of(new.command, new.spec, new.member)
     return Job(
         id=job_id,
         batch=0,
@@ -109,7 +109,7 @@ def _job(job_id: int, array: int, new: NewJob, now: float) -> Job:
         array=array,
         task=new.task,
         kind=kind,
-        trial=new.trial,
+        member=new.member,
     )
 
 

@@ -17,9 +17,9 @@ PARAMS = "params.json"
 
 
 def _folder(sweep: SweepSpec, texts: Texts, job: NewJob) -> Path:
-    assert job.trial is not None
-    names = texts.of(read_params(job.trial.params))
-    return Path(job.spec.cwd, results_of(sweep, job.trial.number, names))
+    assert job.member is not None
+    names = texts.of(read_params(job.member.params))
+    return Path(job.spec.cwd, results_of(sweep, job.member.number, names))
 
 
 def planned_folders(sweep: SweepSpec, jobs: Sequence[NewJob], *, reuse: bool) -> dict[Path, str]:
@@ -30,17 +30,17 @@ def planned_folders(sweep: SweepSpec, jobs: Sequence[NewJob], *, reuse: bool) ->
     texts = Texts(sweep.space)
     for job in jobs:
         path = _folder(sweep, texts, job)
-        assert job.trial is not None
+        assert job.member is not None
         if path in folders:
             raise UsageError(
-                f"--results: two trials would use the folder {path}: {folders[path]} and {job.trial.params}",
+                f"--results: two trials would use the folder {path}: {folders[path]} and {job.member.params}",
                 "put a placeholder for each parameter into it, or {trial}",
             )
         if not reuse and os.path.lexists(path):
             raise UsageError(
                 f"--results: the folder {path} exists already", "choose another, or use it again with --force"
             )
-        folders[path] = job.trial.params
+        folders[path] = job.member.params
     return folders
 
 
@@ -70,5 +70,5 @@ def make_folders(folders: dict[Path, str]) -> Callable[[], None]:
 def make_folder(sweep: SweepSpec, job: NewJob) -> None:
     """Make the folder of a trial that was chosen after the submit; it may exist from an interrupted attempt."""
     if sweep.results:
-        assert job.trial is not None
-        make_folders({_folder(sweep, Texts(sweep.space), job): job.trial.params})
+        assert job.member is not None
+        make_folders({_folder(sweep, Texts(sweep.space), job): job.member.params})

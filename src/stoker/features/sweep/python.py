@@ -18,18 +18,18 @@ from stoker.core.spec import Command
 from stoker.features.sweep.files import space_of
 from stoker.features.sweep.model.grammar import check_space, parse_space
 from stoker.features.sweep.model.space import Space
+from stoker.features.sweep.store import jobs_of_sweep
 from stoker.features.sweep.submit import EarlierTrials, SweepPlan, SweepRequest, prepare, submit_sweep
 from stoker.features.sweep.view import SweepView, read_sweep
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link, find_link
-from stoker.python.in_job import TrialCall
+from stoker.python.in_job import CallWithParams
 from stoker.python.job import Job, cancel_all, handles_of
 from stoker.python.keywords import naming_keywords, read_keywords, takes_job_options, with_variables
 from stoker.python.submitting import command_of, files_of
 from stoker.python.tables import Rows
 from stoker.store.paths import make_durable
-from stoker.store.queries import jobs_of_sweep
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -189,7 +189,7 @@ def _sweep_function(
     program = calls.command_of(files, function, Call(())).words
     command = Command((*program, *(f"{name}={{{name}}}" for name in asked.space.names)))
     prepared = prepare(replace(asked, command=command), with_variables(named, os.environ))
-    call = TrialCall(function, tuple(text.partition(":")[0] for text in asked.objectives))
+    call = CallWithParams(function, tuple(text.partition(":")[0] for text in asked.objectives))
     with calls.written(files, call, [Call(())]) as folder:
 
         def settle(ids: Sequence[int]) -> Callable[[], object]:

@@ -91,9 +91,9 @@ def _facts(view: SweepView) -> Iterator[str]:
         yield f"importance: {shares} ({view.importance_method})"
     if view.gpu_hours:
         yield _gpu_time(view)
-    if view.adviser is not None and view.adviser_state not in ("done", "running"):
-        why = f": {view.adviser_message}" if view.adviser_message else ""
-        yield f"its tuner (job {view.adviser}): {view.adviser_state}{why}"
+    if view.tuner is not None and view.tuner_state not in ("done", "running"):
+        why = f": {view.tuner_message}" if view.tuner_message else ""
+        yield f"its tuner (job {view.tuner}): {view.tuner_state}{why}"
     if view.state in ("interrupted", "stopped"):
         yield f"to go on: stoker sweep extend {view.id} 10"
     yield from (f"note: {notice}" for notice in view.notices)

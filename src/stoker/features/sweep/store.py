@@ -1,23 +1,30 @@
-"""Sweeps in the store: the record of each, its trials, and their results."""
+"""Sweeps in the store: a sweep is a batch with a record, a trial is a member, and its result the member's record."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from stoker.core.errors import StokerError
 from stoker.core.spec import JobSpec
 from stoker.features.sweep.model.record import SweepSpec, trial_job
-from stoker.features.sweep.model.space import Scalar
+from stoker.features.sweep.model.space import Params, Scalar
 from stoker.store.engine_lock import engine_of
+from stoker.store.paths import Paths
+from stoker.store.queries import ids_of_batch
 from stoker.store.reader import Reader
-from stoker.store.schema import IN_SWEEP, OPEN, decode, encode
+from stoker.store.schema import ACTIVE, ENDED, IS_MEMBER, OPEN, BatchRecord, decode, encode
 from stoker.store.writer import Store
 
-_SWEEP = "SELECT id, batch, created, adviser, stopped, spec, body FROM sweeps "
+KIND = "sweep"
+"""Of the batches that are sweeps."""
+_SWEEP = f"SELECT first_job, id, created, coordinator, spec, record FROM batches WHERE kind = '{KIND}'"
+_TRIAL = "SELECT member, id, state, params, attempts, ended FROM jobs"
 
 
 class StoredSweep(Struct, frozen=True):
@@ -29,89 +36,206 @@ class StoredSweep(Struct, frozen=True):
     created: float
     tuner: int | None
     """The job that watches the trials, and chooses them if the method is adaptive; None without one."""
-    stopped: float | None
-    """When the user asked to start no further trials."""
     spec: JobSpec
     """That of all trials."""
     sweep: SweepSpec
+    stopped: float | None = None
+    """When the user asked to start no further trials."""
+
+
+class _SweepRecord(Struct, frozen=True):
+    """The record of the batch."""
+
+    sweep: SweepSpec
+    stopped: float | None = None
 
 
 def add_sweep(store: Store, stored: StoredSweep) -> None:
+    """Make a sweep of a batch whose jobs are in the queue."""
+    body = encode(_SweepRecord(stored.sweep, stored.stopped))
+    record = BatchRecord(KIND, stored.id, stored.sweep.name, stored.tuner, stored.spec, body)
+    store.set_batch_record(stored.batch, record)
+
+
+def change_sweep(store: Store, batch: int, sweep: SweepSpec) -> None:
+    """Replace what the user asked for, as by a larger number of trials; the sweep goes on if it was stopped."""
+    _set_record(store, batch, _SweepRecord(sweep))
+
+
+def stop_sweep(store: Store, batch: int, now: float) -> None:
+    """Record that no further trials are wanted."""
+    with store.writing():
+        ((body,),) = store.rows("SELECT record FROM batches WHERE id = ?", batch)
+        _set_record(store, batch, _SweepRecord(decode(_records(), body).sweep, now))
+
+
+def _set_record(store: Store, batch: int, record: _SweepRecord) -> None:
     with store.writing() as connection:
-        spec, body = store.spec_id(stored.spec), encode(stored.sweep)
-        row = (stored.id, stored.batch, stored.created, stored.tuner, stored.stopped, spec, body)
-        connection.execute("INSERT INTO sweeps VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        connection.execute("UPDATE batches SET record = ? WHERE id = ?", (encode(record), batch))
 
 
-def change_sweep(store: Store, sweep_id: int, sweep: SweepSpec) -> None:
-    """Replace what the user asked for, as by a larger number of trials."""
+def set_tuner(store: Store, batch: int, tuner: int) -> None:
     with store.writing() as connection:
-        connection.execute("UPDATE sweeps SET body = ? WHERE id = ?", (encode(sweep), sweep_id))
-
-
-def stop_sweep(store: Store, sweep_id: int, now: float | None) -> None:
-    """Record that no further trials are wanted; None undoes it."""
-    with store.writing() as connection:
-        connection.execute("UPDATE sweeps SET stopped = ? WHERE id = ?", (now, sweep_id))
-
-
-def set_tuner(store: Store, sweep_id: int, tuner: int) -> None:
-    with store.writing() as connection:
-        connection.execute("UPDATE sweeps SET adviser = ? WHERE id = ?", (tuner, sweep_id))
+        connection.execute("UPDATE batches SET coordinator = ? WHERE id = ?", (tuner, batch))
 
 
 def find_sweep(reader: Reader, sweep_id: int) -> StoredSweep | None:
-    rows = reader.rows(_SWEEP + "WHERE id = ?", sweep_id)
+    rows = reader.rows(f"{_SWEEP} AND first_job = ?", sweep_id)
     return _stored(reader, rows[0]) if rows else None
 
 
+def sweep_of_tuner(reader: Reader, job: int) -> int:
+    """The sweep that a job tunes."""
+    rows = reader.rows(f"{_SWEEP} AND coordinator = ?", job)
+    if not rows:
+        raise StokerError(f"job {job} tunes no sweep", "see stoker sweep status --all")
+    return int(rows[0][0])
+
+
 def has_sweeps(reader: Reader) -> bool:
-    return bool(reader.rows("SELECT 1 FROM sweeps LIMIT 1"))
+    return bool(reader.rows(f"{_SWEEP} LIMIT 1"))
 
 
 def sweep_of_content(reader: Reader, content: bytes) -> int | None:
     """The newest sweep with a trial that does this work, and succeeded or has not ended."""
-    where = f"content = ? AND {IN_SWEEP} AND (state = 'done' OR {OPEN})"
-    ((sweep_id,),) = reader.rows(f"SELECT max(sweep) FROM jobs INDEXED BY jobs_content WHERE {where}", content)
+    where = f"content = ? AND {IS_MEMBER} AND (state = 'done' OR {OPEN})"
+    query = "SELECT max(first_job) FROM jobs INDEXED BY jobs_content JOIN batches ON batches.id = batch"
+    ((sweep_id,),) = reader.rows(f"{query} WHERE {where}", content)
     return None if sweep_id is None else int(sweep_id)
 
 
 def all_sweeps(reader: Reader) -> list[StoredSweep]:
     """Every sweep, the newest first."""
-    return [_stored(reader, row) for row in reader.rows(_SWEEP + "ORDER BY created DESC, id DESC")]
+    return [_stored(reader, row) for row in reader.rows(f"{_SWEEP} ORDER BY created DESC, first_job DESC")]
+
+
+def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
+    """Ids of its tuner and its trials."""
+    stored = find_sweep(reader, sweep_id)
+    return ids_of_batch(reader, stored.batch) if stored else []
+
+
+def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
+    sweep_id, batch, created, tuner, spec, body = row
+    record = decode(_records(), body)
+    return StoredSweep(sweep_id, batch, created, tuner, reader.spec(spec), record.sweep, record.stopped)
+
+
+@cache
+def _records() -> msgspec.json.Decoder[_SweepRecord]:
+    return msgspec.json.Decoder(_SweepRecord)
+
+
+def study_path(paths: Paths, sweep_id: int) -> Path:
+    """The file of the Optuna study of a sweep, beside the lock of its tuner."""
+    return paths.batch(sweep_id) / "study"
+
+
+# -- trials ----------------------------------------------------------------------------------------
+
+
+class TrialJob(Struct, frozen=True):
+    """A trial and the state of its job."""
+
+    number: int
+    job: int
+    state: str
+    params: Params
+    attempt: int
+    """Number of its newest attempt."""
+    ended: float | None
 
 
 def add_trial(
     store: Store, stored: StoredSweep, number: int, point: Mapping[str, Scalar], now: float, *, held: str = ""
 ) -> int:
     """Add the trial with this number to the queue and return its job; one that is there is not added again."""
-    with store.writing() as connection:
-        query = f"SELECT id FROM jobs WHERE sweep = ? AND trial = ? AND {IN_SWEEP}"
-        row = connection.execute(query, (stored.id, number)).fetchone()
-        if row:
-            return int(row[0])
-        job = trial_job(stored.sweep, stored.spec, number, point, stored.id)
+    with store.writing():
+        if there := trials_numbered(store, stored.batch, [number]):
+            return there[0].job
+        job = trial_job(stored.sweep, stored.spec, number, point)
         return store.add_jobs(stored.batch, engine_of(stored.spec.cluster), [job], now, held=held)[0]
 
 
-def set_trial_result(store: Store, sweep_id: int, number: int, body: Mapping[str, Any]) -> None:
+def active_trials(reader: Reader, batch: int) -> list[TrialJob]:
+    """Trials that a worker has. A sweep may have a million trials, so this and the next read no others."""
+    return _read(reader, f"INDEXED BY jobs_active WHERE {ACTIVE} AND batch = ? AND {IS_MEMBER}", batch)
+
+
+def ended_trials(reader: Reader, batch: int, since: float) -> list[TrialJob]:
+    """Trials that ended at or after a moment, the oldest first."""
+    where = f"INDEXED BY jobs_ended WHERE {ENDED} AND ended >= ? AND batch = ? AND {IS_MEMBER} ORDER BY ended, id"
+    return _read(reader, where, since, batch)
+
+
+def trials_numbered(reader: Reader, batch: int, numbers: Sequence[int]) -> list[TrialJob]:
+    """The trials with these numbers that are in the queue."""
+    where = f"WHERE batch = ? AND {IS_MEMBER} AND member = ?"
+    return [row for number in numbers for row in _read(reader, where, batch, number)]
+
+
+def all_trials(reader: Reader, batch: int) -> list[TrialJob]:
+    """The trials that are in the queue, by number."""
+    return _read(reader, f"WHERE batch = ? AND {IS_MEMBER} ORDER BY member", batch)
+
+
+def count_queued_trials(reader: Reader, batch: int) -> int:
+    """How many trials no worker has, and are not over."""
+    where = f"{OPEN} AND batch = ? AND {IS_MEMBER} AND NOT {ACTIVE}"
+    return int(reader.rows(f"SELECT count(*) FROM jobs INDEXED BY jobs_open WHERE {where}", batch)[0][0])
+
+
+def has_held_trials(reader: Reader, batch: int) -> bool:
+    """Whether a user holds a trial."""
+    where = f"{OPEN} AND batch = ? AND {IS_MEMBER} AND state = 'held'"
+    return bool(reader.rows(f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {where} LIMIT 1", batch))
+
+
+def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
+    decoder = msgspec.json.Decoder(Params)
+    return [
+        TrialJob(number, job, state, decoder.decode(params), attempt, ended)
+        for number, job, state, params, attempt, ended in reader.rows(f"{_TRIAL} {where}", *values)
+    ]
+
+
+class TrialTime(NamedTuple):
+    """When the attempts of a trial ran, and for how long they had GPUs."""
+
+    started: float | None
+    """Of its last attempt."""
+    ended: float | None
+    gpu_seconds: float
+    """Of all attempts that have ended."""
+    devices: int
+    """GPUs of its last attempt."""
+
+
+def trial_times(reader: Reader, batch: int) -> dict[int, TrialTime]:
+    """Times of all trials that have started, by number."""
+    query = (
+        "SELECT member, started, attempts.ended, json_array_length(devices) FROM jobs JOIN attempts ON job = jobs.id"
+        f" WHERE batch = ? AND {IS_MEMBER} AND started IS NOT NULL ORDER BY member, number"
+    )
+    times: dict[int, TrialTime] = {}
+    for trial, started, ended, devices in reader.rows(query, batch):
+        before = times[trial].gpu_seconds if trial in times else 0.0
+        spent = max(0.0, ended - started) * devices if ended is not None else 0.0
+        times[trial] = TrialTime(started, ended, before + spent, devices)
+    return times
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def set_trial_result(store: Store, batch: int, number: int, body: Mapping[str, Any]) -> None:
     """Keep what is known about the result of a trial, in place of what was known before."""
     with store.writing() as connection:
-        row = (sweep_id, number, msgspec.json.encode(body).decode())
-        connection.execute("INSERT OR REPLACE INTO trials VALUES (?, ?, ?)", row)
+        row = (batch, number, msgspec.json.encode(body).decode())
+        connection.execute("INSERT OR REPLACE INTO member_records VALUES (?, ?, ?)", row)
 
 
-def trial_results(reader: Reader, sweep_id: int) -> dict[int, dict[str, Any]]:
+def trial_results(reader: Reader, batch: int) -> dict[int, dict[str, Any]]:
     """The recorded results of trials, by number."""
-    rows = reader.rows("SELECT number, body FROM trials WHERE sweep = ? ORDER BY number", sweep_id)
+    rows = reader.rows("SELECT number, body FROM member_records WHERE batch = ? ORDER BY number", batch)
     return {number: msgspec.json.decode(body) for number, body in rows}
-
-
-def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:
-    sweep_id, batch, created, tuner, stopped, spec, body = row
-    return StoredSweep(sweep_id, batch, created, tuner, stopped, reader.spec(spec), decode(_sweeps(), body))
-
-
-@cache
-def _sweeps() -> msgspec.json.Decoder[SweepSpec]:
-    return msgspec.json.Decoder(SweepSpec)

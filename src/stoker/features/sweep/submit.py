@@ -300,9 +300,7 @@ class SweepSubmission:
         with store.writing():
             inserted = self._queue.insert(store, groups, LABEL, held=held)
             ids = [group.ids[0] for group in inserted]
-            stored = StoredSweep(
-                ids[0], _batch(store, ids[0]), self._now, ids[-1] if tuner else None, None, spec, self.sweep
-            )
+            stored = StoredSweep(ids[0], _batch(store, ids[0]), self._now, ids[-1] if tuner else None, spec, self.sweep)
             add_sweep(store, stored)
         return ids[0], stored.tuner
 
@@ -335,7 +333,7 @@ def _is_known(store: Store, job: NewJob) -> bool:
 
 
 def _content(job: NewJob) -> bytes:
-    return content_of(job.command, job.spec, job.task, job.trial)
+    return content_of(job.command, job.spec, job.task, job.member)
 
 
 def submit_sweep(

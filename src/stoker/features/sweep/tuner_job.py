@@ -31,6 +31,10 @@ OF_ONE_TRIAL = ("trial", "i", "results", "name", "id")
 """Placeholders that differ between all trials."""
 
 
+class StudyLost(StokerError):
+    """The study was deleted or cut while the tuner ran; it is made again from the queue."""
+
+
 def needs_tuner(sweep: SweepSpec) -> bool:
     """Whether a sweep has values to read, or trials to choose or to stop."""
     return bool(sweep.objectives or sweep.pruners or sweep.method in ADAPTIVE)

@@ -22,8 +22,17 @@ from stoker.features.sweep.model.objective import Curve, Objective, parse_object
 from stoker.features.sweep.model.record import REPEAT
 from stoker.features.sweep.model.result import TrialResult, read_result
 from stoker.features.sweep.model.space import Params, Range, Scalar, Space, parameter_text
-from stoker.features.sweep.store import StoredSweep, all_sweeps, find_sweep, trial_results
-from stoker.features.sweep.trials import TrialJob, TrialTime, all_trials, trial_times
+from stoker.features.sweep.store import (
+    StoredSweep,
+    TrialJob,
+    TrialTime,
+    all_sweeps,
+    all_trials,
+    find_sweep,
+    study_path,
+    trial_results,
+    trial_times,
+)
 from stoker.store.paths import Paths, host_name
 from stoker.store.reader import Reader
 from stoker.store.writer import open_store
@@ -102,10 +111,10 @@ class SweepView(Struct, frozen=True):
     """By early stopping, against the median of the trials that ran in full."""
     gpu_hours_full_trial: float | None
     """That median."""
-    adviser: int | None
+    tuner: int | None
     """The job that reads values, stops trials and chooses new repeats."""
-    adviser_state: str
-    adviser_message: str
+    tuner_state: str
+    tuner_message: str
     """Why it failed."""
     study: str | None
     """File of the Optuna study."""
@@ -179,12 +188,12 @@ def read_sweeps(paths: Paths) -> SweepList:
 def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
     sweep = stored.sweep
     objectives = parse_objectives(sweep.objectives, sweep.goal or None)
-    results = {number: read_result(body) for number, body in trial_results(reader, stored.id).items()}
-    times = trial_times(reader, stored.id)
+    results = {number: read_result(body) for number, body in trial_results(reader, stored.batch).items()}
+    times = trial_times(reader, stored.batch)
     now = time.time()
     trials = [
         _trial(row, results.get(row.number), times.get(row.number), objectives, now)
-        for row in all_trials(reader, stored.id)
+        for row in all_trials(reader, stored.batch)
     ]
     tuner = reader.job(stored.tuner) if stored.tuner is not None else None
     full = [trial.gpu_hours for trial in trials if trial.state == "done" and trial.gpu_hours]
@@ -216,10 +225,10 @@ def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
         gpu_hours=round(sum(trial.gpu_hours for trial in trials), 6),
         gpu_hours_saved=round(saved_seconds(full, stopped), 6),
         gpu_hours_full_trial=round(median(full), 6) if full else None,
-        adviser=stored.tuner,
-        adviser_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
-        adviser_message="" if tuner is None else failure_text(reader, tuner),
-        study=str(path) if (path := paths.study(stored.id)).exists() else None,
+        tuner=stored.tuner,
+        tuner_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
+        tuner_message="" if tuner is None else failure_text(reader, tuner),
+        study=str(path) if (path := study_path(paths, stored.id)).exists() else None,
         notices=sorted({result.notice for result in results.values() if result.notice}),
         trials=trials,
     )
@@ -327,7 +336,7 @@ def _state(stored: StoredSweep, trials: Sequence[TrialView], tuner: Job | None) 
 
 
 def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
-    rows = all_trials(reader, stored.id)
+    rows = all_trials(reader, stored.batch)
     counts = Counter(_WORDS.get(row.state, row.state) for row in rows)
     over = all(row.ended is not None for row in rows)
     state = ("stopped" if stored.stopped else "done") if over and rows else "running"
@@ -351,6 +360,6 @@ def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
 def _best(
     reader: Reader, stored: StoredSweep, rows: Sequence[TrialJob], objectives: Sequence[Objective]
 ) -> BestView | None:
-    results = {number: read_result(body) for number, body in trial_results(reader, stored.id).items()}
+    results = {number: read_result(body) for number, body in trial_results(reader, stored.batch).items()}
     trials = [_trial(row, results.get(row.number), None, objectives, 0.0) for row in rows if row.state == "done"]
     return next(iter(best_points(trials, objectives, stored.sweep.repeat)), None)

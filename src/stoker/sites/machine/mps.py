@@ -11,8 +11,8 @@ from stoker.core.device import Device
 from stoker.core.job import Job, resources_of
 from stoker.core.launch import attempt_key
 from stoker.core.spec import amount_on
-from stoker.devices.mps.client import Client, PendingClient
-from stoker.devices.mps.daemon import PROGRAM, MpsTrouble, client_variables, daemon_paths
+from stoker.devices.mps.client import Client, PendingClient, client_variables
+from stoker.devices.mps.daemon import PROGRAM, MpsTrouble, daemon_paths
 from stoker.runner.interface import Workers
 from stoker.sites.machine.allocations import Allocation
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job
 from stoker.core.planner.occupancy import Slot
-from stoker.store.progress import progress_of
+from stoker.store.reports import progress_of
 
 INTERVAL = 10.0
 """Seconds between two looks at the log of a job: each takes about a millisecond."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from features.compat.gpu_tasks import Lab, script
 from stoker.features.compat.gpu_task import instance
 from stoker.features.compat.gpu_task.instance import MARKER
 from support.disk import fill, small_disk
-from support.gpu_tasks import Lab, script
 
 CONFIG = """\
 config = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from support.gpu_tasks import Lab, script
+from features.compat.gpu_tasks import Lab, script
 from support.shell import Running
 from support.wait import wait_until
 

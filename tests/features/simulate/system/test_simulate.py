@@ -10,7 +10,8 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
-from stoker.features.simulate.replay import POLICIES, Simulation
+from stoker.features.simulate.policies import POLICIES
+from stoker.features.simulate.report import Simulation
 from support.cli import Stoker
 from support.terminal import open_terminal
 

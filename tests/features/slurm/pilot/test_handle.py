@@ -1,4 +1,4 @@
-"""How many attempts the head keeps waiting in a pilot."""
+"""What a pilot asks Slurm for, and how many attempts the head keeps waiting in it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Job, Waiting
+from stoker.core.settings import ClusterSettings
 from stoker.core.spec import Command, JobSpec, Resources
 from stoker.features.slurm.cluster import Answers, SlurmFact
+from stoker.features.slurm.commands import NodeSize
 from stoker.features.slurm.pilot.files import PilotReady
 from stoker.features.slurm.pilot.handle import (
     AHEAD_SECONDS,
@@ -19,8 +21,11 @@ from stoker.features.slurm.pilot.handle import (
     MIN_AHEAD_PER_GPU,
     DelegatedAttempt,
     PilotHandle,
+    pilot_gpus,
+    pilot_words,
 )
 
+NODE = NodeSize(gpus=8, memory=80_000, cpus=64)
 JOB = Job(1, 1, Command(("true",)), JobSpec(), Waiting(0.0), 0.0)
 _numbers = count(1)
 
@@ -121,3 +126,24 @@ def test_a_pilot_that_waits_for_gpus_of_others(tmp_path: Path, fact: SlurmFact |
     pilot.answers = Answers(fact, 2, HELD_UP_SECONDS)
     pilot.get_ready(PilotReady("n1", 4))
     assert not pilot.is_held_up
+
+
+@pytest.mark.parametrize(
+    ("need", "least", "most", "gpus"),
+    [(3, 1, None, 3), (100, 1, None, 8), (100, 1, 4, 4), (100, 4, 2, 4), (1, 1, 4, 1)],
+)
+def test_gpus_of_a_pilot(need: int, least: int, most: int | None, gpus: int) -> None:
+    """A whole node where there is work for it, fewer where these had to wait, and enough for the largest job."""
+    assert pilot_gpus(NODE, need, least, most) == gpus
+
+
+def test_a_part_of_a_node_has_its_share_of_memory_and_cores() -> None:
+    """The rest is left for other jobs."""
+    words = set(pilot_words(ClusterSettings(partition="gpu"), NODE, 2, 1))
+    assert {"--partition=gpu", "--gres=gpu:2", "--mem=18000", "--cpus-per-task=16"} <= words
+
+
+def test_a_private_cluster_gives_whole_nodes() -> None:
+    """The ledger of the node shares its GPUs."""
+    words = set(pilot_words(ClusterSettings(private=True), NODE, 8, 2))
+    assert {"--exclusive", "--gres=gpu:2"} <= words

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.fake_slurm import NODE
 from features.slurm.worlds import PilotWorld
 from stoker.core.job import Lost, OnHold, Queued, Returned
 from stoker.core.planner.reasons import InCluster
@@ -15,7 +16,6 @@ from stoker.core.spec import Resources
 from stoker.features.slurm.attempts import RETURNS_ALLOWED
 from stoker.features.slurm.pilot.files import Alive, Leave, Over, Ping
 from stoker.features.slurm.pilot.head import MANY_SHORT
-from support.fake_slurm import NODE
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from features.slurm.cluster import RAN, ClusterQueue
 from support.cli import until
-from support.cluster import RAN, ClusterQueue
 from support.slurm import running_slurm
 from support.wait import wait_until
 

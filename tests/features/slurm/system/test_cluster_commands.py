@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.cluster import NAME, ClusterQueue
 from support.cli import Stoker
-from support.cluster import NAME, ClusterQueue
 from support.slurm import Slurm, running_slurm
 from support.users import reachable_directory, require_root
 

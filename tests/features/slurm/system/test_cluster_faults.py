@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from features.slurm.cluster import RAN, ClusterQueue, once, two_queues
+from features.slurm.cluster_faults import replace_program
 from support.cli import until
-from support.cluster import RAN, ClusterQueue, once, two_queues
-from support.faults.clusters import replace_program
 from support.faults.table import faketime_library
 from support.optional import refuse
 from support.slurm import Slurm, running_slurm

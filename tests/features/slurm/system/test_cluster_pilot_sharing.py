@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.cluster import RAN, ClusterQueue
 from support.cli import until
-from support.cluster import RAN, ClusterQueue
 from support.slurm import Slurm
 from support.wait import wait_until
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.allocation_faults import kill, strike, victims
+from features.slurm.cluster import RAN, ClusterQueue
+from features.slurm.cluster_faults import Heads, replace_program
 from support.cli import until
-from support.cluster import RAN, ClusterQueue
-from support.faults.allocations import kill, strike, victims
-from support.faults.clusters import Heads, replace_program
 from support.local import wait_pid
 from support.reaper import is_alive
 from support.slurm import Slurm

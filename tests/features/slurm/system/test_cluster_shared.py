@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from features.slurm.cluster import RAN, ClusterQueue, once, two_queues
 from support.cli import until
-from support.cluster import RAN, ClusterQueue, once, two_queues
 from support.disk import fill, small_disk
 from support.shared_directory import delayed
 from support.slurm import Slurm, running_slurm
@@ -34,8 +34,10 @@ def limited(slurm: Slurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         jobs = {lab: lab.submit("-G", gpus, once("second")) for lab, gpus in zip(both, ("0", "1"), strict=True)}
         for lab, job in jobs.items():
             lab.wait_word("running", job)
+        # Slurm refuses an end in the second of the start.
+        end = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 1))
         for number in slurm.run("squeue", "-h", "-o", "%i").split():
-            slurm.run("scontrol", "update", f"jobid={number}", f"EndTime={time.strftime('%Y-%m-%dT%H:%M:%S')}")
+            slurm.run("scontrol", "update", f"jobid={number}", f"EndTime={end}")
         yield jobs
 
 

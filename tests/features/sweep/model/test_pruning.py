@@ -223,7 +223,7 @@ RULES = st.one_of(
     st.builds(Auto, st.integers(4, 5), st.sampled_from([2, 3])),
 )
 GOALS: st.SearchStrategy[Goal] = st.sampled_from(["min", "max"])
-QUIET = settings(max_examples=150, derandomize=True, deadline=None)
+QUIET = settings(max_examples=150, derandomize=True)
 
 
 @QUIET

@@ -25,7 +25,7 @@ def readings(text: str, data: bytes | str, *cuts: int) -> tuple[list[Reading], s
     return [value for line in (*found, *lines.finish()) if (value := reader.read(line))], reader.notice
 
 
-@settings(max_examples=50, derandomize=True, deadline=None)
+@settings(max_examples=50, derandomize=True)
 @given(st.lists(st.integers(0, 200), max_size=6))
 def test_a_log_may_arrive_in_any_pieces(cuts: list[int]) -> None:
     """Colours, carriage returns, line ends of Windows, nan, and a last line without an end."""
@@ -96,7 +96,7 @@ def test_a_line_without_end_is_cut() -> None:
     assert [len(line) for line in lines.feed(b"\n")] == [LONGEST_LINE]
 
 
-@settings(max_examples=100, derandomize=True, deadline=None)
+@settings(max_examples=100, derandomize=True)
 @given(st.binary(max_size=300), st.sampled_from(["x=regex:([0-9.]+)", "x=jsonl:f", "x=csv:f", "a.b=jsonl:f"]))
 def test_any_bytes_are_read(data: bytes, text: str) -> None:
     """Files of jobs are not trusted: nothing raises."""

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from stoker.core.spec import Command, JobSpec, Trial, content_of
+from stoker.core.spec import Command, JobSpec, Member, content_of
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec, read_params, trial_job, trial_jobs, trial_name
 
@@ -28,16 +28,16 @@ def test_trials_of_a_grid() -> None:
         "train --lr=1e-4 --depth=3",
     ]
     assert [job.task for job in jobs] == [0, 1, 2, 3]
-    assert jobs[1].trial == Trial(1, '{"lr":0.001,"depth":3}')
+    assert jobs[1].member == Member(1, '{"lr":0.001,"depth":3}')
     assert jobs[1].name == "lr=1e-3 depth=3"
 
 
 def test_one_way_to_make_a_trial() -> None:
     """A chosen point gives the same command as the grid does, except that it is no task of an array."""
     grid = list(trial_jobs(made(), JobSpec()))[3]
-    chosen = trial_job(made(), JobSpec(), 3, {"lr": 0.0001, "depth": 3}, sweep_id=12)
+    chosen = trial_job(made(), JobSpec(), 3, {"lr": 0.0001, "depth": 3})
     assert chosen.command == grid.command
-    assert (chosen.task, chosen.trial) == (None, Trial(3, '{"lr":0.0001,"depth":3}', 12))
+    assert (chosen.task, chosen.member) == (None, Member(3, '{"lr":0.0001,"depth":3}'))
 
 
 def test_repeats() -> None:
@@ -46,7 +46,7 @@ def test_repeats() -> None:
     jobs = list(trial_jobs(sweep, JobSpec()))
     assert sweep.trials == 4
     assert [job.command.text for job in jobs] == ["train 1 0", "train 1 1", "train 2 0", "train 2 1"]
-    assert [read_params(job.trial.params)["repeat"] for job in jobs if job.trial] == [0, 1, 0, 1]
+    assert [read_params(job.member.params)["repeat"] for job in jobs if job.member] == [0, 1, 0, 1]
     assert [job.task for job in trial_jobs(sweep, JobSpec(), 1, 3)] == [1, 2]
 
 
@@ -56,7 +56,7 @@ def test_content_is_the_work_and_not_the_number() -> None:
     later = trial_job(made(), JobSpec(), 9, {"lr": 0.001, "depth": 2})
     other = trial_job(made(command=Command(("train",))), JobSpec(), 0, {"lr": 0.001, "depth": 2})
     unseen = trial_job(made(command=Command(("train",))), JobSpec(), 0, {"lr": 0.001, "depth": 3})
-    digests = [content_of(job.command, job.spec, 5, job.trial) for job in (first, later, other, unseen)]
+    digests = [content_of(job.command, job.spec, 5, job.member) for job in (first, later, other, unseen)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 
@@ -86,5 +86,5 @@ def test_a_record_survives_the_store(words: str) -> None:
 def test_parameters_are_json() -> None:
     """Texts with quotes and other alphabets survive."""
     job = trial_job(made(command=Command(("train",))), JobSpec(), 0, {"lr": 'ä"\n', "depth": True})
-    assert job.trial is not None
-    assert json.loads(job.trial.params) == {"lr": 'ä"\n', "depth": True} == read_params(job.trial.params)
+    assert job.member is not None
+    assert json.loads(job.member.params) == {"lr": 'ä"\n', "depth": True} == read_params(job.member.params)

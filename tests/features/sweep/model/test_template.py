@@ -47,7 +47,7 @@ def rendered(line: str, value: str, shell: str = "/bin/sh") -> str:
     return Template(Command((line,), shell)).render({"v": value}).words[0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(SHELLS), st.sampled_from(LINES), values)
 def test_a_value_never_becomes_a_command(shell: str, line: str, value: str) -> None:
     """A real shell sees the value as text, wherever in the line it stands and whatever is in it."""

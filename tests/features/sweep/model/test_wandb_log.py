@@ -8,8 +8,8 @@ from math import isnan
 
 import pytest
 
+from features.sweep.wandb import field, item, record, run_file, varint
 from stoker.features.sweep.model.wandb_log import BLOCK, HEADER, Logged, RunLog
-from support.wandb import field, item, record, run_file, varint
 
 
 def read(data: bytes, size: int = 1 << 20) -> list[Logged]:

@@ -60,7 +60,7 @@ class TestSubmit:
             "id": 3,
             "trials": 2,
             "skipped": 0,
-            "adviser": None,
+            "tuner": None,
             "held": True,
             "problem": None,
         }

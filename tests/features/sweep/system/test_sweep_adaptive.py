@@ -12,15 +12,25 @@ from xml.etree import ElementTree
 
 import pytest
 
+from features.sweep.storm import SweepStorm
+from features.sweep.sweeps import (
+    LOSS,
+    SPACE,
+    broken_promises,
+    is_over,
+    start_sweep,
+    stored_trials,
+    sweep_status,
+    wait_sweep,
+)
 from stoker.app.control.requests import ask
 from stoker.core.requests import Cancel
 from stoker.core.spec import Dependency, Resources
-from stoker.features.sweep.store import trial_results
-from stoker.features.sweep.trials import all_trials
+from stoker.features.sweep.store import all_trials, find_sweep, study_path, trial_results
+from stoker.store.writer import Store
 from support.background import Background
 from support.cli import until
-from support.storm.sweep import SweepStorm
-from support.sweeps import LOSS, SPACE, broken_promises, is_over, start_sweep, stored_trials, sweep_status, wait_sweep
+from support.disk import small_disk
 from support.wait import wait_until
 
 WHOLE = Resources(gpus=2)
@@ -147,7 +157,7 @@ def test_a_sweep_is_stopped_and_extended(background: Background) -> None:
     count = len(stopped["trials"])
     assert stopped["state"] == "stopped"
     assert set(stopped["counts"]) <= {"done", "stopped"}
-    (background.paths.sweeps / f"{sweep}.study").unlink()
+    study_path(background.paths, sweep).unlink()
     said = background("sweep", "extend", str(sweep), "3")
     assert said.out == f"sweep {sweep}: 3 trials more, {count + 3} in all\n", said.err
     wait_until(lambda: len(stored_trials(background, sweep)) == count + 3)
@@ -182,10 +192,16 @@ def _states(background: Background, sweep: int) -> list[str]:
     return [state for _, state, _ in stored_trials(background, sweep)]
 
 
+def _batch(store: Store, sweep: int) -> int:
+    stored = find_sweep(store, sweep)
+    assert stored is not None
+    return stored.batch
+
+
 def _results_of(background: Background, sweep: int) -> list[int]:
     """The trials whose end the tuner has recorded."""
     with background.open_store() as store:
-        return [number for number, body in trial_results(store, sweep).items() if body.get("over")]
+        return [number for number, body in trial_results(store, _batch(store, sweep)).items() if body.get("over")]
 
 
 def test_the_retry_of_an_adaptive_sweep_leaves_good_trials_alone(background: Background) -> None:
@@ -246,7 +262,7 @@ def test_a_trial_that_is_retried_after_the_sweep_is_over_counts(background: Back
     assert wait_sweep(background, sweep)["best"] == []
     (background.cwd / "fixed").touch()
     with background.open_store() as store:
-        second = all_trials(store, sweep)[1].job
+        second = all_trials(store, _batch(store, sweep))[1].job
     assert background("retry", str(second)).code == 0
     wait_until(lambda: sweep_status(background, sweep)["best"] != [])
     view = wait_sweep(background, sweep)
@@ -290,3 +306,21 @@ def test_what_is_refused_before_anything_is_queued(background: Background, words
     assert (said.code, said.out) == (2, "")
     assert REFUSED[words] in said.err
     assert background("sweep", "status").code == 4
+
+
+def test_a_trial_that_had_no_room_for_its_log_keeps_its_value(background: Background) -> None:
+    """Its first attempt is handed back; what it reports then is the value of the trial."""
+    script = background.cwd / "t.py"
+    script.write_text("import stoker; stoker.report(loss=0.25)")
+    with small_disk(background.cwd / "small", "size=1m,nr_inodes=2") as disk:
+        (disk / "ballast").touch()
+        words = ["-G", "0", "--objective", "loss:min", "-o", str(disk / "%j.log"), "--style", "none"]
+        said = background("sweep", "--parsable", "x=1", *words, "--", sys.executable, str(script))
+        wait_until(lambda: "cannot write its output" in background("status", "--plain").out, pause=0.1)
+        (disk / "ballast").unlink()
+        (trial,) = wait_sweep(background, int(said.out))["trials"]
+        with background.open_store() as store:
+            assert store.attempts(trial["job"])[0].why == "returned"
+            assert len(store.runs(trial["job"])) == 1
+    assert (trial["state"], trial["values"]) == ("done", {"loss": 0.25})
+    assert [row["attempts"] for row in json.loads(background("history", "--json").out)["jobs"]] == [1, 1]

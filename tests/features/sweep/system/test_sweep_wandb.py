@@ -7,8 +7,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from features.sweep.sweeps import wait_sweep
 from support.background import Background
-from support.sweeps import wait_sweep
 
 LONG_SECONDS = 150.0
 """wandb itself takes seconds to start and to end."""

@@ -20,8 +20,7 @@ from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec
-from stoker.features.sweep.store import StoredSweep, add_sweep, stop_sweep, trial_results
-from stoker.features.sweep.trials import TrialJob, all_trials
+from stoker.features.sweep.store import StoredSweep, TrialJob, add_sweep, all_trials, stop_sweep, trial_results
 from stoker.features.sweep.tuner import loop
 from stoker.features.sweep.tuner.loop import NO_ENGINE_SECONDS, Tuner, only_tuner
 from stoker.features.sweep.tuner_job import RETRIED_CODES, TRY_AGAIN
@@ -41,7 +40,7 @@ class Queue:
         self.paths.engines.mkdir()
         self.store = Store(self.paths.database)
         self.now = 1000.0
-        self.sweep = 0
+        self.sweep = self.batch = 0
         self._closing = contextlib.ExitStack()
 
     def start(self, **record: Any) -> Tuner:
@@ -49,10 +48,10 @@ class Queue:
         space, command = parse_space(["lr=1e-4..1:log"]), Command(("train", "{lr}"))
         given = {"method": "tpe", "count": 4, "max_parallel": 2, "objectives": ("regex:loss=(.*)",), **record}
         sweep = SweepSpec(space=space, command=command, **given)
-        batch = self.store.add_batch("sweep", self.now)
+        self.batch = batch = self.store.add_batch("sweep", self.now)
         (self.sweep,) = self.store.add_jobs(batch, QUEUE, [NewJob(Command(("tuner",)), JobSpec())], self.now)
         spec = JobSpec(cwd=str(self.home))
-        add_sweep(self.store, StoredSweep(self.sweep, batch, self.now, self.sweep, None, spec, sweep))
+        add_sweep(self.store, StoredSweep(self.sweep, batch, self.now, self.sweep, spec, sweep))
         return self.tuner()
 
     def tuner(self) -> Tuner:
@@ -66,7 +65,7 @@ class Queue:
         self.store.close()
 
     def trials(self) -> list[TrialJob]:
-        return all_trials(self.store, self.sweep)
+        return all_trials(self.store, self.batch)
 
     def run(self, number: int, log: str) -> None:
         """Start a trial, with this in its log."""
@@ -133,7 +132,7 @@ def test_trials_are_added_as_others_end(queue: Queue) -> None:
         queue.end(number)
     tuner.turn()
     assert tuner.is_over
-    values = {number: body["values"] for number, body in trial_results(queue.store, queue.sweep).items()}
+    values = {number: body["values"] for number, body in trial_results(queue.store, queue.batch).items()}
     assert values == {number: {"loss": float(number)} for number in range(4)}
 
 
@@ -169,7 +168,7 @@ def test_a_crash_between_the_end_and_the_study_is_repaired(queue: Queue) -> None
     assert tuner.is_over
     states = [trial.state.name for trial in tuner._open_study().trials()]
     assert states == ["COMPLETE", "FAIL", "PRUNED", "FAIL"]
-    results = trial_results(queue.store, queue.sweep)
+    results = trial_results(queue.store, queue.batch)
     assert [results[number].get("message", "") for number in range(3)] == ["", "exit 1: loss=0.7", "bad"]
     assert "wrote no value of loss" in results[3]["message"]
 
@@ -182,7 +181,7 @@ def test_a_retried_trial_has_a_new_result(queue: Queue) -> None:
         queue.run(0, f"loss={value}")
         queue.end(0)
         tuner.turn()
-        assert trial_results(queue.store, queue.sweep)[0]["values"] == {"loss": value}
+        assert trial_results(queue.store, queue.batch)[0]["values"] == {"loss": value}
         queue._record(0, Retried(queue.now))
     assert tuner._open_study().trials()[0].value == 5.0
 
@@ -200,7 +199,7 @@ def test_a_trial_that_was_handed_back_before_its_start_keeps_its_values(queue: Q
             tuner.turn()
         queue.end(0)
         tuner.turn()
-        result = trial_results(queue.store, queue.sweep)[0]
+        result = trial_results(queue.store, queue.batch)[0]
         assert (result["values"], result.get("message", "")) == ({"loss": value}, "")
         queue._record(0, Retried(queue.now))
         queue.hand_back(0)
@@ -258,7 +257,7 @@ def test_a_stopped_sweep_gets_no_further_trials(queue: Queue) -> None:
     tuner = queue.start(max_parallel=1)
     tuner.turn()
     queue.run(0, "loss=1")
-    stop_sweep(queue.store, queue.sweep, queue.now)
+    stop_sweep(queue.store, queue.batch, queue.now)
     queue.end(0)
     tuner.turn()
     assert len(queue.trials()) == 1

@@ -13,13 +13,14 @@ import pytest
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
 
-from stoker.core.errors import StudyLost, UsageError
+from stoker.core.errors import UsageError
 from stoker.core.spec import Command
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.objective import Objective
 from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import Space, is_active
 from stoker.features.sweep.tuner.study import Study, StudyRecord, made_sampler
+from stoker.features.sweep.tuner_job import StudyLost
 from support.disk import small_disk
 
 LOSS = Objective("loss")

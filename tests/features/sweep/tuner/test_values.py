@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from features.sweep.wandb import item, record, run_file
 from stoker.features.sweep.model.objective import ValueSeries
 from stoker.features.sweep.tuner.values import WandbRuns
-from support.wandb import item, record, run_file
 
 NAME = "val loss"
 

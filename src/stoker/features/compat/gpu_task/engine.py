@@ -157,7 +157,7 @@ def _name(text: str) -> str:
 
 
 class InstanceView(ToolView):
-    """Prepares and settles the folders of instances, and sends what happens to the script."""
+    """Prepares and finishes the folders of instances, and tells the script what happens."""
 
     def __init__(self, instances: Sequence[Instance], send: Send) -> None:
         super().__init__(lambda text: send(printable(text)))
@@ -207,8 +207,8 @@ class InstanceView(ToolView):
                 (finish if state.result == "done" else mark)(instance.folder)
         if state.result != "done":
             log = job_event.log or instance.log
-            said = state.note or last_line(log)
-            self._failures.append(InstanceFailure(instance.text, instance.folder, outcome(state), log, said))
+            reason = state.note or last_line(log)
+            self._failures.append(InstanceFailure(instance.text, instance.folder, outcome(state), log, reason))
 
 
 def _slot(job_event: JobEvent) -> str:

@@ -34,7 +34,7 @@ BUSY = 75
 _BEGAN = "STOKER_GPU_TASK"
 """Set in a process that was started over with the variables that its task requires."""
 _CARRIED = "carried"
-"""Its value where the pickled task is loaded again."""
+"""Its value if the pickled task is loaded again."""
 _DEFINING = "__stoker_defining__"
 """Set in the main module while the script runs only to define what instances need of it."""
 _TEXT = b"This run was not finished. GPUTaskScheduler runs it again the next time.\n"
@@ -112,7 +112,7 @@ def _remove(path: str) -> None:
 
 
 def occupy(folder: str) -> "int | None":
-    """Lock the folder until the descriptor is closed; None where another process runs it."""
+    """Lock the folder until the descriptor is closed; None if another process runs it."""
     os.makedirs(folder, exist_ok=True)
     descriptor = os.open(os.path.join(folder, MARKER), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     deadline = time.monotonic() + GLANCE_SECONDS

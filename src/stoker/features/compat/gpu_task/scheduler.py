@@ -15,13 +15,13 @@ from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.features.compat.gpu_task.config import ConfigManager
 from stoker.features.compat.gpu_task.instance import GPUTask, folder_state, stop_if_script_only_defines
-from stoker.features.compat.gpu_task.packing import Packer
 from stoker.features.compat.gpu_task.process import (
     Instance,
     InstanceFailure,
     InstanceRequest,
     InstanceResult,
     Note,
+    Packer,
     SignalRelay,
     run_instances,
 )

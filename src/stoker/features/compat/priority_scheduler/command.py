@@ -16,8 +16,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from stoker.app.jobs.config import load_config
-from stoker.app.jobs.context import SubmitContext, context_here, current_user, working_directory
-from stoker.app.jobs.parent import Parent, find_parent, ledger_here
+from stoker.app.jobs.context import SubmitContext, context_here, working_directory
+from stoker.app.jobs.parent import Parent, find_parent
 from stoker.app.jobs.submit import RUNS, new_log_directory
 from stoker.core.device import resolve
 from stoker.core.errors import Impossible, UsageError
@@ -29,12 +29,10 @@ from stoker.devices.detect import detect, simulate
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import PROGRAM as MPS_CONTROL
 from stoker.engine.foreground import Foreground, Setup
-from stoker.features.compat.foreground import ToolView, withdraw
+from stoker.features.compat.foreground import ToolView, tool_setup, withdraw
 from stoker.features.compat.priority_scheduler.stages import PROFILES, Batches, TaskJobs
 from stoker.features.compat.priority_scheduler.task_file import TaskFile, TaskRows, Tickets, find_counter
 from stoker.features.compat.tool import Parser, announce, run_tool, say
-from stoker.ledger import prepare_ledger
-from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths, paths_for
 
 PROGRAM = "priority_scheduler"
@@ -144,7 +142,8 @@ def _run(options: argparse.Namespace) -> int:
         counter = find_counter(Path(working_directory()), file.path, kept.with_suffix(".counter"))
         rows = TaskRows(file, tickets, counter, size=options.num, keep=options.keep)
         label = f"{PROGRAM} --csv {options.csv}"
-        code = _work(rows, _setup(paths, devices, settings, label, parent, resume=bool(tickets)), options)
+        setup = tool_setup(devices, label, paths)
+        code = _work(rows, replace(setup, policy=_policy(settings), resume=bool(tickets)), options)
         _sum_up(rows, file, interrupted=code > 128)
         return code
 
@@ -159,24 +158,6 @@ def _find_devices(settings: EngineSettings, paths: Paths, parent: Parent | None)
     except Impossible as error:
         hint = "name the devices (STOKER_DEVICES=0,1), or try it on simulated ones (STOKER_SIM=4x24G)"
         raise Impossible(error.message, hint) from None
-
-
-def _setup(
-    paths: Paths, devices: Devices, settings: EngineSettings, label: str, parent: Parent | None, *, resume: bool
-) -> Setup:
-    private = paths.is_simulated and not os.environ.get("STOKER_LEDGER") and not parent
-    return Setup(
-        paths=paths,
-        site=MachineConfig(
-            ledger=prepare_ledger(paths.state / "ledger") if private else ledger_here(parent),
-            devices=devices,
-            user=current_user(),
-            within=parent.worker if parent else "",
-        ),
-        policy=_policy(settings),
-        label=label,
-        resume=resume,
-    )
 
 
 def _policy(settings: EngineSettings) -> Policy:
@@ -220,7 +201,7 @@ def _log_directory(paths: Paths) -> str:
 
 
 def _mps(options: argparse.Namespace) -> int | None:
-    """Percent of the threads for each task; None where MPS is off or not installed."""
+    """Percent of the threads for each task; None if MPS is off or not installed."""
     if not options.mps:
         return None
     if shutil.which(MPS_CONTROL) is None:

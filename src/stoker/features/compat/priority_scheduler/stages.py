@@ -18,8 +18,7 @@ from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT, literal
-from stoker.core.planner.fairshare import never_within_limits
-from stoker.core.planner.placement import never_fits
+from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
 from stoker.core.text import outcome
@@ -70,9 +69,7 @@ class TaskJobs(Struct, frozen=True):
         if INHERIT in (spec.out, spec.err):
             return "its output must go to files"
         resources = spec.resources
-        return (
-            never_fits(resources, self.devices) or never_within_limits(resources.gpus, self.devices, self.policy) or ""
-        )
+        return never_fits(resources, self.devices, self.policy.max_use, self.policy.min_free) or ""
 
     def job(self, run: TaskRun) -> NewJob:
         task, number = run.row.task, run.row.ticket.number

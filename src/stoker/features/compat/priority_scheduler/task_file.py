@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from stoker.app.jobs.task_list import COLUMNS, BadRow, Task, read_tasks, split_records, text_of
 from stoker.core.errors import StokerError, UsageError
-from stoker.features.compat.tool import lock_within
+from stoker.features.compat.tool import lock_within, write_all
 
 COUNTER = "counter.txt"
 
@@ -38,7 +38,7 @@ _MOST_DIGITS = 18
 
 
 def lock(path: Path, *, create: bool = False, patience: float = 0.0) -> io.FileIO:
-    """The file that is at the path now, locked until it is closed; BlockingIOError where another program keeps it."""
+    """The file that is at the path now, locked until it is closed; BlockingIOError if another program keeps it."""
     flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY | os.O_NONBLOCK
     while True:
         file = io.FileIO(os.open(path, flags | os.O_CLOEXEC, 0o666), "r+" if create else "r")
@@ -85,11 +85,6 @@ def replace(path: Path, data: bytes, like: io.FileIO, prepared: Callable[[], Non
     _sync_directory(path.parent)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 def _sync_directory(path: Path) -> None:
     with contextlib.suppress(OSError):  # some file systems cannot do it
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +108,7 @@ class TaskFile:
 
     def read(self) -> list[Task | BadRow]:
         """The rows that are there now."""
-        self._salvage()
+        self._copy_late_rows()
         try:
             data = self.path.read_bytes()
         except OSError as error:
@@ -123,14 +118,15 @@ class TaskFile:
         except UsageError as error:
             raise UsageError(error.message, self._hint(error)) from None
 
-    def remove(self, text: str, prepared: Callable[[], None] = lambda: None) -> None:
+    def remove(self, text: str, prepared: Callable[[], None] = lambda: None, patience: float = 0.0) -> None:
         """Replace the file by one without the first row that has this text, if there is one.
 
-        `prepared` is called right before the new file takes the place of the old one.
+        `prepared` is called right before the new file takes the place of the old one. Raises BlockingIOError if another
+        program locks the file for longer than `patience` seconds.
         """
-        self._salvage()
+        self._copy_late_rows(patience)
         with contextlib.ExitStack() as closing:
-            file = closing.enter_context(lock(self.path))
+            file = closing.enter_context(lock(self.path, patience=patience))
             data = contents(file)
             if (rest := _without(data, text, self.name)) is None:
                 return
@@ -139,19 +135,19 @@ class TaskFile:
             self._replaced, self._copied = file, len(data)
             closing.pop_all()
         with contextlib.suppress(OSError):  # the row is gone in any case; read() and close() try again
-            self._salvage()
+            self._copy_late_rows()
 
     def close(self) -> None:
         """Copy rows that were appended to the replaced file until now."""
         try:
-            self._salvage()
+            self._copy_late_rows()
         finally:
             self._forget_replaced()
 
-    def _salvage(self) -> None:
+    def _copy_late_rows(self, patience: float = 0.0) -> None:
         """Copy rows that another program appended to the replaced file after we had read it."""
         if self._replaced is not None and (more := contents(self._replaced, self._copied)):
-            with lock(self.path), self.path.open("ab") as file:
+            with lock(self.path, patience=patience), self.path.open("ab") as file:
                 file.write(more)
             self._copied += len(more)
 
@@ -189,7 +185,7 @@ def find_counter(cwd: Path, csv: Path, spare: Path) -> Path:
 
 
 def reserve(counter: Path, count: int) -> int:
-    """The first of so many numbers. The file is moved on before any of them is used."""
+    """The first of `count` numbers. The file is moved on before any of them is used."""
     try:
         with lock(counter, create=True, patience=LOCK_PATIENCE_SECONDS) as file:
             text = contents(file).strip()
@@ -407,18 +403,16 @@ class TaskRows:
             ticket, text = self.unremoved[0].ticket, self.unremoved[0].task.text
             drop = partial(self._tickets.drop, [ticket])
             try:
-                self._file.remove(text, drop)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return
-                time.sleep(0.05)
+                self._file.remove(text, drop, max(0.0, deadline - time.monotonic()))
+            except BlockingIOError:  # tried again with the next row, and at the end
+                return
             except (StokerError, OSError) as error:
                 self._complain(error)
                 self._try(partial(self._tickets.keep, [ticket]))
                 return
             else:
                 self.unremoved.pop(0)
-                self._try(drop)  # where the user had removed the row
+                self._try(drop)  # if the user had removed the row
 
     def _try(self, action: Callable[[], None]) -> None:
         """The run goes on if bookkeeping fails."""

@@ -47,13 +47,13 @@ from stoker.ledger import Ledger, find_ledger
 PROGRAM = "schedule"
 
 DEFAULT_GPUS = 4
-"""How many GPUs there are where neither the file nor a driver says it."""
+"""How many GPUs there are if neither the file nor a driver says it."""
 
 DEAF_SECONDS = 3.0
 """Seconds after a stop within which further presses of Ctrl-C are ignored."""
 
 UNTIL_PRESSED_SECONDS = 10 * 365 * 86_400.0
-"""Seconds between TERM and KILL where only another Ctrl-C sends KILL."""
+"""Seconds between TERM and KILL if only another Ctrl-C sends KILL."""
 
 GRACE_SECONDS = 30.0
 """Seconds between TERM and KILL if the scheduler itself got SIGTERM."""
@@ -153,7 +153,7 @@ def _request(options: argparse.Namespace) -> TaskRequest | None:
         return None
     single = None if options.forced_gpu is None else (options.forced_gpu,)
     forced = _either(single, options.force, "-fg", "-f") or ()
-    likes = None if options.prefered_gpu is None else (options.prefered_gpu,)
+    preferred = None if options.prefered_gpu is None else (options.prefered_gpu,)
     gpus = _either(options.gpu_count, options.num, "-gc", "-n")
     later = len(options.task) > 1 or any(given is not None for given in (options.num, options.prefer, options.force))
     return TaskRequest(
@@ -161,7 +161,7 @@ def _request(options: argparse.Namespace) -> TaskRequest | None:
         gpus=max(1, len(forced)) if gpus is None else gpus,
         forced=forced,
         forced_text=f"GPU {options.forced_gpu}" if single else f"GPU(s) {list(forced)}",
-        preferred=_either(likes, options.prefer, "-pg", "-p") or (),
+        preferred=_either(preferred, options.prefer, "-pg", "-p") or (),
         later=later,
         out=_output(options.out, "-o"),
         err=_output(options.err, "-e"),
@@ -222,7 +222,7 @@ def _run_inside(parent: Parent, request: TaskRequest | None, options: argparse.N
         hint = "leave -i out: the GPUs of the job are known"
         raise UsageError(f"this runs inside {parent.allocation.whose}, but -i is for the whole machine", hint)
     if request is not None:
-        request = replace(request, forced=parent.numbers(request.forced), preferred=_wishes(parent, request))
+        request = replace(request, forced=parent.numbers(request.forced), preferred=_preferred(parent, request))
     info = InfoFile(parent.file("gpu_scheduler_info"), Ledger(parent.ledger))
     with contextlib.closing(parent.devices()) as source:
         devices = NumberedDevices(source, MOST_GPUS, visible=request is not None and request.later)
@@ -231,7 +231,7 @@ def _run_inside(parent: Parent, request: TaskRequest | None, options: argparse.N
         return _act(options, request, info, devices)
 
 
-def _wishes(parent: Parent, request: TaskRequest) -> tuple[int, ...]:
+def _preferred(parent: Parent, request: TaskRequest) -> tuple[int, ...]:
     """The preferred GPUs; any other will do if the job does not have them."""
     try:
         return parent.numbers(request.preferred)
@@ -335,12 +335,12 @@ def _resources(request: TaskRequest, devices: NumberedDevices) -> Resources:
             f"there is no GPU {absent[0]}", f"they are 0 to {count - 1}; set the number with: schedule -i N"
         )
     forced = tuple(devices.ids[number] for number in request.forced)
-    likes = tuple(devices.ids[number] for number in request.preferred if number < count)
-    if len(likes) < len(request.preferred):
+    preferred = tuple(devices.ids[number] for number in request.preferred if number < count)
+    if len(preferred) < len(request.preferred):
         _say(f"warning: a preferred GPU does not exist; GPUs are 0 to {count - 1}")
     if len(forced) == request.gpus:
         return Resources(gpus=request.gpus, allowed=forced, preferred=forced)
-    return Resources(gpus=request.gpus, required=forced, preferred=likes)
+    return Resources(gpus=request.gpus, required=forced, preferred=preferred)
 
 
 def _source(request: TaskRequest, resources: Resources, run: Foreground) -> ListSource:

@@ -223,22 +223,22 @@ class InfoFile:
         the numbers of -rg: marks and stale entries go, a living task keeps its GPU.
         """
 
-        def settled(written: Entries | None) -> Entries:
+        def corrected(written: Entries | None) -> Entries:
             leases = self._leases()  # read under the lock: a task gets its lease before its entry
             entries = written or self.entries or (FREE,) * len(self.claims)
             if init:
                 entries = _initialised(init[0], init[1:], entries, leases)
             return tuple(
                 [
-                    self._settled(number, FREE if number in released and not entry.is_running else entry, leases)
+                    self._corrected(number, FREE if number in released and not entry.is_running else entry, leases)
                     for number, entry in enumerate(entries)
                 ]
             )
 
         try:
-            self.entries, self.trouble = self._update(settled), ""
+            self.entries, self.trouble = self._update(corrected), ""
         except InfoUnusable as unusable:
-            self.entries, self.trouble = settled(self._readable()), str(unusable)
+            self.entries, self.trouble = corrected(self._readable()), str(unusable)
 
     def repair(self) -> None:
         """Sync again if another process changed the file, even while we wrote it."""
@@ -255,7 +255,7 @@ class InfoFile:
 
     # -- entries and leases ----------------------------------------------------------------------
 
-    def _settled(self, number: int, entry: Entry, leases: Mapping[int, Lease]) -> Entry:
+    def _corrected(self, number: int, entry: Entry, leases: Mapping[int, Lease]) -> Entry:
         """The true entry of a GPU: an entry whose task has ended frees itself."""
         if number in self.own:
             return self.own[number]
@@ -273,7 +273,7 @@ class InfoFile:
 
     # -- reading and writing ---------------------------------------------------------------------
 
-    def _update(self, settled: Callable[[Entries | None], Entries]) -> Entries:
+    def _update(self, corrected: Callable[[Entries | None], Entries]) -> Entries:
         """Rewrite the file, or create it; a file that cannot be parsed counts as missing."""
         try:
             with self._opened(os.O_RDWR, create=True) as descriptor:
@@ -281,7 +281,7 @@ class InfoFile:
                 before = None
                 with contextlib.suppress(InfoUnusable):
                     before = self._parsed(descriptor)
-                after = settled(before)
+                after = corrected(before)
                 if after != before:
                     _rewrite(descriptor, text_of(after).encode())
                 return after

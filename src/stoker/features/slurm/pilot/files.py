@@ -18,9 +18,8 @@ from msgspec import Struct
 
 from stoker.core.job import Event, Job
 from stoker.features.slurm.guard import EVENTS
-from stoker.features.slurm.shared import CLAIMS, ERRORS, BundleFolder, append, sync
+from stoker.features.slurm.shared import CLAIMS, ERRORS, ORDERS, BundleFolder, append, sync
 
-ORDERS = "orders"
 PLAN = "pilot.json"
 
 

@@ -1,18 +1,21 @@
-"""One pilot as the head sees it: its attempts, how many more it needs, and its events by the head's clock."""
+"""One pilot as the head sees it: what it asks Slurm for, its attempts, and its events by the head's clock."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from math import ceil
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.job import Active, Event, Exited, Job, Lost, Returned, Started, Waiting, started_at
-from stoker.features.slurm.attempts import Bundle
-from stoker.features.slurm.cluster import Answers
-from stoker.features.slurm.pilot.files import PilotEvent, PilotFolder, PilotReady, RunJob
+from stoker.core.job import Event, Exited, Job, Lost, Returned, Started, Waiting, started_at
+from stoker.core.settings import ClusterSettings
+from stoker.features.slurm.attempts import Bundle, end_by_our_clock, start_by_our_clock
+from stoker.features.slurm.cluster import Answers, settings_words
+from stoker.features.slurm.commands import NodeSize
+from stoker.features.slurm.orders import PILOT_MARK
+from stoker.features.slurm.pilot.files import PilotEvent, PilotFolder, PilotPlan, PilotReady, RunJob
 
 MIN_AHEAD_PER_GPU = 2
 """Attempts that wait in a pilot for each of its GPUs, however slowly it starts them."""
@@ -29,8 +32,6 @@ HELD_UP_SECONDS = 5.0
 """A pilot waits in Slurm for GPUs of others if this many answers say so, over this many seconds."""
 SHORT_SECONDS = 600.0
 """Jobs with a limit below this are short."""
-MARK = "pilot"
-"""Begins the name of a pilot, so that a new engine tells it from a bundle."""
 
 
 class DelegatedAttempt:
@@ -174,17 +175,14 @@ class PilotHandle(Bundle):
 
 def translated(job: Job, delegated: DelegatedAttempt, event: Event, now: float) -> Event:
     """A pilot's event with the number of the head's attempt, and by the head's clock."""
-    assert isinstance(job.state, Active)
     if isinstance(event, Started):
-        return replace(event, attempt=delegated.number, at=min(max(event.at, job.state.since), now))
-    began = started_at(job)
+        return replace(event, attempt=delegated.number, at=start_by_our_clock(job, event.at, now))
     if isinstance(event, Exited):
-        at = event.at if began is None or delegated.began is None else began + max(0.0, event.at - delegated.began)
-        return replace(event, attempt=delegated.number, at=at)
+        return replace(event, attempt=delegated.number, at=end_by_our_clock(job, delegated.began, event.at))
     assert isinstance(event, Returned | Lost)
     if isinstance(event, Lost):
         return replace(event, attempt=delegated.number, at=now)
-    if began is not None and not event.short:
+    if started_at(job) is not None and not event.short:
         return Lost(delegated.number, now, "its pilot gave it back")
     return Returned(delegated.number, now, event.short)
 
@@ -194,4 +192,43 @@ def is_short(limit: float | None) -> bool:
 
 
 def is_pilot(name: str) -> bool:
-    return name.startswith(MARK)
+    return name.startswith(PILOT_MARK)
+
+
+# -- what a new pilot asks for ---------------------------------------------------------------------
+
+
+def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
+    """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
+    return PilotPlan(
+        cluster,
+        str(reports),
+        settings.pilot_idle,
+        own.get("STOKER_SIM", ""),
+        own.get("STOKER_LEDGER", ""),
+        whole_node=settings.private,
+        gpus=gpus,
+    )
+
+
+def pilot_gpus(nodes: NodeSize, need: int, least: int, most: int | None) -> int:
+    """GPUs for one pilot: those of a node, but no more than all waiting jobs need, nor than `most`.
+
+    `least` are the GPUs of the largest job, which it must have in any case.
+    """
+    wanted = min(nodes.gpus or 1, max(1, need))
+    return wanted if most is None else max(least, min(wanted, most))
+
+
+def pilot_words(settings: ClusterSettings, nodes: NodeSize, gpus: int, least: int) -> list[str]:
+    """Options for sbatch: GPUs of one node, with their share of its memory and cores, for the time of a pilot."""
+    if settings.private:  # the ledger of the node shares its GPUs with other users
+        size = ["--exclusive", f"--gres=gpu:{least}"]
+    else:
+        size = [
+            f"--gres=gpu:{gpus}",
+            f"--mem={nodes.memory * gpus // max(1, nodes.gpus) * 9 // 10}",
+            f"--cpus-per-task={max(1, nodes.cpus * gpus // max(1, nodes.gpus))}",
+        ]
+    time = [f"--time={ceil(settings.pilot_time / 60)}", "--signal=B:USR1@60"]
+    return [*settings_words(settings), "--nodes=1", *size, *time, *settings.options]

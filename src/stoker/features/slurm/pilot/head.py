@@ -21,9 +21,9 @@ from stoker.core.job import (
 from stoker.core.launch import attempt_key
 from stoker.core.planner.queue import WaitingGroup
 from stoker.core.planner.reasons import InCluster
-from stoker.features.slurm.attempts import SILENT_SECONDS, UNSEEN_STATES, read_ref, ref_of
-from stoker.features.slurm.checks import NodeChecks, pilot_check
+from stoker.features.slurm.attempts import SILENT_SECONDS, read_ref, ref_of
 from stoker.features.slurm.cluster import (
+    UNSEEN_STATES,
     Answers,
     SlurmFact,
     count_answer,
@@ -35,9 +35,9 @@ from stoker.features.slurm.cluster import (
     slurm_text,
 )
 from stoker.features.slurm.commands import NodeSize
-from stoker.features.slurm.context import ClusterContext
 from stoker.features.slurm.guard import OWN_CLAIM
-from stoker.features.slurm.pace import PollPace
+from stoker.features.slurm.node_checks import NodeChecks, pilot_check
+from stoker.features.slurm.orders import PILOT_MARK, ClusterContext
 from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
@@ -52,8 +52,17 @@ from stoker.features.slurm.pilot.files import (
     Recall,
     Stop,
 )
-from stoker.features.slurm.pilot.handle import MARK, SPARE_SECONDS, DelegatedAttempt, PilotHandle, is_short, translated
-from stoker.features.slurm.pilot.request import pilot_gpus, pilot_plan, pilot_words
+from stoker.features.slurm.pilot.handle import (
+    SPARE_SECONDS,
+    DelegatedAttempt,
+    PilotHandle,
+    is_short,
+    pilot_gpus,
+    pilot_plan,
+    pilot_words,
+    translated,
+)
+from stoker.store.waiting import PollPace
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
@@ -71,7 +80,7 @@ class Pilots:
     def __init__(self, context: ClusterContext) -> None:
         self.all: dict[str, PilotHandle] = {}
         self.nodes: NodeSize | None = None
-        """The largest node, once Slurm told."""
+        """The largest node, once Slurm has told."""
         self.failures: list[str] = []
         """Why pilots ended before they worked, since the last one that did."""
         self.pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
@@ -80,11 +89,8 @@ class Pilots:
         self._directory = context.directory
         self._orders = context.orders
         self._settings = context.settings
-        self._count = 0
         self._new: list[PilotHandle] = []
         """Pilots without files yet."""
-        self._over: list[PilotHandle] = []
-        """Pilots whose last events are not recorded yet."""
         self._offered: list[tuple[PilotHandle, Job]] = []
         self._outgoing: dict[str, list[PilotOrder]] = {}
         self._many_short = False
@@ -138,10 +144,8 @@ class Pilots:
         offered, self._offered = self._offered, []
         for pilot, job in offered:
             pilot.count += 1
-            out, err = self._orders.outputs(job)
             order = pilot.run_order(job, self._orders.environment)
-            ref = ref_of(pilot.name, pilot.count)
-            after = self._jobs.apply(job, Assigned(ref, (), out, now, "" if err == out else err))
+            after = self._jobs.apply(job, self._orders.assigned(job, ref_of(pilot.name, pilot.count), now))
             pilot.give(attempt_key(after.id, after.attempts), DelegatedAttempt(after, now))
             self._order(pilot, order)
 
@@ -186,15 +190,14 @@ class Pilots:
     # -- how many ---------------------------------------------------------------------------------
 
     def start(self, need: int, least: int, nodes: NodeSize, now: float) -> None:
-        """Start pilots for jobs that need so many GPUs, one of them `least`, and have no place or wait too long."""
+        """Start pilots for jobs without a place, which need `need` GPUs in all and `least` for the largest of them."""
         need += sum(delegated.gpus for _, delegated in self._backlog(now))
         if not need:
             self._most = None
         gpus = pilot_gpus(nodes, need, least, self._most)
         gpus_each = gpus if self._most is not None else nodes.gpus or 1
         for _ in range(self._wanted(need, gpus_each)):
-            self._count += 1
-            pilot = self._add(f"{MARK}{self._context.instance}-{self._count}")
+            pilot = self._add(self._context.new_name(PILOT_MARK))
             pilot.options = ["--job-name=stoker-pilot", *pilot_words(self._settings, nodes, gpus, least)]
             pilot.since, pilot.least, pilot.asked_gpus = now, least, gpus
             self._new.append(pilot)
@@ -279,13 +282,7 @@ class Pilots:
 
     def _leave(self, pilot: PilotHandle) -> None:
         del self.all[pilot.name]
-        self._over.append(pilot)
-
-    def remove_over(self) -> None:
-        """Remove the files of pilots whose last events are recorded."""
-        over, self._over = self._over, []
-        for pilot in over:
-            pilot.folder.remove()
+        self._directory.discard(pilot.folder)
 
     # -- single jobs ------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.features.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
-from stoker.features.slurm.pace import PollPace
+from stoker.features.slurm.orders import module_words
 from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
@@ -48,7 +48,7 @@ from stoker.features.slurm.pilot.files import (
 from stoker.ledger import ledger_path, prepare_ledger
 from stoker.sites.machine.site import MachineConfig
 from stoker.store.paths import Paths
-from stoker.store.waiting import wait_until
+from stoker.store.waiting import PollPace, wait_until
 
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.1
@@ -176,7 +176,7 @@ class PilotRuntime:
 
     def _check(self, order: CheckOrder) -> None:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
-        words = [sys.executable, "-P", "-m", "stoker.features.slurm.guard", "check", *msgspec.structs.astuple(order)]
+        words = module_words(sys.executable, "guard", "check", *msgspec.structs.astuple(order))
         self._checks = [check for check in self._checks if check.poll() is None]
         with contextlib.suppress(OSError):  # short of processes: the head asks again
             self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))

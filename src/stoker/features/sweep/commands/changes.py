@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from stoker.app.control.requests import opened
-from stoker.cli.output_options import controlling, wants_json, write_json
-from stoker.cli.sim_option import StokerCommand
+from stoker.cli.options import StokerCommand, controlling, wants_json, write_json
 from stoker.core.units import count_text
 from stoker.features.sweep.view import chosen_sweep
 from stoker.store.paths import Paths

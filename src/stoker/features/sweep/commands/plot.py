@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.options import StokerCommand, sim_option
 from stoker.cli.screens.text import terminal_size, write_lines
-from stoker.cli.sim_option import StokerCommand, sim_option
 from stoker.core.errors import UsageError
 from stoker.features.sweep.charts import KINDS, chart_of
 from stoker.features.sweep.view import read_sweep

@@ -15,10 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.cli.console import flush_output, say, silence_output
-from stoker.cli.job_options import options_from, trial_options
+from stoker.cli.job_options import member_options, options_from
 from stoker.cli.main import LazyGroup
-from stoker.cli.output_options import wants_json, write_json
-from stoker.cli.sim_option import StokerCommand, sim_option, sim_words
+from stoker.cli.options import StokerCommand, sim_option, sim_words, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
 from stoker.store.paths import Paths
 
@@ -92,7 +91,7 @@ class SubmittedSweep(Struct, frozen=True):
     trials: int
     skipped: int
     """Trials that were done or in the queue before."""
-    adviser: int | None
+    tuner: int | None
     """The job of its tuner; null without one."""
     held: bool
     problem: str | None
@@ -134,7 +133,7 @@ class CommandOptions(Struct, frozen=True):
 @click.option(
     "--pruner", "pruners", multiple=True, metavar="RULE", help="Stop bad trials early, best by auto (repeatable)."
 )
-@trial_options
+@member_options
 @click.option("-s", "--shell", is_flag=True, help="Run the command as one line of your shell.")
 @sim_option
 @click.option("--resume", is_flag=True, help="Submit only trials that are not done and not in the queue.")

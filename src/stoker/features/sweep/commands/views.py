@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from stoker.cli.output_options import Screen, screen_options, write_json, write_plain
+from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
 from stoker.cli.screens.text import Line, write_lines
-from stoker.cli.sim_option import StokerCommand
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score

@@ -8,7 +8,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
-from stoker.core.spec import Command, JobSpec, NewJob, Trial
+from stoker.core.spec import Command, JobSpec, Member, NewJob
 from stoker.features.sweep.model.points import count_of, visited
 from stoker.features.sweep.model.space import Params, Scalar, Space, Texts, texts_of, with_texts
 from stoker.features.sweep.model.template import (
@@ -62,11 +62,10 @@ class SweepSpec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TrialMaker:
     """Makes the jobs of the trials of one sweep: the one way from a point of the space to a job."""
 
-    def __init__(self, sweep: SweepSpec, spec: JobSpec, sweep_id: int = 0) -> None:
-        """`spec` is that of all trials; `sweep_id` is 0 for trials that are tasks of a new array."""
+    def __init__(self, sweep: SweepSpec, spec: JobSpec) -> None:
+        """`spec` is that of all trials."""
         self._sweep = sweep
         self._spec = spec
-        self._id = sweep_id
         self._template = Template(sweep.command)
         self._texts = Texts(sweep.space)
         used = set(placeholders([*sweep.command.words, *sweep.env.values()]))
@@ -78,8 +77,8 @@ class TrialMaker:
         params = self._params(number, point)
         texts = self._texts.of(params)
         name = trial_name(self._sweep.name, texts)
-        trial = Trial(number, _encode(params).decode(), self._id)
-        return NewJob(self._filled(number, name, texts), self._spec, name, task, trial=trial)
+        member = Member(number, _encode(params).decode())
+        return NewJob(self._filled(number, name, texts), self._spec, name, task, member=member)
 
     def command(self, number: int, point: Mapping[str, Scalar]) -> Command:
         """The command of a trial alone."""
@@ -133,9 +132,9 @@ class TrialMaker:
         return ((number, point) for number, point in repeated if start <= number < stop)
 
 
-def trial_job(sweep: SweepSpec, spec: JobSpec, number: int, point: Mapping[str, Scalar], sweep_id: int = 0) -> NewJob:
+def trial_job(sweep: SweepSpec, spec: JobSpec, number: int, point: Mapping[str, Scalar]) -> NewJob:
     """One trial of a sweep."""
-    return TrialMaker(sweep, spec, sweep_id).job(number, point)
+    return TrialMaker(sweep, spec).job(number, point)
 
 
 def trial_jobs(sweep: SweepSpec, spec: JobSpec, start: int = 0, stop: int | None = None) -> Iterator[NewJob]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.core.errors import StokerError, UsageError
-from stoker.features.sweep.trials import sweep_of_tuner
+from stoker.features.sweep.store import sweep_of_tuner
 from stoker.features.sweep.tuner.loop import Tuner, only_tuner, say
 from stoker.features.sweep.tuner_job import TRY_AGAIN
 from stoker.store.paths import Paths

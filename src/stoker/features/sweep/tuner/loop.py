@@ -19,7 +19,7 @@ import msgspec
 
 from stoker.app.control.requests import ask
 from stoker.app.views.failure import failure_text
-from stoker.core.errors import StokerError, StudyLost
+from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Job
 from stoker.core.requests import Cancel
 from stoker.core.text import outcome
@@ -30,22 +30,27 @@ from stoker.features.sweep.model.pruning import TrialCurve, parse_pruner, stop_r
 from stoker.features.sweep.model.record import REPEAT, SweepSpec, file_of_trial, trial_job
 from stoker.features.sweep.model.result import TrialResult, ended_result, made_result, read_result
 from stoker.features.sweep.model.space import Params
-from stoker.features.sweep.store import StoredSweep, add_trial, find_sweep, set_trial_result, trial_results
-from stoker.features.sweep.trials import (
+from stoker.features.sweep.store import (
+    StoredSweep,
     TrialJob,
     active_trials,
+    add_trial,
     all_trials,
     count_queued_trials,
     ended_trials,
+    find_sweep,
     has_held_trials,
+    set_trial_result,
+    study_path,
+    trial_results,
     trials_numbered,
 )
 from stoker.features.sweep.tuner.values import TrialValues
-from stoker.features.sweep.tuner_job import TRY_AGAIN
+from stoker.features.sweep.tuner_job import TRY_AGAIN, StudyLost
 from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE, engine_lives, engine_of, wake
 from stoker.store.paths import Paths, try_lock
-from stoker.store.queries import has_open_trials
+from stoker.store.queries import has_open_members
 from stoker.store.status_file import read_machine
 from stoker.store.writer import Store
 
@@ -72,7 +77,7 @@ class Tuner:
         self._stored = _found(store, sweep_id)
         self._objectives = parse_objectives(self._sweep.objectives, self._sweep.goal or None)
         self._rules = [parse_pruner(text) for text in self._sweep.pruners]
-        self._results = {number: read_result(body) for number, body in trial_results(store, sweep_id).items()}
+        self._results = {number: read_result(body) for number, body in trial_results(store, self._stored.batch).items()}
         self._ended_curves: dict[int, TrialCurve] = {}
         self._running: dict[int, _RunningTrial] = {}
         self._study: Study | None = None
@@ -135,7 +140,7 @@ class Tuner:
     @property
     def is_over(self) -> bool:
         """Whether no trial is left, none will come, and nothing has happened since the last look."""
-        if self._running or self._untold or has_open_trials(self._store, self._stored.id):
+        if self._running or self._untold or has_open_members(self._store, self._stored.batch):
             return False
         if self._chooses and self._missing():
             return False
@@ -146,7 +151,7 @@ class Tuner:
         if not self._changes.look():
             return False
         self._stored = _found(self._store, self._stored.id)
-        active = {row.number: row for row in active_trials(self._store, self._stored.id)}
+        active = {row.number: row for row in active_trials(self._store, self._stored.batch)}
         for number, row in active.items():
             watched = self._running.get(number)
             if watched is None or watched.attempt != row.attempt:
@@ -182,7 +187,7 @@ class Tuner:
 
     def _record_ends(self) -> None:
         """Write the results of trials that have ended. A retried trial ends again, and has a new result."""
-        for row in ended_trials(self._store, self._stored.id, self._ended_up_to):
+        for row in ended_trials(self._store, self._stored.batch, self._ended_up_to):
             assert row.ended is not None
             self._ended_up_to = max(self._ended_up_to, row.ended)
             recorded = self._results.get(row.number)
@@ -196,7 +201,7 @@ class Tuner:
         if job is None or not isinstance(job.state, Ended):  # it was retried meanwhile
             return
         result = ended_result(self._last_values(row), self._objectives, job.state.result, self._why(job))
-        set_trial_result(self._store, self._stored.id, row.number, msgspec.to_builtins(result))
+        set_trial_result(self._store, self._stored.batch, row.number, msgspec.to_builtins(result))
         self._results[row.number] = result
         self._ended_curves.pop(row.number, None)
         if result.message and not result.stopped:
@@ -229,7 +234,7 @@ class Tuner:
         with self._store.writing():
             for number, trial in fresh:
                 result = made_result(self._objectives, trial.values.curves, trial.attempt, trial.values.notice)
-                set_trial_result(self._store, self._stored.id, number, msgspec.to_builtins(result))
+                set_trial_result(self._store, self._stored.batch, number, msgspec.to_builtins(result))
                 trial.is_unsaved = False
 
     # -- early stopping -------------------------------------------------------------------------------
@@ -282,8 +287,8 @@ class Tuner:
         from stoker.features.sweep.tuner.study import Study, StudyRecord  # loads Optuna, which a grid does not need
 
         sweep = self._sweep
-        path = self._paths.study(self._stored.id)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path = study_path(self._paths, self._stored.id)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         study = Study(path, f"sweep-{self._stored.id}", sweep, self._objectives)
         if restored := study.restore([self._told(*point) for point in self._points().items()]):
             say(f"the study had lost {restored} points; they are there again")
@@ -303,7 +308,7 @@ class Tuner:
     def _points(self) -> dict[int, list[TrialJob]]:
         """The trials in the queue by point."""
         by_point: dict[int, list[TrialJob]] = {}
-        for row in all_trials(self._store, self._stored.id):
+        for row in all_trials(self._store, self._stored.batch):
             by_point.setdefault(row.number // self._sweep.repeat, []).append(row)
         return by_point
 
@@ -332,7 +337,7 @@ class Tuner:
         for point in sorted(self._untold):
             numbers = self._numbers(point)
             if all(number in self._results and self._results[number].over for number in numbers):
-                told = self._told(point, trials_numbered(self._store, self._stored.id, numbers))
+                told = self._told(point, trials_numbered(self._store, self._stored.batch, numbers))
                 study.tell(told)
                 self._untold.discard(point)
 
@@ -364,9 +369,9 @@ class Tuner:
 
         None is wanted while the user holds one, which is how a sweep is paused.
         """
-        if has_held_trials(self._store, self._stored.id):
+        if has_held_trials(self._store, self._stored.batch):
             return False
-        running, waiting = len(self._running), count_queued_trials(self._store, self._stored.id)
+        running, waiting = len(self._running), count_queued_trials(self._store, self._stored.batch)
         if (most := self._sweep.max_parallel) is not None:
             return running + waiting + self._sweep.repeat <= max(most, self._sweep.repeat)
         ahead = 1 + running // AHEAD_SHARE
@@ -444,9 +449,9 @@ def say(text: str) -> None:
 @contextlib.contextmanager
 def only_tuner(paths: Paths, sweep_id: int) -> Iterator[None]:
     """Hold the lock of a sweep: there is one tuner at a time, whatever happened to the last one."""
-    folder = paths.study(sweep_id).parent
-    folder.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(folder / f"{sweep_id}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    folder = paths.batch(sweep_id)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not try_lock(descriptor):
             raise StokerError(f"another process tunes sweep {sweep_id}", "it may be the last one of this job")

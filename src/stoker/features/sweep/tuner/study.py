@@ -23,7 +23,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
 from stoker.app.jobs.installation import how_to_add
-from stoker.core.errors import StudyLost, UsageError
+from stoker.core.errors import UsageError
 from stoker.features.sweep.model.objective import Curve, Objective, thinned
 from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.model.space import (
@@ -39,6 +39,7 @@ from stoker.features.sweep.model.space import (
     rounded,
     same,
 )
+from stoker.features.sweep.tuner_job import StudyLost
 
 SPACE = "stoker_space"
 OBJECTIVES = "stoker_objectives"

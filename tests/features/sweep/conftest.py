@@ -1,0 +1,5 @@
+"""Fixtures of tests of the API."""
+
+from support.web import client, queue, stranger
+
+__all__ = ["client", "queue", "stranger"]

@@ -6,7 +6,7 @@ PRODUCT := $(VENV)/.product
 STAMP := $(VENV)/.made
 
 .DEFAULT_GOAL := help
-.PHONY: help hooks web schema reference demo test check style types page-tests rewritten faults format bench picture clean
+.PHONY: help hooks web schema reference demo test check style types page-tests rewritten interpreter bare ordinary-user faults format bench picture clean
 PAGE := src/stoker/web/page/index.html
 # Python keeps what it has compiled; else each worker of pytest rewrites all tests again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -54,8 +54,8 @@ demo: $(PRODUCT)
 	@echo "  stoker submit -- sleep 60      # your command in place of sleep 60"
 	@echo "  stoker                         # GPUs and jobs"
 
-# Four workers on two cores: system tests mostly wait.
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+# Three workers for each core: system tests mostly wait.
+PYTEST := $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 SUPPORT := PYTHONPATH=tests $(BIN)/python -m support
 
 test: $(PAGE)
@@ -63,17 +63,14 @@ test: $(PAGE)
 	$(SUPPORT).interpreter
 	$(PYTEST)
 
-# After the tests: those that need optional programs once more without any, and a part of all as an ordinary user with
-# the system's own Python.
+# The page is built while types are checked.
 NOTES := $(VENV)/.tests-with-optional-programs
-check: $(PAGE)
+check: $(STAMP)
 	$(BIN)/python -m compileall -q src
-	$(MAKE) --no-print-directory -j 2 -O style types page-tests rewritten
-	$(SUPPORT).interpreter
+	$(MAKE) --no-print-directory -j 2 -O types page-tests style rewritten interpreter
 	rm -f $(NOTES)
 	STOKER_TEST_NOTES=$(abspath $(NOTES)) $(PYTEST)
-	$(SUPPORT).bare $(NOTES)
-	$(SUPPORT).ordinary_user
+	$(MAKE) --no-print-directory -j 2 -O bare ordinary-user
 
 style: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -88,6 +85,18 @@ page-tests: $(PAGE)
 # By one process, before several need them. A test that cannot be collected fails later.
 rewritten: $(STAMP)
 	-@$(BIN)/python -m pytest --collect-only -qq -n 0 > /dev/null
+
+# What tests with several users need, before the tests, whose time is limited.
+interpreter: $(STAMP)
+	$(SUPPORT).interpreter
+
+# The tests that need optional programs once more without any.
+bare:
+	$(SUPPORT).bare $(NOTES)
+
+# A part of all tests with the system's own Python.
+ordinary-user:
+	$(SUPPORT).ordinary_user
 
 # FAULTS takes more options: --list shows the faults, '--only kill-engine --rounds 5' does one of them.
 SEED ?= 1

@@ -55,6 +55,7 @@ def _ids_seconds(directory: Path, variables: Mapping[str, str], jobs: int, round
     """What the ids cost over an empty Python, in the same round."""
     (directory / "jobs.txt").write_text("true\n" * jobs)
     spend([_PROGRAM, "submit", "--hold", "-G", "0", "-f", "jobs.txt"], directory, variables)
+    spend([_PROGRAM, "engine", "stop"], directory, variables)
     pressed = {"_STOKER_COMPLETE": "bash_complete", "COMP_WORDS": "stoker cancel 9", "COMP_CWORD": "2"}
     nothing = next(iter(FLOORS.values()))
     return min(

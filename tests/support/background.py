@@ -20,11 +20,10 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -37,6 +36,7 @@ from stoker.store.paths import find_paths
 from stoker.store.restart import remove_restart
 from stoker.store.writer import Store, open_store
 from support.cli import Stoker
+from support.forked import MODULE, Forked, can_fork
 from support.wait import PATIENCE_SECONDS, wait_until
 
 SIMULATED = "2x24G"
@@ -136,21 +136,10 @@ class Background(Stoker):
             return
         read_end, write_end = os.pipe()
         sim = self.environment.get("STOKER_SIM", "")
-        words = ["-P", "-m", "stoker", "engine", "run", "--restartable", *(["--sim", sim] if sim else [])]
-        command = ["setsid", "--fork", sys.executable, *words, "--ready-fd", str(write_end)]
+        words = [*MODULE, "engine", "run", "--restartable", *(["--sim", sim] if sim else [])]
+        words += ["--ready-fd", str(write_end)]
         with open_log(self.paths.log) as log, open(read_end, "rb", buffering=0) as answers:
-            subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env=self.environment,
-                pass_fds=[write_end],
-                umask=0o077,
-                check=True,
-                timeout=PATIENCE_SECONDS,
-            )
+            start_daemon(words, self.environment, log, write_end)
             os.close(write_end)
             answer = answers.read(1000)
         assert answer == READY, answer
@@ -193,6 +182,24 @@ class Background(Stoker):
             links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
             return any(link.startswith(f"{self.paths.workers}/") and link.endswith("/lock") for link in links)
         return False
+
+
+def start_daemon(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], descriptor: int) -> None:
+    """Start a process in a session of its own that is no child of this one."""
+    forked = can_fork(environment, words)
+    process = Forked(
+        words if forked else ["setsid", "--fork", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        cwd="/",
+        env=environment,
+        pass_fds=[descriptor],
+        umask=0o077,
+        start_new_session=True,
+    )
+    process.returncode = 0 if forked else process.wait(PATIENCE_SECONDS)
+    assert process.returncode == 0
 
 
 @pytest.fixture

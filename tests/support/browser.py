@@ -77,10 +77,10 @@ class Server:
 class View:
     """A page in a browser; it notes all that the browser complains about."""
 
-    def __init__(self, page: Page, root: str) -> None:
+    def __init__(self, page: Page, server: Server) -> None:
         self.page = page
         self.complaints: list[str] = []
-        self._root = root
+        self._server = server
         page.set_default_timeout(1000 * PATIENCE_SECONDS)
         page.add_init_script(_WATCH_POLICY)
         page.on("console", self._note)
@@ -91,8 +91,14 @@ class View:
         if message.type in ("error", "warning"):
             self.complaints.append(message.text)
 
+    def enter(self) -> None:
+        """Load the page by a new link of the server."""
+        self.complaints.clear()
+        self.page.goto(self._server.link())
+        self.page.wait_for_selector("header.top")
+
     def open(self, route: str) -> None:
-        self.page.goto(f"{self._root}#/{route}")
+        self.page.goto(f"{self._server.root}#/{route}")
 
     def wait(self, text: str) -> None:
         """Wait until a text can be seen."""
@@ -126,9 +132,8 @@ def opened(
     width, height = size
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     try:
-        view = View(context.new_page(), server.root)
-        view.page.goto(server.link())
-        view.page.wait_for_selector("header.top")
+        view = View(context.new_page(), server)
+        view.enter()
         yield view
     finally:
         context.close()

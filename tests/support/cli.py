@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
@@ -14,10 +13,11 @@ from typing import IO
 import pytest
 from msgspec import Struct
 
-from support.forked import Forked, can_fork
+from support import forked
+from support.forked import Forked, can_fork, forked_daemons
 from support.wait import PATIENCE_SECONDS, wait_until
 
-PROGRAM = str(Path(sys.executable).parent / "stoker")
+PROGRAM = forked.PROGRAM
 TIMEOUT_SECONDS = PATIENCE_SECONDS
 
 
@@ -62,8 +62,7 @@ class Stoker:
     ) -> subprocess.Popen[bytes]:
         """Start a command line and leave it running."""
         variables = {**self.environment, **(environment or {})}
-        command = Forked if can_fork(variables) else subprocess.Popen
-        process = command(
+        process = Forked(
             [PROGRAM, *arguments],
             cwd=cwd or self.cwd,
             env=variables,
@@ -116,7 +115,8 @@ class Stoker:
     def job_processes(self) -> list[int]:
         """The jobs that live: all processes with this test's queue in their environment that are not the program."""
         marked = f"STOKER_STATE={self.home}/state\0".encode()
-        return [pid for pid in _processes() if marked in _content(pid, "environ") and not _is_program(pid)]
+        found = [pid for pid in _processes() if marked in _content(pid, "environ") and not _is_program(pid)]
+        return found + (forked_daemons(f"{self.home}/state") if can_fork(self.environment) else [])
 
     def close(self) -> None:
         """End everything that is left; a job may hold the other end of our pipes, so those go last."""

@@ -1,13 +1,15 @@
 """Start `stoker` as a fork of a process that has imported it: a command then costs a fifth of its CPU time.
 
-Such a command is a process of its own, with its own arguments, environment, directory and streams. What it does not
-have is a program of its own in /proc. A test of the start itself runs PROGRAM of support.cli; so do all tests that
-change a variable that the interpreter or the loader reads, and the tests as an ordinary user.
+Such a command is a process of its own, with its own arguments, environment, directory and streams; so is an engine that
+it starts. What it does not have is a program of its own in /proc. A test of the start itself runs PROGRAM of
+support.cli; so do all tests that change a variable that the interpreter or the loader reads, and the tests as an
+ordinary user.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import inspect
@@ -21,94 +23,148 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|TZ|GLIBC|MALLOC|_STOKER_COMPLETE")
 """Variables that count when a program starts, and not later."""
+PROGRAM = str(Path(sys.executable).parent / "stoker")
+MODULE = (sys.executable, "-P", "-m", "stoker")
 STATUS = struct.Struct("i")
 LENGTH = struct.Struct("I")
+MOST_DESCRIPTORS = 8
+ABOVE_ALL = 200
+"""Descriptors from here on collide with no number that a command asks for."""
 PACKAGES = ("stoker.cli.commands", "stoker.cli.screens", "stoker.app", "stoker.store", "stoker.engine")
+_Popen = subprocess.Popen
 
 
 class Request(NamedTuple):
-    """A command to start."""
+    """A command to start; without words, a question for the daemons that have this environment's state directory."""
 
     words: list[bytes]
-    directory: bytes
     environment: dict[bytes, bytes]
+    directory: bytes = b"."
+    umask: int = -1
+    daemon: bool = False
+    numbers: tuple[int, ...] = ()
+    """Of the descriptors that it gets."""
 
 
-class Forked(subprocess.Popen[bytes]):
-    """A command that the template process starts, and whose end it reports."""
+class Forked(_Popen[bytes]):
+    """A command that the template process starts, and whose end it reports; of any other program an ordinary one."""
+
+    _report: socket.socket | None = None
 
     def _execute_child(self, *arguments: Any) -> None:
-        given = inspect.signature(subprocess.Popen._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
-        words, environment = [os.fsencode(word) for word in given["args"]], given["env"]
-        variables = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
-        theirs = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
-        self._end, reports = os.pipe()
-        try:
-            self.pid = _template().start(Request(words, os.fsencode(given["cwd"]), variables), [*theirs, reports])
-        finally:
-            os.close(reports)
+        given = inspect.signature(_Popen._execute_child).bind(self, *arguments).arguments  # type: ignore[attr-defined]
+        environment = os.environ if given["env"] is None else given["env"]
+        if not can_fork(environment, given["args"]):
+            super()._execute_child(*arguments)  # type: ignore[misc]
+            return
+        streams = [given["p2cread"], given["c2pwrite"], given["errwrite"]]
+        descriptors = {number: number if stream == -1 else stream for number, stream in enumerate(streams)}
+        descriptors |= {number: number for number in given["pass_fds"]}
+        request = Request(
+            [os.fsencode(word) for word in given["args"]],
+            {os.fsencode(name): os.fsencode(value) for name, value in environment.items()},
+            os.fsencode(given["cwd"] or "."),
+            given["umask"],
+            given["start_new_session"],
+            tuple(descriptors),
+        )
+        self._report = _asked(request, list(descriptors.values()))
+        self.pid = STATUS.unpack(_receive(self._report, STATUS.size))[0]
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(given[name] for name in pipes))  # type: ignore[attr-defined]
 
-    def _internal_poll(self, *_: Any, **__: Any) -> int | None:
+    def _internal_poll(self, *arguments: Any, **named: Any) -> int | None:
+        if self._report is None:
+            return super()._internal_poll(*arguments, **named)  # type: ignore[misc, no-any-return]
         if self.returncode is None and self._has_ended():
             self._handle_exitstatus(self._try_wait(os.WNOHANG)[1])  # type: ignore[attr-defined]
         return self.returncode
 
     def _try_wait(self, wait_flags: int) -> tuple[int, int]:
         """As waitpid."""
+        if self._report is None:
+            return super()._try_wait(wait_flags)  # type: ignore[misc, no-any-return]
         if wait_flags and not self._has_ended():
             return 0, 0
-        told = os.read(self._end, STATUS.size)
+        told = self._report.recv(STATUS.size)
         return self.pid, STATUS.unpack(told)[0] if told else signal.SIGKILL
 
     def _has_ended(self) -> bool:
         with selectors.DefaultSelector() as selector:
-            selector.register(self._end, selectors.EVENT_READ)
+            assert self._report is not None
+            selector.register(self._report, selectors.EVENT_READ)
             return bool(selector.select(0))
 
     def __del__(self, *arguments: Any, **named: Any) -> None:
-        if hasattr(self, "_end"):
-            os.close(self._end)
         super().__del__(*arguments, **named)
+        if self._report is not None:
+            self._report.close()
 
 
-def can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether a command with this environment would start as the template process did."""
-    return "STOKER_TEST_PROGRAM" not in os.environ and _at_start(environment) == _at_start(os.environ)
+def can_fork(environment: Mapping[str, str], words: Sequence[str | bytes] = (PROGRAM,)) -> bool:
+    """Whether it is a command of `stoker` that would start with this environment as the template process did."""
+    ours = words[0] == PROGRAM or tuple(words[: len(MODULE)]) == MODULE
+    return ours and "STOKER_TEST_PROGRAM" not in os.environ and _at_start(environment) == _at_start(os.environ)
+
+
+def forked_daemons(state: str) -> list[int]:
+    """The engines of a state directory that live as forks; /proc does not have their environment."""
+    with _asked(Request([], {b"STOKER_STATE": os.fsencode(state)}), []) as answers:
+        (count,) = STATUS.unpack(_receive(answers, STATUS.size))
+        return [STATUS.unpack(_receive(answers, STATUS.size))[0] for _ in range(count)]
 
 
 def _at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if READ_AT_START.match(name)}
 
 
+def _asked(request: Request, descriptors: Sequence[int]) -> socket.socket:
+    """A connection to the template process, from which its answer comes, and later the end of the command."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(_template.address())
+    text = pickle.dumps(tuple(request))
+    socket.send_fds(connection, [LENGTH.pack(len(text))], descriptors)
+    connection.sendall(text)
+    return connection
+
+
 class _Template:
     """The process that has imported `stoker`; it ends with this one."""
 
     def __init__(self) -> None:
-        self._socket, theirs = socket.socketpair()
-        with theirs:
-            words = [sys.executable, "-P", __file__, str(theirs.fileno())]
-            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
+        self._address = ""
+        self._lock = threading.Lock()
+        self._process: _Popen[bytes] | None = None
 
-    def start(self, request: Request, descriptors: Sequence[int]) -> int:
-        """Start a command with these streams; returns its process id."""
-        text = pickle.dumps(tuple(request))
-        socket.send_fds(self._socket, [LENGTH.pack(len(text))], descriptors)
-        self._socket.sendall(text)
-        return int(STATUS.unpack(_receive(self._socket, STATUS.size))[0])
+    def address(self) -> str:
+        """Where it listens; it is started when it is first needed."""
+        with self._lock:
+            if not self._address:
+                self._start(f"\0stoker-template-{os.getpid()}")
+        return self._address
+
+    def _start(self, address: str) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(address)
+            listener.listen(100)
+            words = [sys.executable, "-P", __file__, str(listener.fileno())]
+            self._process = _Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        self._address = address
+
+    def remember(self, address: str) -> None:
+        """In a process that it has forked: it exists."""
+        self._address = address
 
 
-@cache
-def _template() -> _Template:
-    return _Template()
+_template = _Template()
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -124,46 +180,81 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 # -- the template process -------------------------------------------------------------------------
 
 
-def serve(connection: socket.socket) -> Request:
+class _Child(NamedTuple):
+    pid: int
+    report: socket.socket
+    state: bytes
+    """The state directory of a daemon, empty of other commands."""
+
+
+def serve(listener: socket.socket) -> Request:
     """Fork for each request, and report ends. Returns in each child, with a few descriptors that exec closes."""
     selector = selectors.DefaultSelector()
-    selector.register(connection, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ)
+    selector.register(0, selectors.EVENT_READ)
+    children: dict[int, _Child] = {}
     while True:
         for key, _ in selector.select():
-            if key.data is not None:
-                pid, reports = key.data
-                with contextlib.suppress(BrokenPipeError):  # the test has forgotten the command
-                    os.write(reports, STATUS.pack(os.waitpid(pid, os.WNOHANG)[1]))
+            if key.fd == 0:
+                os._exit(0)
+            if child := children.pop(key.fd, None):
+                with contextlib.suppress(OSError), child.report:  # the test may have forgotten the command
+                    child.report.sendall(STATUS.pack(os.waitpid(child.pid, os.WNOHANG)[1]))
                 selector.unregister(key.fd)
                 os.close(key.fd)
-                os.close(reports)
                 continue
-            head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 4)
-            if not head:
-                os._exit(0)
-            request = Request(*pickle.loads(_receive(connection, LENGTH.unpack(head)[0])))
+            connection, _ = listener.accept()
+            try:
+                request, descriptors = _read_request(connection)
+            except (OSError, EOFError):  # it was killed meanwhile
+                connection.close()
+                continue
+            state = request.environment.get(b"STOKER_STATE", b"")
+            if not request.words:
+                found = [child.pid for child in children.values() if child.state == state]
+                connection.sendall(b"".join(STATUS.pack(number) for number in (len(found), *found)))
+                connection.close()
+                continue
             pid = os.fork()
             if not pid:
-                connection.close()
                 selector.close()
+                for own in (listener, connection, *(child.report for child in children.values())):
+                    own.close()
                 _become(request, descriptors)
                 return request
-            connection.sendall(STATUS.pack(pid))
-            *streams, reports = descriptors
-            for descriptor in streams:
+            with contextlib.suppress(OSError):
+                connection.sendall(STATUS.pack(pid))
+            for descriptor in descriptors:
                 os.close(descriptor)
-            selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, reports))
+            pidfd = os.pidfd_open(pid)
+            children[pidfd] = _Child(pid, connection, state if request.daemon else b"")
+            selector.register(pidfd, selectors.EVENT_READ)
+
+
+def _read_request(connection: socket.socket) -> tuple[Request, list[int]]:
+    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_DESCRIPTORS)
+    if not head:
+        raise EOFError
+    return Request(*pickle.loads(_receive(connection, LENGTH.unpack(head)[0]))), descriptors
 
 
 def _become(request: Request, descriptors: Sequence[int]) -> None:
-    for number, descriptor in enumerate(descriptors[:3]):
-        os.dup2(descriptor, number)
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, ABOVE_ALL) for descriptor in descriptors]
     for descriptor in descriptors:
         os.close(descriptor)
+    for descriptor, number in zip(moved, request.numbers, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if request.daemon:
+        os.setsid()
+    if request.umask >= 0:
+        os.umask(request.umask)
     os.chdir(request.directory)
     os.environb.clear()
     os.environb.update(request.environment)
     sys.argv = [os.fsdecode(word) for word in request.words]
+    if tuple(sys.argv[: len(MODULE)]) == MODULE:
+        sys.argv[: len(MODULE)] = [PROGRAM]
 
 
 if __name__ == "__main__":
@@ -174,5 +265,8 @@ if __name__ == "__main__":
             importlib.import_module(module.name)
     gc.collect()
     gc.freeze()
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    _template.remember(os.fsdecode(listener.getsockname()))
+    serve(listener)
+    subprocess.Popen = Forked  # type: ignore[assignment, misc]
     main()

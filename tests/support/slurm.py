@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from support.optional import missing, require, search_path
 from support.reaper import Reaper, descendants, is_alive
-from support.users import User, reachable_directory
+from support.users import reachable_directory
 from support.wait import PATIENCE_SECONDS, wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
@@ -47,13 +47,12 @@ class Knobs(Struct, frozen=True):
 class Slurm:
     """A running cluster; `partition` all is the default, and jobs of `urgent` preempt those of all."""
 
-    def __init__(self, directory: Path, knobs: Knobs, user: User | None) -> None:
+    def __init__(self, directory: Path, knobs: Knobs) -> None:
         self.directory = directory
         self.knobs = knobs
         self.nodes = tuple(f"n{number}" for number in range(1, knobs.nodes + 1))
         self.environment = {"SLURM_CONF": str(directory / "slurm.conf"), "PATH": PATH}
         """Variables for all that talks to this cluster."""
-        self._user = user
         self._reaper = Reaper()
         self._pids: dict[str, int] = {}
 
@@ -71,7 +70,7 @@ class Slurm:
     def attempt(self, *words: str, timeout: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
         """How one of Slurm's commands ends."""
         return subprocess.run(
-            [*self._become(), *words],
+            [*words],
             env={**os.environ, **self.environment},
             cwd=self.directory,
             check=False,
@@ -146,13 +145,10 @@ class Slurm:
         gres = f"NodeName={','.join(self.nodes)} Name=gpu File={GPU_FILES}\n"
         (self.directory / "gres.conf").write_text(gres)
         (self.directory / "slurm.conf").write_text(self._conf(free_ports(1 + len(self.nodes))))
-        if self._user is not None:
-            for path in (self.directory, *self.directory.rglob("*")):
-                os.chown(path, self._user.uid, self._user.gid)
 
     def _conf(self, ports: list[int]) -> str:
         host, knobs, names = socket.gethostname(), self.knobs, ",".join(self.nodes)
-        user = self._user.name if self._user is not None else pwd.getpwuid(os.geteuid()).pw_name
+        user = pwd.getpwuid(os.geteuid()).pw_name
         place = f"NodeHostname={host} NodeAddr=127.0.0.1 CPUs={knobs.cpus} RealMemory=8000 Gres=gpu:4"
         return "\n".join(
             [
@@ -179,14 +175,8 @@ class Slurm:
 
     def _launch(self, name: str, *command: str) -> None:
         environment = {**os.environ, **self.environment}
-        words = [*self._become(), shutil.which(command[0], path=PATH) or command[0], *command[1:]]
+        words = [shutil.which(command[0], path=PATH) or command[0], *command[1:]]
         self._pids[name] = self._reaper.start(words, environment, self.directory / f"{name}.out")
-
-    def _become(self) -> list[str]:
-        if self._user is None:
-            return []
-        ids = [f"--reuid={self._user.uid}", f"--regid={self._user.gid}", "--clear-groups"]
-        return ["setpriv", *ids, "--pdeathsig", "KILL"]
 
     def _end(self, name: str, number: int) -> None:
         os.kill(self._pids[name], number)
@@ -197,13 +187,13 @@ class Slurm:
 
 
 @contextmanager
-def running_slurm(user: User | None = None, **knobs: object) -> Iterator[Slurm]:
-    """A Slurm of its own with nothing in it; as root it can also be that of an ordinary user."""
+def running_slurm(**knobs: object) -> Iterator[Slurm]:
+    """A Slurm of its own with nothing in it."""
     require_slurm()
     for tries_left in (2, 1, 0):
         with ExitStack() as stack:
             directory = stack.enter_context(reachable_directory())
-            slurm = Slurm(directory, Knobs(**knobs), user)  # type: ignore[arg-type]
+            slurm = Slurm(directory, Knobs(**knobs))  # type: ignore[arg-type]
             stack.callback(slurm.close)
             try:
                 slurm.start()

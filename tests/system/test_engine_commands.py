@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -194,9 +195,8 @@ class TestStart:
         (job,) = background.submit("exit 3")
         background.wait_over(job)
         assert background.ended(job).code == 3
-        marked = f"STOKER_STATE={background.home}/state\0".encode()
-        engines = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _is_engine(pid, marked)]
-        assert engines == [background.engine_process]
+        serving = [pid for pid in background.job_processes() if _has_open(pid, background.paths.database)]
+        assert serving == [background.engine_process]
 
     def test_nothing_of_the_starter_is_inherited(self, background: Background, tmp_path: Path) -> None:
         """No lock, no pipe, no terminal, no directory, no umask; standard input is empty and output is the log."""
@@ -240,13 +240,10 @@ class TestStart:
         assert "STOKER_PATIENCE" in background.paths.log.read_text()
 
 
-def _is_engine(pid: int, marked: bytes) -> bool:
-    try:
-        process = Path(f"/proc/{pid}")
-        words = (process / "cmdline").read_bytes().split(b"\0")
-        return marked in (process / "environ").read_bytes() and b"engine" in words and b"run" in words
-    except OSError:
-        return False
+def _has_open(pid: int, path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return str(path) in {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    return False
 
 
 def _assert_apart(pid: int, log: Path) -> None:

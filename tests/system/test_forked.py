@@ -8,9 +8,10 @@ import subprocess
 
 import pytest
 
+from support.background import Background
 from support.cli import PROGRAM, Stoker, until
-from support.forked import Forked, can_fork
-from support.wait import PATIENCE_SECONDS
+from support.forked import Forked, can_fork, forked_daemons
+from support.wait import PATIENCE_SECONDS, wait_until
 
 LINES = (
     ["--version"],
@@ -39,11 +40,20 @@ def test_it_prints_and_ends_as_the_program(stoker: Stoker, words: list[str]) -> 
 def test_a_signal_ends_it(stoker: Stoker) -> None:
     """Its exit status is that of waitpid."""
     process = stoker.start("run", "-G", "0", "--no-bar", "--", "sh", "-c", f"echo >> began; {until('never')}")
-    assert isinstance(process, Forked)
+    assert can_fork(stoker.environment)
     stoker.wait_lines("began", 1)
     assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+
+
+def test_an_engine_that_it_starts_is_forked_too(background: Background) -> None:
+    """The template process knows it by its state directory, and the fixture ends it."""
+    assert background("engine", "start").code == 0
+    assert background.engine_process is not None
+    assert forked_daemons(f"{background.home}/state") == [background.engine_process]
+    assert background("engine", "stop").code == 0
+    wait_until(lambda: not forked_daemons(f"{background.home}/state"))
 
 
 def test_variables_of_the_start_need_a_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import nbclient
 import nbformat
-import pandas
 import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.interactiveshell import InteractiveShell
@@ -82,6 +81,8 @@ class TestTables:
 
     def test_pandas_takes_the_rows(self, queue: Programs) -> None:
         """A column for each field, with times as times."""
+        import pandas  # half a second of each worker that collects tests
+
         job = stoker.submit("exit 3", gpus=0, name="<b>bold</b>")
         job.wait(60)
         frame = pandas.DataFrame(stoker.history())

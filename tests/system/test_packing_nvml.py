@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.cli import Stoker
+from support.cli import Stoker, until
 from support.nvml import GIB, FakeGpu, FakeMachine, FakeSlice, compiled
 from support.nvml.queue import STILL, NvmlQueue, holds
 from support.wait import ending, wait_until
@@ -197,10 +197,11 @@ class TestStrangers:
         queue.environment["STOKER_STRANGERS"] = "count"
         with a_process() as stranger:
             queue.add(f"process 0 {stranger} {20 * GIB} compute -1 70")
-            job = queue.hand_in(holds(6 * GIB), "sleep 2", vram="8G")
+            job = queue.hand_in(holds(6 * GIB), until("waits"), SEEN, vram="8G")
             queue.wait_word("running", job)
             large = queue.hand_in("true", vram="24G")
             wait_until(lambda: "24.0G" in why(queue, large))
+            queue.open_gate("waits")
             queue.wait_over(job)
             wait_until(lambda: queue.learnt(job).models)
             (runs,) = queue.learnt(job).models.values()

@@ -7,10 +7,10 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.forked import MODULE, Forked
 from support.wait import PATIENCE_SECONDS, wait_until
 
 READY_SECONDS = 30.0
@@ -26,8 +26,8 @@ class EngineProcess:
     ) -> None:
         self._ready, told = os.pipe()
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*wrapper, sys.executable, "-m", "stoker", "engine", "run", *arguments, "--ready-fd", str(told)],
+            self._process = Forked(
+                [*wrapper, *MODULE, "engine", "run", *arguments, "--ready-fd", str(told)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from support.cli import PROGRAM, Stoker
+from support.forked import Forked
 from support.storm.checker import LOSSES_ALLOWED, Evidence, faults_of_runs
 from support.storm.job_script import command, read_run_log, write_script
 from support.storm.jobs import Work
@@ -116,7 +117,7 @@ class RunStorm:
 
     def _start(self, jobs: Path) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
-            return subprocess.Popen(
+            return Forked(
                 [PROGRAM, "run", "--devices", DEVICES, "--retries", "1", "--resume", jobs.name],
                 cwd=self.stoker.cwd,
                 env=self.stoker.environment,

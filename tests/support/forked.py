@@ -8,6 +8,7 @@ ordinary user.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import gc
@@ -24,9 +25,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 READ_AT_START = re.compile("PYTHON|LC_|LANG|LD_|TZ|GLIBC|MALLOC|_STOKER_COMPLETE")
 """Variables that count when a program starts, and not later."""
@@ -34,6 +35,7 @@ PROGRAM = str(Path(sys.executable).parent / "stoker")
 MODULE = (sys.executable, "-P", "-m", "stoker")
 STATUS = struct.Struct("i")
 LENGTH = struct.Struct("I")
+END_SECONDS = 60.0
 MOST_DESCRIPTORS = 8
 ABOVE_ALL = 200
 """Descriptors from here on collide with no number that a command asks for."""
@@ -142,7 +144,6 @@ class _Template:
     def __init__(self) -> None:
         self._address = ""
         self._lock = threading.Lock()
-        self._process: _Popen[bytes] | None = None
 
     def address(self) -> str:
         """Where it listens; it is started when it is first needed."""
@@ -156,7 +157,8 @@ class _Template:
             listener.bind(address)
             listener.listen(100)
             words = [sys.executable, "-P", __file__, str(listener.fileno())]
-            self._process = _Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+            process = _Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+        atexit.register(process.communicate, timeout=END_SECONDS)
         self._address = address
 
     def remember(self, address: str) -> None:
@@ -187,7 +189,7 @@ class _Child(NamedTuple):
     """The state directory of a daemon, empty of other commands."""
 
 
-def serve(listener: socket.socket) -> Request:
+def serve(listener: socket.socket) -> None:
     """Fork for each request, and report ends. Returns in each child, with a few descriptors that exec closes."""
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
@@ -196,46 +198,72 @@ def serve(listener: socket.socket) -> Request:
     while True:
         for key, _ in selector.select():
             if key.fd == 0:
-                os._exit(0)
-            if child := children.pop(key.fd, None):
-                with contextlib.suppress(OSError), child.report:  # the test may have forgotten the command
-                    child.report.sendall(STATUS.pack(os.waitpid(child.pid, os.WNOHANG)[1]))
+                _end_all(children.values())
+            elif key.fd in children:
                 selector.unregister(key.fd)
+                _report_end(children.pop(key.fd))
                 os.close(key.fd)
-                continue
-            connection, _ = listener.accept()
-            try:
-                request, descriptors = _read_request(connection)
-            except (OSError, EOFError):  # it was killed meanwhile
-                connection.close()
-                continue
-            state = request.environment.get(b"STOKER_STATE", b"")
-            if not request.words:
-                found = [child.pid for child in children.values() if child.state == state]
-                connection.sendall(b"".join(STATUS.pack(number) for number in (len(found), *found)))
-                connection.close()
-                continue
-            pid = os.fork()
-            if not pid:
-                selector.close()
-                for own in (listener, connection, *(child.report for child in children.values())):
-                    own.close()
-                _become(request, descriptors)
-                return request
-            with contextlib.suppress(OSError):
-                connection.sendall(STATUS.pack(pid))
-            for descriptor in descriptors:
-                os.close(descriptor)
-            pidfd = os.pidfd_open(pid)
-            children[pidfd] = _Child(pid, connection, state if request.daemon else b"")
-            selector.register(pidfd, selectors.EVENT_READ)
+            elif (asked := _read_request(listener.accept()[0])) is not None and asked.request.words:
+                pid = os.fork()
+                if not pid:
+                    selector.close()
+                    for own in (listener, asked.connection, *(child.report for child in children.values())):
+                        own.close()
+                    _become(asked.request, asked.descriptors)
+                    return
+                pidfd = os.pidfd_open(pid)
+                children[pidfd] = _started(asked, pid)
+                selector.register(pidfd, selectors.EVENT_READ)
+            elif asked is not None:
+                _answer_daemons(asked, children.values())
 
 
-def _read_request(connection: socket.socket) -> tuple[Request, list[int]]:
-    head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_DESCRIPTORS)
-    if not head:
-        raise EOFError
-    return Request(*pickle.loads(_receive(connection, LENGTH.unpack(head)[0]))), descriptors
+class _Asked(NamedTuple):
+    request: Request
+    descriptors: list[int]
+    connection: socket.socket
+
+    @property
+    def state(self) -> bytes:
+        return self.request.environment.get(b"STOKER_STATE", b"")
+
+
+def _started(asked: _Asked, pid: int) -> _Child:
+    for descriptor in asked.descriptors:
+        os.close(descriptor)
+    with contextlib.suppress(OSError):  # whoever asked was killed meanwhile
+        asked.connection.sendall(STATUS.pack(pid))
+    return _Child(pid, asked.connection, asked.state if asked.request.daemon else b"")
+
+
+def _report_end(child: _Child) -> None:
+    with contextlib.suppress(OSError), child.report:  # the test may have forgotten the command
+        child.report.sendall(STATUS.pack(os.waitpid(child.pid, os.WNOHANG)[1]))
+
+
+def _answer_daemons(asked: _Asked, children: Collection[_Child]) -> None:
+    daemons = [child.pid for child in children if child.state == asked.state]
+    with contextlib.suppress(OSError), asked.connection:
+        asked.connection.sendall(b"".join(STATUS.pack(number) for number in (len(daemons), *daemons)))
+
+
+def _end_all(children: Collection[_Child]) -> NoReturn:
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)  # not reaped yet, so the number is its own
+    os._exit(0)
+
+
+def _read_request(connection: socket.socket) -> _Asked | None:
+    """The request of a connection; None if whoever asked was killed meanwhile."""
+    try:
+        head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, MOST_DESCRIPTORS)
+        text = _receive(connection, LENGTH.unpack(head)[0]) if head else b""
+    except (OSError, EOFError):
+        text = b""
+    if not text:
+        connection.close()
+        return None
+    return _Asked(Request(*pickle.loads(text)), descriptors, connection)
 
 
 def _become(request: Request, descriptors: Sequence[int]) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -89,8 +90,10 @@ ANSWER_SECONDS = 2.0
 """Seconds that a command waits for the engine's answer, at least."""
 ANSWERS_PER_SECOND = 1000
 """A command about many jobs waits so much longer, also on a busy machine."""
+MANY_JOBS = 1000
 PROGRESS_SECONDS = 2.0
-"""Seconds before a command that waits for many jobs shows how many are left, and between two figures."""
+"""Seconds between two looks at how far the engine is with many jobs, and whether it lives."""
+_RECORDED = "your request is recorded; the next engine carries it out"
 
 
 class Unanswered(StokerError):
@@ -119,7 +122,7 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
     if not requests:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
-    start_expected(control, "your request is recorded; the next engine carries it out")
+    start_expected(control, _RECORDED)
     _wait_answered(control, numbers, len(requests))
 
 
@@ -153,14 +156,16 @@ def warn(text: str) -> None:
 
 
 def _wait_answered(control: Control, numbers: Sequence[int], jobs: int) -> None:
-    show_at = time.monotonic() + PROGRESS_SECONDS
+    look_at = time.monotonic() + PROGRESS_SECONDS if jobs >= MANY_JOBS else inf
 
     def is_answered() -> bool:
-        nonlocal show_at
+        nonlocal look_at
         left = queries.unanswered(control.store, numbers)
-        if control.progress is not None and time.monotonic() >= show_at:
-            control.progress(jobs - left, jobs)
-            show_at = time.monotonic() + PROGRESS_SECONDS
+        if left and time.monotonic() >= look_at:
+            look_at = time.monotonic() + PROGRESS_SECONDS
+            start_expected(control, _RECORDED)  # it may have been killed meanwhile
+            if control.progress is not None:
+                control.progress(jobs - left, jobs)
         return not left
 
     if not wait_until(is_answered, ANSWER_SECONDS + jobs / ANSWERS_PER_SECOND, Backoff(0.002, 0.05)):

@@ -6,14 +6,16 @@ import json
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from stoker.app.control.requests import ask
+from stoker.app.control.requests import MANY_JOBS, ask
 from stoker.core.job import Cancelled, advance
 from stoker.core.requests import Cancel
 from stoker.core.spec import Resources
+from stoker.store.engine_lock import QUEUE
 from stoker.store.queries import unanswered
 from stoker.store.schema import Change
 from support.background import Background
@@ -235,6 +237,24 @@ def test_a_crash_around_the_answer(background: Background, heard: bool) -> None:
     assert background.ended(running).result == background.ended(waiting).result == "cancelled"
     assert background.lines("starts") == ["started"]
     assert not (background.cwd / "ran").exists()
+
+
+def test_the_engine_dies_while_many_jobs_are_cancelled(background: Background) -> None:
+    """The command starts it again, and each job is cancelled once."""
+    ids = background.submit(*["touch ran"] * MANY_JOBS, array=True, held="held by you")
+    engine = background.engine_process
+    assert engine is not None
+    os.kill(engine, signal.SIGSTOP)  # it must not answer before it is killed
+    with ThreadPoolExecutor(1) as pool:
+        cancel = pool.submit(background, "cancel", str(ids[0]))
+        with background.open_store() as store:
+            wait_until(lambda: bool(store.requests(QUEUE)))
+        os.kill(engine, signal.SIGKILL)
+        outcome = cancel.result(PATIENCE_SECONDS)
+    assert (outcome.code, outcome.out) == (0, f"cancelled {MANY_JOBS} tasks {ids[0]}.[0-{MANY_JOBS - 1}] (held)\n")
+    assert f"of {MANY_JOBS} jobs so far" in outcome.err
+    with background.open_store() as store:
+        assert store.rows("SELECT count(*), count(DISTINCT job) FROM events") == [(MANY_JOBS, MANY_JOBS)]
 
 
 def test_jobs_are_chosen_by_tag_group_name_and_state(background: Background) -> None:

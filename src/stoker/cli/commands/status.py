@@ -29,7 +29,7 @@ from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, engine_lives
-from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.filters import NO_FILTER, Filter, counts_of_open
 from stoker.store.paths import Paths, host_name
 from stoker.store.web_server import web_address
 
@@ -145,13 +145,12 @@ def _show_queue(paths: Paths, status: Status, screen: Screen, by: str | None, *,
 
 def _open_jobs(paths: Paths) -> int:
     """How many jobs of a queue are not over; 0 where it does not exist or cannot be read."""
-    from stoker.store import queries
     from stoker.store.writer import open_store
 
     with contextlib.suppress(StokerError, OSError):
         if paths.database.exists():
             with contextlib.closing(open_store(paths)) as store:
-                return len(queries.all_ids(store, "open"))
+                return sum(counts_of_open(store, NO_FILTER).values())
     return 0
 
 

@@ -157,7 +157,9 @@ class _Template:
             listener.bind(address)
             listener.listen(100)
             words = [sys.executable, "-P", __file__, str(listener.fileno())]
-            process = _Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()])
+            # A test that is the first to need it must not end it with the processes of its own queue.
+            environment = {name: value for name, value in os.environ.items() if not name.startswith("STOKER_")}
+            process = _Popen(words, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], env=environment)
         atexit.register(process.communicate, timeout=END_SECONDS)
         self._address = address
 

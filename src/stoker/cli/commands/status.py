@@ -62,7 +62,7 @@ def command(
     chosen: Filter,
     screen: Screen,
 ) -> int:
-    """Show GPUs, running and waiting jobs (default command); with ids, all details of these jobs.
+    """Show GPUs, running and waiting jobs (default command); with ids, all details of a few jobs, or a table of many.
 
     \b
       stoker status                   GPUs and jobs; same as: stoker

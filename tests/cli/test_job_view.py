@@ -9,7 +9,7 @@ import pytest
 
 from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.job import JobFacts, PastLine
-from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails
+from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.app.views.pages import SelectedLines
 from stoker.cli.screens.job import render_details, render_selected
 from stoker.cli.screens.text import line_cells
@@ -73,12 +73,13 @@ DETAILS = JobDetails(
     environment={"HOME": f"/home/{EVIL}"},
     options={"tag": {"kind": EVIL}},
 )
+CHOSEN = SelectedJobs("", to_datetime(NOW), False, [DETAILS])
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_long_values_go_on_in_the_next_line(width: int) -> None:
     """Values go on in the next line, so that all of them can be read and copied."""
-    heading, *lines = render_details(DETAILS, NOW, width, simulated=True)
+    heading, *lines = render_details(DETAILS, msgspec.structs.replace(CHOSEN, simulated=True), width)
     assert all(line_cells(line) <= width for line in lines[:20])
     shown = "".join(line.strip() for line in texts(lines))
     assert "x" * 500 in shown
@@ -87,18 +88,18 @@ def test_long_values_go_on_in_the_next_line(width: int) -> None:
 
 def test_nothing_can_move_the_cursor() -> None:
     """Whatever the job's own words are."""
-    assert all(text.isprintable() for text in texts(render_details(DETAILS, NOW, 80)))
+    assert all(text.isprintable() for text in texts(render_details(DETAILS, CHOSEN, 80)))
 
 
 def test_everything_is_told() -> None:
     """Needs, limits, dependencies, attempts and how to see the output."""
-    shown = "\n".join(texts(render_details(DETAILS, NOW, 200, " --sim")))
+    shown = "\n".join(texts(render_details(DETAILS, CHOSEN, 200, " --sim")))
     assert "1 GPU, 10.0G on each, type a100, only 0, 1 first" in shown
     assert "12.0G to be reserved" in shown
     assert "8.0/10G   87%  1.0G" in shown
     assert "▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▄▄▄▄▄▄▄▄▄▄▄▄▄▄▄█ up to 8.0G in 0:01:00" in shown
     assert "1:00:00 run time, 8 of its executor at once, 2 retries (on oom, 3), not requeued after a crash" in shown
-    task = "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, label="12.3"), NOW, 200)))
+    task = "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, label="12.3"), CHOSEN, 200)))
     assert "8 tasks of its array at once" in task
     assert "5 (ok), array 6 (any)" in shown
     assert "start now" in shown or "start at " in shown or "start tomorrow " in shown
@@ -126,12 +127,12 @@ def test_everything_is_told() -> None:
 )
 def test_what_is_told_of_memory(fields: dict[str, Any], words: str) -> None:
     """What is or to be reserved, what is used, and what helps where that was too little."""
-    assert words in "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, **fields), NOW, 120)))
+    assert words in "\n".join(texts(render_details(msgspec.structs.replace(DETAILS, **fields), CHOSEN, 120)))
 
 
 def test_without_a_gpu_there_is_no_memory() -> None:
     """Nothing is told of it."""
-    lines = texts(render_details(msgspec.structs.replace(DETAILS, vram_mode="none", gpus=0), NOW, 120))
+    lines = texts(render_details(msgspec.structs.replace(DETAILS, vram_mode="none", gpus=0), CHOSEN, 120))
     assert not [line for line in lines if "set aside" in line]
 
 
@@ -167,7 +168,7 @@ def test_ended_jobs_have_columns_of_their_own() -> None:
 def test_the_end_of_the_log() -> None:
     """The last lines of the output follow the command that shows all of it."""
     details = msgspec.structs.replace(DETAILS, output=("epoch 1/3", "loss \x1b[31mnan"))
-    assert texts(render_details(details, NOW, 80))[-3:] == [
+    assert texts(render_details(details, CHOSEN, 80))[-3:] == [
         " its output: stoker logs 1",
         "   epoch 1/3",
         "   loss \\x1b[31mnan",

@@ -46,13 +46,12 @@ MIN_NAME_COLUMNS = 20
 """Columns of the name and the note of an ended job."""
 
 
-def render_details(
-    details: JobDetails, now: float, width: int, option: str = "", *, simulated: bool = False
-) -> list[Line]:
-    """A heading, labelled values, the attempts, and the events; nothing is cut off."""
+def render_details(details: JobDetails, chosen: SelectedJobs, width: int, option: str = "") -> list[Line]:
+    """One of the chosen jobs: a heading, labelled values, the attempts, and the events; nothing is cut off."""
+    now = chosen.at.timestamp()
     named = details.title if details.title != details.command else details.name
     name = f" · {named}" if named else ""
-    title = heading([f"job {details.label}{name} · "], 0, simulated=simulated)
+    title = heading([f"job {details.label}{name} · "], 0, simulated=chosen.simulated)
     lines: list[Line] = [(*title, Span(_state(details), STATE_LOOKS.get(details.state, "")))]
     for label, text in _facts(details, now):
         lines += _wrapped(label, text, width)
@@ -244,7 +243,7 @@ def render_jobs(chosen: SelectedJobs, width: int, option: str) -> list[Line]:
     """A few jobs in full."""
     lines: list[Line] = []
     for details in chosen.jobs:
-        shown = render_details(details, chosen.at.timestamp(), width, option, simulated=chosen.simulated)
+        shown = render_details(details, chosen, width, option)
         lines += [*([EMPTY, EMPTY] if lines else []), *(clipped(line, max(width, 40)) for line in shown)]
     return lines
 

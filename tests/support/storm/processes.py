@@ -78,16 +78,18 @@ def is_free(lock: int) -> bool:
 
 def locked_files(*directories: Path) -> list[Path]:
     """Files below the directories that somebody has locked, as the kernel tells."""
-    inodes = {line.split()[5].rpartition(":")[2] for line in Path("/proc/locks").read_text().splitlines()}
+    locked = {line.split()[5] for line in Path("/proc/locks").read_text().splitlines()}
     files = [path for directory in directories for path in directory.rglob("*")]
-    return [path for path in files if str(_inode(path)) in inodes]
+    return [path for path in files if _name_in_locks(path) in locked]
 
 
-def _inode(path: Path) -> int | None:
+def _name_in_locks(path: Path) -> str:
+    """Device and inode: small file systems have the same few inode numbers."""
     try:
-        return path.lstat().st_ino
+        status = path.lstat()
     except FileNotFoundError:
-        return None
+        return ""
+    return f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
 
 
 def _content(pid: int, name: str) -> bytes:

@@ -255,12 +255,15 @@ def _as_typed(key: str, value: Any) -> Any:
     option = BY_NAME[key]
     if option.kind == "table" and isinstance(value, dict):
         return {name: _text(entry) for name, entry in value.items()}
-    if option.is_list and isinstance(value, list):
+    if option.is_list and isinstance(value, list) and not any(isinstance(entry, dict | list) for entry in value):
         return ",".join(map(_text, value))
     return _text(value) if option.takes_number and isinstance(value, int) else value
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> Any:
+    """A number as text; a list or a table stays, and is refused."""
+    if isinstance(value, dict | list):
+        return value
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

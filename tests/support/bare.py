@@ -70,7 +70,9 @@ def main(notes: str) -> int:
             path.mkdir()
         link_others(bare)
         chosen.write_text("\n".join(tests))
-        environment = {name: value for name, value in os.environ.items() if name not in ("CI", optional.NOTES)}
+        environment = {
+            name: value for name, value in os.environ.items() if name not in ("CI", "PYTHONPATH", optional.NOTES)
+        }
         environment |= {"PATH": str(bare), "HOME": str(home)}
         command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-n", "3", "--dist", "loadfile", f"@{chosen}"]
         return subprocess.call(command, env=environment, cwd=ROOT, timeout=1800)

@@ -21,8 +21,8 @@ from stoker.core.logs.text import without_colours
 from stoker.core.text import printable
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import read_tail, size_of
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Period
 
 LOG_BYTES = 64 * 1024
 """Bytes from the end of a log that are shown."""

@@ -17,6 +17,8 @@ import pytest
 
 from features.slurm.worlds import CROWD_GPUS, DirectWorld, PilotCrowd
 from stoker.core.settings import ClusterSettings, Policy
+from stoker.features.slurm.pilot.head import LONGEST_PAUSE
+from stoker.features.slurm.site import SlurmSite
 from support.shared_directory import counted_calls
 
 FEW, MANY = 6, 24
@@ -164,3 +166,19 @@ def test_tasks_in_slurm_cost_nothing_between_its_answers(tmp_path: Path) -> None
         costs[tasks] = sum(count for name, count in steps.items() if "_whole_arrays" in name)
         world.close()
     assert costs[200] == costs[10]
+
+
+def test_a_slow_shared_directory_with_many_pilots(crowd_of: CrowdOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look takes seconds there; news do not have to wait for a hundred times as long."""
+    crowd = crowd_of(FEW, 20)
+    read = type(crowd.pilots[0].folder).read_events
+
+    def read_slowly(*words: object) -> object:
+        crowd.clock.pass_seconds(0.5)
+        return read(*words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(crowd.pilots[0].folder), "read_events", read_slowly)
+    crowd.clock.pass_seconds(1.0)
+    crowd.turn()
+    assert isinstance(crowd.site, SlurmSite)
+    assert 1.0 < crowd.site._pilots.pace.at - crowd.clock() <= LONGEST_PAUSE

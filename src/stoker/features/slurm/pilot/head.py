@@ -68,7 +68,9 @@ from stoker.store.waiting import PollPace
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 LOOK_SHARE = 100
-"""Seconds between two looks at the events of pilots. Looking takes at most 1/LOOK_SHARE of the time."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two looks at the events of pilots. Looking takes at most 1/LOOK_SHARE of the time, unless there are
+so many pilots on so slow a shared directory that news would wait for longer than LONGEST_PAUSE."""
 SETTLED_SECONDS = 1.0
 """Seconds that an attempt waits in a pilot before another pilot with a free GPU may get it."""
 MANY_SHORT = 8
@@ -335,7 +337,7 @@ class Pilots:
         now = self._jobs.clock()
         if events or self._may_relieve(now):
             self._jobs.plan_due = True
-        self.pace.looked(now, now - began, news=bool(events))
+        self.pace.looked(now, min(now - began, LONGEST_PAUSE / LOOK_SHARE), news=bool(events))
 
     def _may_relieve(self, now: float) -> bool:
         """Whether attempts wait for long, and idle GPUs of another pilot or a new pilot may help."""

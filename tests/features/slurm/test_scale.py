@@ -17,8 +17,10 @@ import pytest
 
 from features.slurm.worlds import CROWD_GPUS, DirectWorld, PilotCrowd
 from stoker.core.settings import ClusterSettings, Policy
+from stoker.features.slurm.orders import REMOVED_AT_ONCE
+from stoker.features.slurm.pilot.files import Over
 from stoker.features.slurm.pilot.head import LONGEST_PAUSE
-from stoker.features.slurm.site import SlurmSite
+from stoker.features.slurm.site import REMOVE_INTERVAL, SlurmSite
 from support.shared_directory import counted_calls
 
 FEW, MANY = 6, 24
@@ -166,6 +168,32 @@ def test_tasks_in_slurm_cost_nothing_between_its_answers(tmp_path: Path) -> None
         costs[tasks] = sum(count for name, count in steps.items() if "_whole_arrays" in name)
         world.close()
     assert costs[200] == costs[10]
+
+
+def test_a_pilot_that_ran_many_jobs_is_removed_in_steps(crowd_of: CrowdOf) -> None:
+    """Its orders at once, so that it starts nothing any more, and a few of its claims in each turn."""
+    crowd = crowd_of(1, 0)
+    folder, claims = crowd.pilots[0].folder, 10 * REMOVED_AT_ONCE
+    while crowd.engine.active_jobs:
+        crowd.pilots[0].end_all(crowd.clock())
+        crowd.settle(1.0)
+    for number in range(claims):
+        assert folder.claim_as(f"{number}.1")
+    folder.report([Over()])
+    crowd.slurm.tasks.clear()
+    turns = 0
+    while Path(folder.path).exists():
+        crowd.clock.pass_seconds(10.0)
+        with counted_calls(Path(folder.path)) as calls:
+            crowd.turn()
+        assert calls["rmdir"] + calls["unlink"] < 1.5 * REMOVED_AT_ONCE
+        if folder.is_removed and Path(folder.path).exists():
+            turns += 1
+            due = crowd.site.due_in(crowd.clock(), placing=True)
+            assert due is not None
+            assert due <= REMOVE_INTERVAL
+        assert turns < 2 * claims / REMOVED_AT_ONCE
+    assert turns >= claims / REMOVED_AT_ONCE
 
 
 def test_a_slow_shared_directory_with_many_pilots(crowd_of: CrowdOf, monkeypatch: pytest.MonkeyPatch) -> None:

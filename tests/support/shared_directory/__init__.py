@@ -52,7 +52,10 @@ def killed_at(directory: Path, call: str, part: str, once: Path) -> dict[str, st
     return {"LD_PRELOAD": str(shim()), "SHARED_DIR": str(directory), "SHARED_KILL": f"{call} {part} {once}"}
 
 
-PATH_CALLS = ((builtins, "open"), *((os, name) for name in ("listdir", "mkdir", "open", "rename", "stat", "unlink")))
+PATH_CALLS = (
+    (builtins, "open"),
+    *((os, name) for name in ("listdir", "mkdir", "open", "rename", "rmdir", "scandir", "stat", "unlink")),
+)
 
 
 @contextmanager

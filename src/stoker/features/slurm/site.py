@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -41,6 +42,8 @@ from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
 SUSPENDED = "suspended in Slurm, by an administrator or for another job"
+REMOVE_INTERVAL = 0.02
+"""Seconds between two turns while folders of bundles and pilots are removed, a part in each turn."""
 DISK_PAUSE = 10.0
 """Seconds before files are written again after the shared directory refused them."""
 
@@ -109,6 +112,8 @@ class SlurmSite:
             moments.append(self._direct.pace.at - now)
         if self._pilots.all:
             moments.append(self._pilots.pace.at - now)
+        if self._directory.is_removing:
+            moments.append(REMOVE_INTERVAL)
         if placing and self._jobs.plan_due and self._jobs.waiting:
             moments.append(self._place_at - now)
         return min((moment for moment in moments if moment is not None), default=None)
@@ -413,3 +418,5 @@ class SlurmSite:
 
     def close(self, *, recorded: bool) -> None:
         self._controller.close()
+        if recorded:
+            self._directory.remove_discarded(math.inf)

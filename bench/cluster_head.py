@@ -280,7 +280,7 @@ def print_slopes(costs: Sequence[HeadCost]) -> None:
         value, first, little = (float(getattr(cost, field)) for cost in (last, few_pilots, few_jobs))
         per_pilot = (value - first) / (most[0] - fewest[0])
         per_job = (value - little) / (most[1] - fewest[1])
-        paper = value + per_pilot * (PAPER - most[0])
+        paper = value + max(0.0, per_pilot) * (PAPER - most[0])
         rows.append([name, f"{1000 * per_pilot:,.2f}", f"{1e6 * per_job:,.2f}" if little else "-", f"{paper:,.2f}"])
     head = ["", "per 1,000 pilots", "per 1,000,000 waiting jobs", f"at {PAPER:,} pilots (calculated, not measured)"]
     print(f"Slopes between {fewest} and {most} pilots and jobs; milliseconds and calls:\n")

@@ -114,7 +114,7 @@ def _statuses(paths: Paths) -> EngineStatuses:
 def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:
     if ids or by:
         raise UsageError("-w follows the whole queue", f"leave out {'the ids' if ids else f'--by-{by}'}")
-    from stoker.cli.commands.top import show_top
+    from stoker.cli.top import show_top
 
     return show_top(screen.paths, chosen=chosen)
 

@@ -12,7 +12,8 @@ import pytest
 
 import stoker.ledger
 from stoker.core.lease import Claim, Lease
-from stoker.ledger import Ledger, LedgerUnusable, leases, prepare_ledger
+from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
+from stoker.ledger.formats import encode_lease
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES
 from support import ledger_programs as programs
 from support.ledger_files import GOOD, is_free, lease_name, planted, taken
@@ -60,7 +61,7 @@ class Meanwhile:
 
     def publish(self) -> None:
         if self.lease:
-            self._stack.enter_context(planted(self._ledger, lease_name(), leases.encoded(self.lease)))
+            self._stack.enter_context(planted(self._ledger, lease_name(), encode_lease(self.lease)))
         self.lease = None
 
     def withdraw(self) -> None:

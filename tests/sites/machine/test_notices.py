@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Job, Running
 from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
-from stoker.ledger.notices import MOST_LEASES, LeaseJob
+from stoker.ledger.formats import MOST_LEASES, LeaseJob
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.notices import REPEAT_SECONDS, Notices
 from support.build import a_job

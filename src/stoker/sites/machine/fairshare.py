@@ -28,8 +28,8 @@ from stoker.core.planner.fairshare import (
 )
 from stoker.devices.detect import NO_GPU
 from stoker.ledger import Ledger
-from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import owner_name
+from stoker.ledger.formats import HeldDemand
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.ref import is_nested

@@ -8,7 +8,7 @@ from contextlib import suppress
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.ledger import HeldNotice, Ledger, LedgerNotice, LedgerUnusable
-from stoker.ledger.notices import MOST_LEASES, LeaseJob
+from stoker.ledger.formats import MOST_LEASES, LeaseJob
 from stoker.runner.interface import ProcessIds
 from stoker.sites.machine.allocations import Allocation
 

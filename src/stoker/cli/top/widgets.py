@@ -113,7 +113,7 @@ MESSAGE_SECONDS = 8.0
 BARS = "GPU memory: █ used ▒ reserved ▓ others ░ free"
 
 
-class Key(NamedTuple):
+class KeyHelp(NamedTuple):
     """A key, or some that belong together."""
 
     name: str
@@ -133,17 +133,19 @@ class Key(NamedTuple):
 
 
 KEYS = (
-    Key("1 2 3", "", "Jobs, Timeline, History", {"1": "tab('jobs')", "2": "tab('timeline')", "3": "tab('history')"}),
-    Key("↑ ↓ PgUp PgDn Home End", "", "move; the mouse works, too"),
-    Key("?", "help", "", {"question_mark,h,f1": "help"}, TABS),
-    Key("Enter", "log", "details and log; Tab moves into the log", {"tab": "focus_other"}, short="⏎"),
-    Key("/", "filter", "filter by name, command, group or id", {"slash": "filter"}),
-    Key("Esc", "", "remove the filter, close the log", {"escape": "close"}),
-    Key("Space", "tag", "tag; actions apply to all tagged jobs", {"space": "tag"}, short="␣"),
-    Key("o", "sort", "sort by start, id, name, state, memory, time", {"o": "order"}),
-    Key("c", "cancel", "cancel, or stop if it runs (asks first)", {"c": "act('cancel')"}, changes=True),
-    Key("r", "retry", "retry an ended job (asks first)", {"r": "act('retry')"}, changes=True),
-    Key(
+    KeyHelp(
+        "1 2 3", "", "Jobs, Timeline, History", {"1": "tab('jobs')", "2": "tab('timeline')", "3": "tab('history')"}
+    ),
+    KeyHelp("↑ ↓ PgUp PgDn Home End", "", "move; the mouse works, too"),
+    KeyHelp("?", "help", "", {"question_mark,h,f1": "help"}, TABS),
+    KeyHelp("Enter", "log", "details and log; Tab moves into the log", {"tab": "focus_other"}, short="⏎"),
+    KeyHelp("/", "filter", "filter by name, command, group or id", {"slash": "filter"}),
+    KeyHelp("Esc", "", "remove the filter, close the log", {"escape": "close"}),
+    KeyHelp("Space", "tag", "tag; actions apply to all tagged jobs", {"space": "tag"}, short="␣"),
+    KeyHelp("o", "sort", "sort by start, id, name, state, memory, time", {"o": "order"}),
+    KeyHelp("c", "cancel", "cancel, or stop if it runs (asks first)", {"c": "act('cancel')"}, changes=True),
+    KeyHelp("r", "retry", "retry an ended job (asks first)", {"r": "act('retry')"}, changes=True),
+    KeyHelp(
         "+ -",
         "priority",
         "raise or lower the priority",
@@ -151,19 +153,19 @@ KEYS = (
         short="+-",
         changes=True,
     ),
-    Key("p", "pause", "pause: hold a waiting job, or release it", {"p": "act('pause')"}, changes=True),
-    Key("+ -", "zoom", tabs=TIMELINE, short="+-"),
-    Key("← →", "earlier, later", "", {"left": "shift(-1)", "right": "shift(1)"}, TIMELINE),
-    Key("Home", "now", "", {"home": "shift(0)"}, TIMELINE),
-    Key("1", "jobs", tabs=TIMELINE),
-    Key("Ctrl-Z", "", "suspend", {"ctrl+z": "suspend_process"}),
-    Key("q", "quit", "quit, as Ctrl-C does; jobs continue", {"q,ctrl+c,ctrl+q": "quit"}, TABS),
+    KeyHelp("p", "pause", "pause: hold a waiting job, or release it", {"p": "act('pause')"}, changes=True),
+    KeyHelp("+ -", "zoom", tabs=TIMELINE, short="+-"),
+    KeyHelp("← →", "earlier, later", "", {"left": "shift(-1)", "right": "shift(1)"}, TIMELINE),
+    KeyHelp("Home", "now", "", {"home": "shift(0)"}, TIMELINE),
+    KeyHelp("1", "jobs", tabs=TIMELINE),
+    KeyHelp("Ctrl-Z", "", "suspend", {"ctrl+z": "suspend_process"}),
+    KeyHelp("q", "quit", "quit, as Ctrl-C does; jobs continue", {"q,ctrl+c,ctrl+q": "quit"}, TABS),
 )
 FIRST = ("tab", "ctrl+z")
 """Keys that the widget with the focus must not take."""
 
 
-def keys_for(*, readonly: bool) -> list[Key]:
+def keys_for(*, readonly: bool) -> list[KeyHelp]:
     return [key for key in KEYS if not (readonly and key.changes)]
 
 
@@ -295,7 +297,7 @@ class Footer(Container):
         self.post_message(self.Closed())
 
 
-def keys_line(keys: Sequence[Key], width: int) -> Line:
+def keys_line(keys: Sequence[KeyHelp], width: int) -> Line:
     """Keys and what they do, closer together if there is little room; what does not fit is left out."""
     roomy = sum(len(key.name) + len(key.word) + 3 for key in keys) <= width
     spans: list[Span] = [Span(" ")]

@@ -21,7 +21,7 @@ from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
 from stoker.ledger.files import MOST_BYTES
 from support import ledger_programs as programs
 from support.ledger_files import is_free, lease_name, planted, taken
-from support.users import User, made_users, next_line, reachable_directory, running_as
+from support.users import User, made_users, next_line, running_as
 from support.wait import PATIENCE_SECONDS
 
 GOOD = '{"version":1,"usage":2.5,"since":1.0,"gpus":2,"pid":1,"what":"work","claims":["A"],"least":1}'
@@ -61,13 +61,6 @@ def user() -> Iterator[User]:
     """Another user of this machine."""
     with made_users(1) as (made,):
         yield made
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
 
 
 def test_all_users_read_a_demand(ledger: Ledger) -> None:

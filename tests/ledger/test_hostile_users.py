@@ -17,7 +17,7 @@ from stoker.ledger.formats import encode_lease
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES
 from support import ledger_programs as programs
 from support.ledger_files import GOOD, is_free, lease_name, planted, taken
-from support.users import User, finish, made_users, next_line, reachable_directory, run_as, running_as
+from support.users import User, finish, made_users, next_line, run_as, running_as
 
 Users = tuple[User, User, User]
 
@@ -27,13 +27,6 @@ def users() -> Iterator[Users]:
     """Two honest users and a hostile one."""
     with made_users(3) as (alice, bob, evil):
         yield alice, bob, evil
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that root made and all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
 
 
 def test_no_double_grant(ledger: Ledger, users: Users) -> None:

@@ -33,13 +33,6 @@ def users() -> Iterator[tuple[User, ...]]:
         yield made
 
 
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
-
-
 class TestFinding:
     """Where the ledger is."""
 

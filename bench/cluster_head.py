@@ -1,12 +1,18 @@
-"""What the head engine of a cluster costs: submits, recovery, idle time; and a private Slurm of one's own."""
+"""What the head engine of a cluster costs: submits, recovery, idle time, many pilots; and a private Slurm."""
 
 from __future__ import annotations
 
+import contextlib
+import cProfile
+import gc
 import os
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from bars import Bar, bars_shown, table
 from cluster import queue, wait_for
@@ -15,7 +21,10 @@ from machine import parser, say, workshop
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from features.slurm.cluster import NAME, ClusterQueue
+from features.slurm.worlds import PilotCrowd
+from stoker.cli import LOADED_OBJECTS
 from stoker.store.engine_lock import engine_of
+from support.shared_directory import counted_calls
 from support.slurm import PATH, Slurm, running_slurm
 from support.sshd import Login, logged_in
 from support.users import made_users
@@ -27,6 +36,18 @@ SETTLE = 65.0
 """Seconds after a submit in which Slurm is asked more often."""
 WATCHED = 60.0
 _TICK = os.sysconf("SC_CLK_TCK")
+PILOTS = (50, 100, 200)
+JOBS = (1_000, 10_000, 100_000)
+"""Jobs that wait while turns of a head with pilots are measured."""
+PAPER = 1_000
+"""Pilots for which the costs are calculated."""
+TURNS = 20
+PAUSE = 0.5
+"""Seconds between two turns by the clock of the fake world: the longest between two looks at pilots."""
+BURST = 0.2
+"""The same while pilots end all that they are given; a shorter time would not tell how fast they are."""
+FULL = 6
+"""Bursts after which a pilot is given as much as it ever is, if there are as many jobs."""
 
 
 def count_calls(lab: ClusterQueue, name: str) -> Path:
@@ -125,6 +146,147 @@ def private_slurm() -> list[Bar]:
     ]
 
 
+# -- many pilots: a scripted Slurm, a plain directory as the shared one, and pilots that the benchmark plays -------
+
+
+class HeadCost(NamedTuple):
+    """CPU milliseconds of a head, and its calls on the shared directory (paths and fsyncs)."""
+
+    pilots: int
+    jobs: int
+    quiet: float
+    """Of a turn in which no pilot has news."""
+    one: float
+    """Of a turn in which one pilot has ended a job, and gets another."""
+    wave: float
+    """For each job of a turn in which every pilot has ended one."""
+    burst: float
+    """For each job while pilots end all that they are given at once, until no job is left."""
+    full: float
+    """Of a turn without news while pilots have as much to do as they are ever given."""
+    delegated: int
+    """Attempts in pilots then."""
+    answer: float
+    """Of all turns that an answer of squeue takes."""
+    status: float
+    """Of the status for screens, once a second."""
+    quiet_calls: int
+    one_calls: int
+    answer_calls: int
+
+
+def many_pilots(directory: Path, pilots: Sequence[int], jobs: Sequence[int]) -> None:
+    gc.freeze()
+    gc.set_threshold(LOADED_OBJECTS)
+    costs = []
+    for number, (count, waiting) in enumerate((count, waiting) for count in pilots for waiting in jobs):
+        say(f"{count} pilots, {waiting:,} waiting jobs")
+        costs.append(cost_of_head(directory / f"crowd{number}", count, waiting))
+    print(table(["pilots", "jobs", *HEADINGS], [_row(cost) for cost in costs]), end="\n\n")
+    if len(pilots) > 1 and len(jobs) > 1:
+        print_slopes(costs)
+
+
+HEADINGS = (
+    "quiet",
+    "one end",
+    "wave/job",
+    "burst/job",
+    "full",
+    "(in pilots)",
+    "answer",
+    "status",
+    "calls: quiet",
+    "one",
+    "answer",
+)
+
+
+def cost_of_head(directory: Path, pilots: int, waiting: int) -> HeadCost:
+    directory.mkdir()
+    with contextlib.closing(PilotCrowd(directory, pilots, waiting)) as crowd:
+        shared = Path(crowd.settings.shared)
+
+        def turn_cost(prepare: Callable[[], int], turns: int = 1, pause: float = PAUSE) -> float:
+            """CPU milliseconds of some turns, per job that `prepare` has ended, or in all."""
+            crowd.clock.pass_seconds(pause)
+            ended = prepare()
+            return milliseconds_of(lambda: crowd.turn(turns)) / (ended or 1)
+
+        def calls_of(prepare: Callable[[], int], turns: int = 1, pause: float = PAUSE) -> int:
+            crowd.clock.pass_seconds(pause)
+            prepare()
+            with counted_calls(shared) as calls:
+                crowd.turn(turns)
+            return calls.total()
+
+        places = iter(crowd.pilots * (2 * TURNS))
+
+        def one_end() -> int:
+            return crowd.end([next(places)])
+
+        def wave() -> int:
+            return crowd.end(crowd.pilots)
+
+        poll = 2 * crowd.settings.poll
+        quiet = median(turn_cost(int) for _ in range(TURNS))
+        one = median(turn_cost(one_end) for _ in range(TURNS))
+        answer = median(turn_cost(int, 6, poll) for _ in range(5))
+        calls = calls_of(int), calls_of(one_end), calls_of(int, 6, poll)
+        status = median(milliseconds_of(crowd.site.status) for _ in range(TURNS))
+        waves = median(turn_cost(wave) for _ in range(3))
+        burst, full, delegated = burst_cost(crowd)
+    return HeadCost(pilots, waiting, quiet, one, waves, burst, full, delegated, answer, status, *calls)
+
+
+def burst_cost(crowd: PilotCrowd) -> tuple[float, float, int]:
+    """The cost of each job until none waits, that of a quiet turn in between, and the attempts in pilots then."""
+    spent, ended, full, delegated, bursts = 0.0, 0, 0.0, 0, 0
+    while crowd.jobs.waiting:
+        crowd.clock.pass_seconds(BURST)
+        ended += sum(pilot.end_all(crowd.clock()) for pilot in crowd.pilots)
+        spent += milliseconds_of(crowd.turn)
+        bursts += 1
+        if bursts == FULL:
+            crowd.settle(2.0)  # so that all of it has waited for long
+            delegated = len(crowd.engine.active_jobs)
+            full = median(_quiet_turn(crowd) for _ in range(5))
+    return spent / max(1, ended), full, delegated
+
+
+def _quiet_turn(crowd: PilotCrowd) -> float:
+    crowd.clock.pass_seconds(PAUSE)
+    return milliseconds_of(crowd.turn)
+
+
+def milliseconds_of(work: Callable[[], object]) -> float:
+    began = time.process_time()
+    work()
+    return 1000 * (time.process_time() - began)
+
+
+def _row(cost: HeadCost) -> list[str]:
+    cells = [f"{value:.3f}" if isinstance(value, float) else f"{value:,}" for value in cost]
+    return [cell if float(value) else "-" for cell, value in zip(cells, cost, strict=True)]
+
+
+def print_slopes(costs: Sequence[HeadCost]) -> None:
+    """Print what a pilot and a waiting job add, and the costs for more pilots that follow from that."""
+    by_size = {(cost.pilots, cost.jobs): cost for cost in costs}
+    fewest, most = min(by_size), max(by_size)
+    last, few_pilots, few_jobs = by_size[most], by_size[fewest[0], most[1]], by_size[most[0], fewest[1]]
+    rows = []
+    for name, field in zip(HEADINGS, HeadCost._fields[2:], strict=True):
+        value, first, little = (float(getattr(cost, field)) for cost in (last, few_pilots, few_jobs))
+        per_pilot = (value - first) / (most[0] - fewest[0])
+        per_job = (value - little) / (most[1] - fewest[1])
+        paper = value + max(0.0, per_pilot) * (PAPER - most[0])
+        rows.append([name, f"{1000 * per_pilot:,.2f}", f"{1e6 * per_job:,.2f}" if little else "-", f"{paper:,.2f}"])
+    head = ["", "per 1,000 pilots", "per 1,000,000 waiting jobs", f"at {PAPER:,} pilots (calculated, not measured)"]
+    print(f"Slopes between {fewest} and {most} pilots and jobs; milliseconds and calls:\n")
+    print(table(head, rows), end="\n\n")
+
+
 def type_in(login: Login, line: str) -> None:
     done = login(line)
     assert done.code == 0, done.err
@@ -132,10 +294,20 @@ def type_in(login: Login, line: str) -> None:
 
 def main() -> None:
     options = parser(__doc__ or "")
-    options.add_argument("--only", choices=("recovery", "idle", "private"), help="leave the others out")
+    options.add_argument("--only", choices=("recovery", "idle", "private", "pilots"), help="leave the others out")
+    options.add_argument("--pilots", type=int, nargs="*", default=PILOTS, help="numbers of pilots")
+    options.add_argument("--jobs", type=int, nargs="*", default=JOBS, help="numbers of jobs that wait for them")
+    options.add_argument("--profile", help="write a profile of the part with many pilots to this file")
     chosen = options.parse_args()
     bars: list[Bar] = []
-    with workshop(chosen.directory):
+    with workshop(chosen.directory) as directory:
+        if chosen.only in (None, "pilots"):
+            with cProfile.Profile() if chosen.profile else contextlib.nullcontext() as profile:
+                many_pilots(directory, chosen.pilots, chosen.jobs)
+            if profile is not None:
+                profile.dump_stats(chosen.profile)
+        if chosen.only == "pilots":
+            return
         if chosen.only in (None, "private"):
             bars += private_slurm()
         with running_slurm(lines=(f"MaxJobCount={3 * MANY}",)) as slurm:

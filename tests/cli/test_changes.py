@@ -7,7 +7,7 @@ import string
 import pytest
 from msgspec.structs import replace
 
-from stoker.app.control.sentences import SENTENCES, result
+from stoker.app.control.sentences import SENTENCES, effect
 from stoker.cli.screens.changes import grouped_lines
 from stoker.core.job import Ended, OnHold, Running, State, Waiting
 from support.build import a_job
@@ -46,7 +46,7 @@ DONE, GONE = Ended("done", 2.0), Ended("cancelled", 2.0)
 def test_sentences(*, verb: str, before: State, after: State, when: str, said: str, refused: bool) -> None:
     """By command and states; what a command cannot do is refused."""
     details = {"how": "HOW", "memory": "", "outcome": "OUTCOME", "note": "", "difference": "DIFFERENCE"}
-    told = result(verb, a_job(1, state=before), a_job(1, state=after), when, **details)
+    told = effect(verb, a_job(1, state=before), a_job(1, state=after), when, **details)
     assert (told.said, told.refused) == (said, refused)
 
 
@@ -63,21 +63,21 @@ def test_jobs_with_the_same_result_share_a_line() -> None:
     """Also where others are between them; ranges are short, and the numbers in a result are not ids."""
     jobs = [a_job(number, state=WAITS) for number in (1, 2, 3, 7)]
     tasks = [replace(a_job(20 + task, state=WAITS), array=20, task=task) for task in range(4)]
-    results = [result("retry", job, job, how="exit 1", memory="") for job in (*jobs[:2], *tasks, *jobs[2:])]
-    results.insert(3, result("retry", a_job(9, state=DONE), a_job(9, state=WAITS), how="exit 9", memory=""))
+    results = [effect("retry", job, job, how="exit 1", memory="") for job in (*jobs[:2], *tasks, *jobs[2:])]
+    results.insert(3, effect("retry", a_job(9, state=DONE), a_job(9, state=WAITS), how="exit 9", memory=""))
     assert grouped_lines(results) == [
         "requeued 8 jobs 1-2,20.[0-3],3,7 (last result: exit 1)",
         "requeued 9 (last result: exit 9)",
     ]
     assert grouped_lines([results[2], results[4]]) == ["requeued 2 tasks 20.[0-1] (last result: exit 1)"]
-    late = [result("edit", tasks[number], replace(tasks[number], state=DONE)) for number in (0, 1, 3)]
+    late = [effect("edit", tasks[number], replace(tasks[number], state=DONE)) for number in (0, 1, 3)]
     assert grouped_lines(late) == ["not changed: 3 tasks 20.[0-1,3] (now done)"]
 
 
 def test_a_grouped_hint_names_no_single_job() -> None:
     """The command in it is for each of them."""
     over = [a_job(number, state=DONE) for number in (4, 5)]
-    assert grouped_lines([result("edit", job, job) for job in over]) == [
+    assert grouped_lines([effect("edit", job, job) for job in over]) == [
         "already finished: 2 jobs 4-5 (done); to run again: stoker retry ID"
     ]
 
@@ -85,6 +85,6 @@ def test_a_grouped_hint_names_no_single_job() -> None:
 def test_a_line_names_no_more_ranges_than_can_be_read() -> None:
     """The number of jobs is complete, the list of ids is not."""
     jobs = [a_job(number, state=WAITS) for number in range(1, 2001, 2)]
-    (line,) = grouped_lines([result("cancel", job, a_job(job.id, state=GONE)) for job in jobs])
+    (line,) = grouped_lines([effect("cancel", job, a_job(job.id, state=GONE)) for job in jobs])
     assert line.startswith("cancelled 1000 jobs 1,3,5,")
     assert line.endswith(",39,… (queued)")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from stoker.core.requests import Cancel, Hold, Release, Request, merged, single, split
+from stoker.core.requests import Cancel, Hold, Release, Request, merged, split
 
 REQUESTS = st.lists(
     st.builds(
@@ -17,7 +18,9 @@ REQUESTS = st.lists(
 
 
 def one_by_one(requests: list[Request]) -> list[Request]:
-    return [request for several in requests for request in single(several)]
+    return [
+        replace(several, job=several.job + place, count=1) for several in requests for place in range(several.count)
+    ]
 
 
 def test_neighbours_become_one() -> None:

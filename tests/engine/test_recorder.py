@@ -52,11 +52,11 @@ def test_nothing_is_in_the_store_before_write(store: Store) -> None:
 def test_a_job_can_be_asked_for_before_it_is_written(store: Store) -> None:
     """As it is after its newest event."""
     recorder, job = Recorder(store), a_stored_job(store)
-    assert recorder.unwritten(job.id) is None
+    assert recorder.now(job) == [job]
     after = recorder.add(job, ASSIGNED, ())
-    assert recorder.unwritten(job.id) is after
+    assert recorder.now(job) == [after]
     recorder.write()
-    assert recorder.unwritten(job.id) is None
+    assert recorder.now(job) == [job]
 
 
 def test_an_event_carries_what_was_true_before_it(store: Store) -> None:

@@ -10,6 +10,7 @@ import pytest
 from stoker.core.job import Active, OnHold, Running, Waiting
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.settings import Policy
+from stoker.core.spec import Command, JobSpec, NewJob, tasks_of
 from stoker.engine.loop import REQUEST_LIMIT
 from stoker.engine.requests import INTERVAL, RequestReader
 from stoker.store import queries
@@ -44,12 +45,21 @@ class TestReader:
 
     def test_one_for_many_jobs_is_taken_in_parts(self, world: EngineAtFakeSite) -> None:
         """So that a turn stays short; requests behind it wait until all of it is handled."""
-        reader = RequestReader(world.store, "me")
+        reader, new = RequestReader(world.store, "me"), NewJob(Command(("true",)), JobSpec())
+        world.store.add_jobs(1, "me", [new] * 9, START)
         world.store.ask([("me", Cancel(1, count=5)), ("me", Hold(9))], START)
         reader.read()
         assert list(reader.take(3)) == [(1, Cancel(1, count=3), Cancel(4, count=2))]
         assert list(reader.take(3)) == [(1, Cancel(4, count=2), None), (2, Hold(9), None)]
         assert not reader.pending
+
+    def test_many_tasks_in_one_row_are_taken_at_once(self, world: EngineAtFakeSite) -> None:
+        """The work is that of a row."""
+        reader, new = RequestReader(world.store, "me"), NewJob(Command(("true",)), JobSpec())
+        ids = world.store.add_jobs(1, "me", tasks_of(new, range(1000)), START, array=True)
+        world.store.ask([("me", Cancel(ids[0], count=1000))], START)
+        reader.read()
+        assert list(reader.take(3)) == [(1, Cancel(ids[0], count=1000), None)]
 
     def test_a_write_of_another_process_is_noticed(self, world: EngineAtFakeSite, tmp_path: Path) -> None:
         """Once per interval."""

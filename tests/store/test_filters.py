@@ -63,7 +63,7 @@ def test_tasks_of_an_array_that_wait_are_one_group(store: Store, jobs: list[int]
     chosen = Filter(tags=(("lr", "1"),))
     groups = queued_groups(store, chosen, None, each_task=False)
     assert [(one.size, one.first) for one in groups] == [(1, jobs[0]), (1, jobs[3]), (5, tasks[0])]
-    assert groups[-1].tasks == "[0,1,2,5,9]"
+    assert groups[-1].indices == [0, 1, 2, 5, 9]
     assert len(queued_groups(store, chosen, 2, each_task=False)) == 2
     assert len(queued_groups(store, chosen, None, each_task=True)) == 7
     assert counts_of_open(store, chosen) == {"waiting": 6, "held": 1}

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
 from stoker.core.requests import Again
 from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob
-from stoker.store import queries
+from stoker.store import past_jobs, queries
 from stoker.store.filters import Filter
-from stoker.store.queries import Load, Period
+from stoker.store.past_jobs import Period
+from stoker.store.queries import Load
 from stoker.store.schema import BatchRecord
 from stoker.store.writer import Store
 from support.store import TRUE, after, wanted
@@ -166,19 +167,19 @@ class TestPast:
         end(store, second, 3.0)
         start(store, first, ["0", "1"], at=2.0)
         end(store, first, 5.0, code=3)
-        past = queries.past(store, Period(), 9)
+        past = past_jobs.past(store, Period(), 9)
         assert [one.job.id for one in past] == [first, second]
         assert [one.gpu_seconds for one in past] == [6.0, 1.0]
         assert past[0].last is not None
         assert (past[0].last.devices, past[0].last.code, past[0].last.peak_memory) == (("0", "1"), 3, 7)
-        assert [one.job.id for one in queries.past(store, Period(), 1)] == [first]
+        assert [one.job.id for one in past_jobs.past(store, Period(), 1)] == [first]
         assert waiting
 
     def test_a_job_that_never_ran_has_no_attempt(self, store: Store) -> None:
         """It is listed without an attempt."""
         (job_id,) = add(store, TRUE)
         apply(store, job_id, Cancelled(2.0, "not wanted"))
-        (past,) = queries.past(store, Period(), 9)
+        (past,) = past_jobs.past(store, Period(), 9)
         assert (past.job.id, past.last, past.gpu_seconds) == (job_id, None, 0.0)
 
     def test_by_time_and_end(self, store: Store) -> None:
@@ -188,12 +189,12 @@ class TestPast:
             start(store, job_id)
             end(store, job_id, at, code)
         late = Period(10.0)
-        assert queries.past_counts(store, late) == {"done": 1, "failed": 1}
-        assert queries.past_gpu_seconds(store, late) == 21.0
+        assert past_jobs.past_counts(store, late) == {"done": 1, "failed": 1}
+        assert past_jobs.past_gpu_seconds(store, late) == 21.0
         failed = Period(10.0, Filter(states=("failed", "oom")))
-        assert [one.job.id for one in queries.past(store, failed, 9)] == [bad]
-        assert queries.past_counts(store, failed) == {"failed": 1}
-        assert queries.past_gpu_seconds(store, failed) == 11.0
+        assert [one.job.id for one in past_jobs.past(store, failed, 9)] == [bad]
+        assert past_jobs.past_counts(store, failed) == {"failed": 1}
+        assert past_jobs.past_gpu_seconds(store, failed) == 11.0
 
     def test_the_tasks_of_an_array_are_one(self, store: Store) -> None:
         """With their results, the time of all, and the last failure; an array of one ended task is that task."""
@@ -204,16 +205,16 @@ class TestPast:
         for place, job_id in enumerate((*tasks[:3], alone)):
             start(store, job_id, at=2.0 + place)
             end(store, job_id, 10.0 + place, code=int(place == 1))
-        newest, array = queries.past_by_array(store, Period(), 9)
-        assert isinstance(newest, queries.Past)
+        newest, array = past_jobs.past_by_array(store, Period(), 9)
+        assert isinstance(newest, past_jobs.Past)
         assert newest.job.id == alone
-        assert isinstance(array, queries.PastTasks)
+        assert isinstance(array, past_jobs.PastTasks)
         assert (array.counts, list(array.indices)) == ({"done": 2, "failed": 1}, [0, 1, 2])
         assert (array.telling.job.id, array.started, array.ended, array.gpu_seconds) == (tasks[1], 2.0, 12.0, 24.0)
-        (only,) = queries.past_by_array(store, Period(chosen=Filter(states=("failed",))), 9)
-        assert isinstance(only, queries.Past)
+        (only,) = past_jobs.past_by_array(store, Period(chosen=Filter(states=("failed",))), 9)
+        assert isinstance(only, past_jobs.Past)
         assert only.job.id == tasks[1]
-        assert queries.past_by_array(store, Period(), 1) == [newest]
+        assert past_jobs.past_by_array(store, Period(), 1) == [newest]
 
     def test_on_finish_jobs_are_left_out(self, store: Store) -> None:
         """On-finish jobs are left out unless asked for."""
@@ -221,9 +222,9 @@ class TestPast:
         for one in (job_id, hook):
             start(store, one)
             end(store, one, 3.0)
-        assert [one.job.id for one in queries.past(store, Period(), 9)] == [job_id]
-        assert queries.past_counts(store, Period()) == {"done": 1}
-        assert queries.past_counts(store, Period(on_finish_jobs=True)) == {"done": 2}
+        assert [one.job.id for one in past_jobs.past(store, Period(), 9)] == [job_id]
+        assert past_jobs.past_counts(store, Period()) == {"done": 1}
+        assert past_jobs.past_counts(store, Period(on_finish_jobs=True)) == {"done": 2}
 
 
 def add_coordinated(store: Store, name: str, at: float) -> tuple[int, list[int]]:

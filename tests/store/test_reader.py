@@ -13,7 +13,7 @@ from stoker.core.job import (
     Job,
     Started,
 )
-from stoker.core.spec import Command, JobSpec, Resources, content_of
+from stoker.core.spec import Command, JobSpec, Resources, Work, content_of, tasks_of, work_of
 from stoker.store.schema import Adoption
 from stoker.store.writer import Store
 from support.store import EVENTS, TRUE, added, after
@@ -150,8 +150,19 @@ class TestContent:
         one, other, third = added(store, TRUE, TRUE, TRUE)
         succeeded = [*EVENTS[:2], Exited(1, 0, 0, 3.0)]
         store.record([after(one, succeeded), after(other, succeeded), after(third, EVENTS)])
-        assert store.times_done(content_of(TRUE.command, TRUE.spec)) == 2
-        assert store.times_done(content_of(self.COMMAND, self.SPEC)) == 0
+        assert store.times_done(work_of(TRUE)) == 2
+        assert store.times_done(Work(content_of(self.COMMAND, self.SPEC), None)) == 0
+        assert store.times_done(work_of(structs.replace(TRUE, task=3))) == 0
+
+    def test_times_open(self, store: Store) -> None:
+        """A task of an array is found by its index, whether it has a row of its own or not."""
+        first, second = tasks_of(TRUE, [0, 2, 4, 6, 9])
+        assert (first.count, second.count) == (4, 1)
+        store.add_jobs(store.add_batch("test", 1.0), "queue", [first, second], 1.0, array=True)
+        open_tasks = [task for task in range(12) if store.times_open(work_of(structs.replace(TRUE, task=task)), "run")]
+        assert open_tasks == [0, 2, 4, 6, 9]
+        assert store.times_open(work_of(structs.replace(TRUE, task=2)), "queue") == 0
+        assert store.times_open(work_of(TRUE), "run") == 0
 
 
 def test_a_setting_that_cannot_be_read_stays_in_force(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -10,6 +11,8 @@ from msgspec import Struct
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
 from stoker.core.outcomes import RETRIED, CancelResult, Result
+from stoker.core.ranges import Ranges
+from stoker.core.selectors import tasks_text
 from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Member, Resources, with_fields
 
 LOSSES_ALLOWED = 3
@@ -229,6 +232,22 @@ class Job(Struct, frozen=True):
     """Bytes that it needs at least on each GPU, as an attempt showed; 0 if unknown."""
     member: Member | None = None
     """Set if the jobs of its batch have parameters."""
+    count: int = 1
+    """How many jobs with consecutive ids it stands for: tasks of an array that never started and differ in nothing
+    else. Id and task are those of the first."""
+    step: int = 1
+    """Distance of their indices."""
+
+    @property
+    def last(self) -> int:
+        """The id of the last job that it stands for."""
+        return self.id + self.count - 1
+
+    @property
+    def indices(self) -> range:
+        """The indices of the tasks that it stands for; 0 outside of arrays."""
+        first = self.task or 0
+        return range(first, first + self.count * self.step, self.step)
 
     @property
     def run(self) -> int:
@@ -264,9 +283,32 @@ def is_delegated(job: Job) -> bool:
     return isinstance(job.state, Starting) and bool(job.spec.cluster)
 
 
+def part(job: Job, first: int, last: int) -> Job:
+    """Those of the jobs that it stands for whose ids are in a range."""
+    first, last = max(first, job.id), min(last, job.last)
+    if (first, last) == (job.id, job.last):
+        return job
+    task = None if job.task is None else job.task + (first - job.id) * job.step
+    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task)
+
+
+def single(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Each job by itself."""
+    for job in jobs:
+        if job.count == 1:
+            yield job
+        else:
+            yield from (part(job, job_id, job_id) for job_id in range(job.id, job.last + 1))
+
+
+def ids_of(jobs: Iterable[Job]) -> Ranges:
+    """The ids of all that the jobs stand for."""
+    return Ranges(range(job.id, job.last + 1) for job in jobs)
+
+
 def id_text(job: Job) -> str:
-    """The id as users type it: `12`, or `12.3` for a task of an array."""
-    return str(job.id) if job.task is None else f"{job.array}.{job.task}"
+    """The id as users type it: `12`, or `12.3` for a task of an array; of several tasks `12.[3-9]`."""
+    return str(job.id) if job.task is None else tasks_text(job.array, job.indices)
 
 
 def state_word(job: Job) -> str:

@@ -83,11 +83,3 @@ def split(request: Request, most: int) -> tuple[Request, Request | None]:
     if request.count <= most:
         return request, None
     return replace(request, count=most), replace(request, job=request.job + most, count=request.count - most)
-
-
-def single(request: Request) -> Iterator[Request]:
-    """A request for each job."""
-    if request.count == 1:
-        yield request
-    else:
-        yield from (replace(request, job=request.job + place, count=1) for place in range(request.count))

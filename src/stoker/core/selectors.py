@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
 from stoker.core.errors import NoSuchJob, UsageError
+from stoker.core.ranges import Ranges, joined, ranges_of, run_text, runs
 
 LARGEST = 2**63 - 1
 """The largest id that a queue can hold."""
@@ -149,9 +150,14 @@ def tasks_text(array: int, indices: Sequence[int]) -> str:
     """The id of tasks of an array as users type it: `12.3`, `12.[3-59,100-199]`; of many ranges the first, and `…`."""
     if len(indices) == 1:
         return f"{array}.{indices[0]}"
-    ranges = list(_index_ranges(indices if isinstance(indices, range) else sorted(indices)))
-    more = [MORE] if len(ranges) > _MOST_RANGES else []
-    return f"{array}.[{','.join([*ranges[:_MOST_RANGES], *more])}]"
+    parts = indices.parts if isinstance(indices, Ranges) else _parts(indices)
+    words = [run_text(run) for run in islice(runs(sorted(parts, key=lambda part: part[0])), _MOST_RANGES + 1)]
+    more = [MORE] if len(words) > _MOST_RANGES else []
+    return f"{array}.[{','.join([*words[:_MOST_RANGES], *more])}]"
+
+
+def _parts(indices: Sequence[int]) -> Sequence[range]:
+    return [indices] if isinstance(indices, range) else ranges_of(sorted(indices)).parts
 
 
 def line_word(label: str) -> str:
@@ -161,33 +167,7 @@ def line_word(label: str) -> str:
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:
     """Ids of jobs in few words: `3-9`, `12`."""
-    runs = groupby(enumerate(numbers), lambda place: place[1] - place[0])
-    return [_range_text([number for _, number in run]) for _, run in runs]
-
-
-def _index_ranges(indices: Sequence[int]) -> Iterator[str]:
-    """`3-59`, `100`, or `0-95:5` where four or more indices have the same distance."""
-    if indices[-1] - indices[0] + 1 == len(indices):
-        yield _range_text(indices)
-        return
-    at = 0
-    while at < len(indices):
-        end, step = _run(indices, at)
-        yield _range_text(indices[at:end]) + (f":{step}" if step > 1 else "")
-        at = end
-
-
-def _run(indices: Sequence[int], at: int) -> tuple[int, int]:
-    """Where the run of equal distances that begins here ends, and its step."""
-    end = at + 1
-    step = indices[end] - indices[at] if end < len(indices) else 1
-    while end < len(indices) and indices[end] - indices[end - 1] == step:
-        end += 1
-    return (end, step) if step == 1 or end - at > 3 else (at + 1, 1)
-
-
-def _range_text(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+    return [run_text(part) for part in joined(ranges_of(numbers).parts).parts]
 
 
 def _range(first: str, last: str | None, word: str) -> tuple[int, int]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, TypeVar, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from typing import Literal, NamedTuple, Protocol, TypeVar, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import UsageError
+from stoker.core.ranges import Ranges, ranges_of, runs
 from stoker.core.selectors import parse_selection, quoted, split_outside
 
 Role = Literal["job", "hook"]
@@ -237,10 +239,33 @@ class NewJob(Struct, frozen=True):
     """A number common to the tasks of one array, if several arrays are submitted together."""
     member: Member | None = None
     """Set if the jobs of its batch have parameters."""
+    count: int = 1
+    """How many tasks of an array it stands for, of which `task` is the first index."""
+    step: int = 1
+    """Distance of their indices."""
 
 
-def content_of(command: Command, spec: JobSpec, task: int | None = None, member: Member | None = None) -> bytes:
-    """Digest of command, directory, extra variables and task index: equal for jobs that do the same work.
+def tasks_of(job: NewJob, indices: Sequence[int]) -> list[NewJob]:
+    """An array of a job, in as few items as its indices have runs of equal distances."""
+    return [
+        replace(job, task=run[0], count=len(run), step=run.step if len(run) > 1 else 1)
+        for run in runs(ranges_of(indices).parts)
+    ]
+
+
+def single_jobs(jobs: Iterable[NewJob]) -> Iterator[NewJob]:
+    """Each job by itself."""
+    for job in jobs:
+        if job.count == 1:
+            yield job
+        else:
+            assert job.task is not None
+            indices = range(job.task, job.task + job.count * job.step, job.step)
+            yield from (replace(job, task=task, count=1, step=1) for task in indices)
+
+
+def content_of(command: Command, spec: JobSpec, member: Member | None = None) -> bytes:
+    """Digest of command, directory and extra variables: equal for jobs, or tasks of one index, that do the same work.
 
     A job with parameters is known by these in place of its index, so that a larger batch finds those of a smaller one.
     """
@@ -250,9 +275,32 @@ def content_of(command: Command, spec: JobSpec, task: int | None = None, member:
     parts += [f"{key}={value}" for key, value in sorted(spec.extra_env)]
     if member is not None:
         parts.append(f"params {member.params}")
-    elif task is not None:
-        parts.append(f"task {task}")
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
+
+
+class Work(NamedTuple):
+    """The work of a job: equal for jobs that do the same."""
+
+    content: bytes
+    task: int | None
+    """None also for a job with parameters, which are part of its content."""
+
+
+class HasWork(Protocol):
+    """A job, in the queue or not."""
+
+    @property
+    def command(self) -> Command: ...
+    @property
+    def spec(self) -> JobSpec: ...
+    @property
+    def task(self) -> int | None: ...
+    @property
+    def member(self) -> Member | None: ...
+
+
+def work_of(job: HasWork) -> Work:
+    return Work(content_of(job.command, job.spec, job.member), None if job.member else job.task)
 
 
 def digest_of(variables: Mapping[str, str]) -> str:
@@ -384,7 +432,7 @@ _LIMIT = r"(?a)\d{1,9}"
 class ArraySpec(Struct, frozen=True):
     """The tasks of an array, in the order of submission."""
 
-    indices: tuple[int, ...]
+    indices: Ranges
     at_once: int | None = None
     """How many of them may run at once; None is no limit."""
 
@@ -398,11 +446,18 @@ def parse_array(text: str) -> ArraySpec:
         raise UsageError(
             f"an array of {count} tasks is too large", f"the limit is {MOST_TASKS} tasks; submit several arrays"
         )
-    indices = tuple(index for part in ranges for index in part)
-    if len(set(indices)) < len(indices):
-        [(twice, _)] = Counter(indices).most_common(1)
+    if (twice := _twice(ranges)) is not None:
         raise UsageError(f"{quoted(text)} has task {twice} twice", "name each index once")
-    return ArraySpec(indices, _parse_limit(limit, text) if percent else None)
+    return ArraySpec(Ranges(ranges), _parse_limit(limit, text) if percent else None)
+
+
+def _twice(ranges: Sequence[range]) -> int | None:
+    """An index that is in several ranges; those that do not overlap are not compared one by one."""
+    in_order = sorted(ranges, key=lambda part: part[0])
+    if all(before[-1] < after[0] for before, after in pairwise(in_order)):
+        return None
+    [(index, count)] = Counter(chain.from_iterable(ranges)).most_common(1)
+    return index if count > 1 else None
 
 
 def _parse_part(part: str, text: str) -> range:

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.core.job import Job, Waiting
 from stoker.core.run_result import Tally
-from stoker.core.spec import NewJob, content_of
+from stoker.core.spec import NewJob, Work, work_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
 from stoker.store.engine_lock import InterruptedJob, interrupted_active_jobs, interrupted_jobs, interrupted_nested_jobs
@@ -56,16 +56,16 @@ def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
 class Supply:
     """Counts how often a piece of work is left; each counts for one of several equal jobs."""
 
-    def __init__(self, count: Callable[[bytes], int]) -> None:
+    def __init__(self, count: Callable[[Work], int]) -> None:
         self._count = count
-        self._left: dict[bytes, int] = {}
+        self._left: dict[Work, int] = {}
 
     def spend(self, job: NewJob) -> bool:
         """Use one up for the job; False if none is left."""
-        content = content_of(job.command, job.spec, job.task, job.member)
-        left = self._left.get(content)
-        left = self._count(content) if left is None else left
-        self._left[content] = max(0, left - 1)
+        work = work_of(job)
+        left = self._left.get(work)
+        left = self._count(work) if left is None else left
+        self._left[work] = max(0, left - 1)
         return left > 0
 
 
@@ -79,20 +79,20 @@ class Resumer:
         self._engine = engine
         self._batch = batch
         self._successes = Supply((lambda _: 0) if redo else store.times_done)
-        self._elsewhere = Supply(lambda content: store.times_open(content, engine.name))
+        self._elsewhere = Supply(lambda work: store.times_open(work, engine.name))
         self._in_hand: list[NewJob] = []
         """Jobs that another run had in hand when they were looked for."""
         self._look()
 
     def _look(self) -> None:
         """Adopt what workers of dead runs hold, and find what these left waiting."""
-        self._running: dict[bytes, list[Job]] = {}
+        self._running: dict[Work, list[Job]] = {}
         for job in adopt_all(interrupted_active_jobs(self._paths, self._store), self._store, self._engine):
-            self._running.setdefault(_content(job), []).append(job)
-        self._left: dict[bytes, list[InterruptedJob]] = {}
+            self._running.setdefault(work_of(job), []).append(job)
+        self._left: dict[Work, list[InterruptedJob]] = {}
         for interrupted in interrupted_jobs(self._paths, self._store):
             if isinstance(interrupted.job.state, Waiting):
-                self._left.setdefault(_content(interrupted.job), []).append(interrupted)
+                self._left.setdefault(work_of(interrupted.job), []).append(interrupted)
 
     def unfinished(self, jobs: Sequence[NewJob], tally: Tally) -> Sequence[NewJob]:
         """Those that did not succeed before, do not run, and were not interrupted."""
@@ -146,12 +146,8 @@ class Resumer:
 Left = TypeVar("Left")
 
 
-def _popped(left: dict[bytes, list[Left]], job: NewJob) -> Iterator[Left]:
+def _popped(left: dict[Work, list[Left]], job: NewJob) -> Iterator[Left]:
     """Candidates for a job, each given only once."""
-    candidates = left.get(content_of(job.command, job.spec, job.task, job.member), [])
+    candidates = left.get(work_of(job), [])
     while candidates:
         yield candidates.pop(0)
-
-
-def _content(job: Job) -> bytes:
-    return content_of(job.command, job.spec, job.task, job.member)

@@ -72,8 +72,8 @@ class Pruner:
         before = now - self.keep
         pruned = prune(self._store, before, start, self._needed, STEP)
         self._remove(pruned.logs)
-        self._remove_reports(pruned.ids)
-        self._pruned += pruned.jobs
+        self._remove_reports(part[0] for part in pruned.ids.parts if len(part) == 1)  # others never started
+        self._pruned += len(pruned.ids)
         if pruned.position is not None:
             self._position = pruned.position
             return 0

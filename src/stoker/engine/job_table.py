@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from types import UnionType
-from typing import Any
 
 import msgspec
 
@@ -24,16 +22,19 @@ from stoker.core.job import (
     Started,
     Starting,
     Waiting,
+    part,
     slot_of,
 )
+from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import parse_key
 from stoker.core.learning import Learnt
 from stoker.core.planner.placement import waiting_since
 from stoker.core.planner.queue import NotEligible, WaitingJobs, is_gated, why_not_eligible
 from stoker.core.planner.reasons import Behind, NotBefore
+from stoker.core.ranges import missing
 from stoker.core.spec import Dependency, NeverSatisfied, Outcome, never_satisfied_text, target_text
 from stoker.engine.recorder import FollowUp, Recorder
-from stoker.store.queries import coordinator_of, has_open_members
+from stoker.store.queries import coordinator_of, has_open_members, jobs_of
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
 
@@ -42,7 +43,9 @@ class BlockedJobs:
     """Jobs that wait for a time, another job or a user, each with its hindrance."""
 
     def __init__(self) -> None:
-        self._jobs: dict[int, tuple[Job, NotEligible]] = {}
+        self._jobs = JobsById()
+        self._why: dict[int, NotEligible] = {}
+        """By the first ids of entries, as below."""
         self._begins: list[tuple[float, int]] = []
         self._behind: dict[Dependency, set[int]] = {}
 
@@ -53,34 +56,50 @@ class BlockedJobs:
         return job_id in self._jobs
 
     def add(self, job: Job, why: NotEligible) -> None:
-        """Add a job, which stays until it is removed."""
-        self.remove(job.id)
-        self._jobs[job.id] = job, why
+        """Add a job, or several that one entry stands for; it stays until it is removed."""
+        self.remove(job.id, job.count)
+        self._jobs.add(job)
+        self._note(job, why)
+
+    def _note(self, job: Job, why: NotEligible) -> None:
+        self._why[job.id] = why
         if isinstance(why, NotBefore):
             heappush(self._begins, (why.at, job.id))
         elif isinstance(why, Behind):
             for dependency in why.dependencies:
                 self._behind.setdefault(dependency, set()).add(job.id)
 
-    def remove(self, job_id: int) -> Job | None:
-        """Remove a job and return it, if it is here."""
-        job, why = self._jobs.pop(job_id, (None, None))
+    def remove(self, job_id: int, count: int = 1) -> Job | None:
+        """Remove a job and return it, if it is here, or so many of one entry."""
+        removed = self._jobs.remove(job_id, count)
+        if removed is None:
+            return None
+        entry, left = removed
+        why = self._why.pop(entry.id)
         for dependency in why.dependencies if isinstance(why, Behind) else ():
             waiting = self._behind[dependency]
-            waiting.discard(job_id)
+            waiting.discard(entry.id)
             if not waiting:
                 del self._behind[dependency]
-        return job
+        for rest in left:
+            self._note(rest, why)
+        return part(entry, job_id, job_id + count - 1)
 
     def get(self, job_id: int) -> Job | None:
-        return self._jobs.get(job_id, (None, None))[0]
+        return self._jobs.get(job_id)
+
+    def between(self, first: int, last: int) -> list[Job]:
+        """The jobs with ids in a range; one may stand for several."""
+        return self._jobs.between(first, last)
 
     @property
     def first(self) -> Job | None:
-        return next((job for job, _ in self._jobs.values()), None)
+        job = next(iter(self._jobs.entries.values()), None)
+        return None if job is None else part(job, job.id, job.id)
 
     def reason(self, job_id: int) -> NotEligible | None:
-        return self._jobs.get(job_id, (None, None))[1]
+        entry = self._jobs.entry(job_id)
+        return None if entry is None else self._why[entry.id]
 
     @property
     def next_begin(self) -> float | None:
@@ -90,9 +109,9 @@ class BlockedJobs:
         return self._begins[0][0] if self._begins else None
 
     def due(self, now: float) -> Iterator[Job]:
-        """Jobs whose time has come."""
+        """Jobs whose time has come; one may stand for several."""
         while (begin := self.next_begin) is not None and begin <= now:
-            yield self._jobs[heappop(self._begins)[1]][0]
+            yield self._jobs.entries[heappop(self._begins)[1]]
 
     @property
     def targets(self) -> list[Dependency]:
@@ -100,11 +119,11 @@ class BlockedJobs:
         return list(self._behind)
 
     def behind(self, dependency: Dependency) -> list[Job]:
-        """The jobs that wait for this dependency, by their ids."""
-        return [self._jobs[job_id][0] for job_id in sorted(self._behind.get(dependency, ()))]
+        """The jobs that wait for this dependency, by their ids; one may stand for several."""
+        return [self._jobs.entries[job_id] for job_id in sorted(self._behind.get(dependency, ()))]
 
     def _is_too_early(self, begin: float, job_id: int) -> bool:
-        return self._jobs.get(job_id, (None, None))[1] == NotBefore(begin)
+        return self._why.get(job_id) == NotBefore(begin)
 
 
 class JobTable:
@@ -118,7 +137,7 @@ class JobTable:
 
     def place(self, job: Job) -> None:
         """Put a job where its state belongs; drop one that ended, and an adopted job that would wait."""
-        self.withdraw(job.id)
+        self.withdraw(job.id, job.count)
         if isinstance(job.state, Active):
             self._active[job.id] = job
             return
@@ -130,18 +149,30 @@ class JobTable:
     def block(self, job: Job, why: NotEligible) -> None:
         """Put a job aside that does not wait for a device; drop an adopted job."""
         self._active.pop(job.id, None)
-        self.withdraw(job.id)
+        self.withdraw(job.id, job.count)
         if job.id not in self._adopted:
             self.blocked.add(job, why)
         self._adopted.discard(job.id)
 
-    def withdraw(self, job_id: int) -> Job | None:
-        """Remove a job from the queue, whatever it waits for, and return it."""
-        return self.waiting.remove(job_id) or self.blocked.remove(job_id)
+    def withdraw(self, job_id: int, count: int = 1) -> Job | None:
+        """Remove a job from the queue, whatever it waits for, and return it; or so many of one entry."""
+        return self.waiting.remove(job_id, count) or self.blocked.remove(job_id, count)
 
     def queued(self, job_id: int) -> Job | None:
         """A job that is not active, or None."""
         return self.waiting.get(job_id) or self.blocked.get(job_id)
+
+    def get(self, job_id: int) -> Job | None:
+        return self._active.get(job_id) or self.queued(job_id)
+
+    def between(self, first: int, last: int) -> list[Job]:
+        """The jobs here with ids in a range, sorted; one may stand for several."""
+        if first == last:
+            job = self.get(first)
+            return [] if job is None else [job]
+        active = [job for job in self._active.values() if first <= job.id <= last]
+        queued = (*self.waiting.between(first, last), *self.blocked.between(first, last))
+        return sorted((*active, *queued), key=lambda job: job.id)
 
     def knows(self, job_id: int) -> bool:
         """Whether a job is here and not over."""
@@ -304,17 +335,16 @@ class Jobs:
         else:
             self.table.place(job)
 
-    def change_queued(self, job_id: int, states: type[Any] | UnionType, event: Event) -> None:
-        """Apply an event to a job that is queued in one of these states; else it is too late for it."""
-        job = self.table.queued(job_id)
-        if job is not None and isinstance(job.state, states):
-            self.apply(job, event)
+    def between(self, first: int, last: int) -> list[Job]:
+        """All jobs with ids in a range as they are now, sorted, also those that ended; one may stand for several."""
+        here = self.table.between(first, last)
+        gaps = missing(range(first, last + 1), [range(job.id, job.last + 1) for job in here])
+        elsewhere = [now for job in jobs_of(self.store, gaps) for now in self.recorder.now(job)]
+        return sorted([*here, *elsewhere], key=lambda job: job.id)
 
     def stored(self, job_id: int) -> Job | None:
         """A job that is not in the table, as it is now; its end may not be recorded yet."""
-        if self.table.knows(job_id):
-            return None
-        return self.recorder.unwritten(job_id) or self.store.job(job_id)
+        return None if self.table.knows(job_id) else next(iter(self.between(job_id, job_id)), None)
 
     def record(self) -> Sequence[JobEvent]:
         """Write all events in one transaction and return them."""
@@ -336,7 +366,13 @@ class Jobs:
         ended, self._ended = self._ended, []
         if ended and self.table.blocked:
             targets = {job.id for job in ended} | {job.array for job in ended}
-            self._unblock(lambda dependency: dependency.target in targets)
+            several = [job for job in ended if job.count > 1]
+
+            def has_ended(dependency: Dependency) -> bool:
+                target = dependency.target
+                return target in targets or any(job.id <= target <= job.last for job in several)
+
+            self._unblock(has_ended)
 
     def _unblock(self, which: Callable[[Dependency], bool]) -> None:
         blocked = self.table.blocked

@@ -21,9 +21,9 @@ from stoker.engine.sampler import Sampler
 from stoker.sites.interface import RETRY_INTERVAL, HasSources, Measures, Recalls, SeesProcesses, SetsLimits, Site
 
 ACCEPT_LIMIT = 2000
-"""Jobs read from the store in one turn, so that running ones do not have to wait."""
+"""Rows of jobs read from the store in one turn, so that running ones do not have to wait."""
 REQUEST_LIMIT = 2000
-"""Jobs for which requests are handled in one turn, likewise."""
+"""Rows of jobs for which requests are handled in one turn, likewise."""
 OTHERS_INTERVAL = 1.0
 """Seconds between two checks whether jobs of other engines ended that ours depend on."""
 
@@ -169,15 +169,17 @@ class Engine:
         for job in self._table.heads:
             self.cancel(job.id, grace, note)
 
-    def cancel(
-        self, job_id: int, grace: float | None, note: str, signal_number: int = 0, result: CancelResult = "cancelled"
+    def cancel(self, job_id: int, grace: float | None, note: str, signal_number: int = 0) -> None:
+        """End a job, if it is one of this engine, whatever its state."""
+        if (job := self._table.get(job_id)) is not None:
+            self.cancel_job(job, grace, note, signal_number)
+
+    def cancel_job(
+        self, job: Job, grace: float | None, note: str, signal_number: int = 0, result: CancelResult = "cancelled"
     ) -> None:
-        """End one job, whatever its state; the signal with this number replaces TERM."""
-        job = self._table.active(job_id)
-        if job is None:
-            waiting = self._table.withdraw(job_id)
-            if waiting is not None:
-                self._jobs.apply(waiting, Cancelled(self.now, note, result))
+        """End a job of this engine, or several that it stands for; the signal with this number replaces TERM."""
+        if isinstance(job.state, Queued):
+            self._jobs.apply(job, Cancelled(self.now, note, result))
             return
         if not isinstance(job.state, Stopping):
             job = self._jobs.apply(job, Cancelled(self.now, note, result))
@@ -268,7 +270,7 @@ class Engine:
         for job in jobs:
             if isinstance(job.state, Queued):
                 self._jobs.admit(job)
-            self._last_accepted = job.id
+            self._last_accepted = job.last
         self._accept_due = len(jobs) == ACCEPT_LIMIT
 
     def _handle_requests(self) -> None:

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, started_at
+from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, part, single, started_at
 from stoker.core.learning import Learnt
+from stoker.core.ranges import missing
 from stoker.core.requests import Request
 from stoker.core.spec import NewJob
 from stoker.store.samples import Sample
@@ -38,6 +39,10 @@ class _Pending(Struct):
     released: bool = False
 
 
+def _overlaps(job: Job, ids: range) -> bool:
+    return job.id <= ids[-1] and ids[0] <= job.last
+
+
 class Recorder:
     """Collects changes of jobs until they are written, all in one transaction."""
 
@@ -49,7 +54,8 @@ class Recorder:
         self._follow_ups: list[NewJob] = []
         self._follow_up_engine = ""
         self._after_batches: dict[int, AfterBatch] = {}
-        self._pending: dict[int, _Pending] = {}
+        self._pending: dict[tuple[int, int], _Pending] = {}
+        """By first and last id. What changed together may then change in part, which follows it here."""
         self._job_events: list[JobEvent] = []
         self._handled: dict[int, Request | None] = {}
         self._learnt: dict[str, Learnt] = {}
@@ -63,9 +69,9 @@ class Recorder:
     def add(self, job: Job, event: Event, devices: tuple[Device, ...]) -> Job:
         """The job after the event, which will be written."""
         after = advance(job, event)
-        pending = self._pending.get(job.id)
+        pending = self._pending.get((job.id, job.last))
         if pending is None:
-            pending = self._pending[job.id] = _Pending(after)
+            pending = self._pending[job.id, job.last] = _Pending(after)
         pending.job = after
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
@@ -76,12 +82,19 @@ class Recorder:
 
     def release(self, job_id: int) -> None:
         """Give up a job together with writing its events."""
-        self._pending[job_id].released = True
+        self._pending[job_id, job_id].released = True
 
-    def unwritten(self, job_id: int) -> Job | None:
-        """The job after its unwritten events; None if it has none."""
-        pending = self._pending.get(job_id)
-        return pending.job if pending is not None else None
+    def now(self, job: Job) -> list[Job]:
+        """A job from the store after its unwritten events; if it stands for several, parts of it may differ."""
+        if job.count == 1:
+            pending = self._pending.get((job.id, job.id))
+            return [job if pending is None else pending.job]
+        jobs = [job]
+        for first, last in [ids for ids in self._pending if ids[0] <= job.last and ids[1] >= job.id]:
+            rest = missing(range(job.id, job.last + 1), [range(first, last + 1)])
+            kept = [part(old, ids[0], ids[-1]) for ids in rest.parts for old in jobs if _overlaps(old, ids)]
+            jobs = [*kept, part(self._pending[first, last].job, job.id, job.last)]
+        return jobs
 
     def handled(self, number: int, rest: Request | None = None) -> None:
         """Remove a request from the store, or all but its rest, together with writing the events that it caused."""
@@ -121,8 +134,7 @@ class Recorder:
 
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
         self._follow_up_engine = follow_up.engine
-        if (new := follow_up.make(ended, log)) is not None:
-            self._follow_ups.append(new)
+        self._follow_ups += [new for job in single([ended]) if (new := follow_up.make(job, log)) is not None]
         if ended.spec.notify and follow_up.announce is not None:
             self._after_batches[ended.batch] = AfterBatch(ended.batch, ended.id, follow_up.announce(ended))
 

@@ -8,14 +8,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from stoker.core.job import Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
+from stoker.core.job import Active, Edited, Ended, Job, OnHold, Paused, Queued, Resumed, Retried, Stopping, Waiting
 from stoker.core.outcomes import CancelResult
-from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request, single, split
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request, split
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
 from stoker.store.changes import StoreChanges
-from stoker.store.queries import with_user_settings
+from stoker.store.queries import end_of_rows, with_user_settings
 from stoker.store.writer import Store
 
 INTERVAL = 1.0
@@ -58,12 +58,13 @@ class RequestReader:
         """Whether requests were read that are not handled yet."""
         return bool(self._left)
 
-    def take(self, jobs: int) -> Iterator[tuple[int, Request, Request | None]]:
-        """The next requests for so many jobs: the number of each, the part to handle now, and its rest."""
-        while self._left and jobs > 0:
+    def take(self, rows: int) -> Iterator[tuple[int, Request, Request | None]]:
+        """The next requests for so many rows of jobs: the number of each, the part to handle now, and its rest."""
+        while self._left and rows > 0:
             number, request = self._left.popleft()
-            part, rest = split(request, jobs)
-            jobs -= part.count
+            end = None if request.count == 1 else end_of_rows(self._store, request.job, rows)
+            part, rest = (request, None) if end is None else split(request, end - request.job + 1)
+            rows -= part.count
             if rest is not None:
                 self._left.appendleft((number, rest))
             yield number, part, rest
@@ -79,10 +80,10 @@ class RequestReader:
 class RequestTarget(Protocol):
     """The part of an engine that requests use, besides changing queued jobs."""
 
-    def cancel(
-        self, job_id: int, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+    def cancel_job(
+        self, job: Job, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
     ) -> None:
-        """End one job, whatever its state."""
+        """End a job of the engine, whatever its state; it may stand for several."""
 
     def recall(self, job_id: int) -> None:
         """Return an active job that has not started to the queue, if its site can do that at once."""
@@ -95,36 +96,44 @@ class RequestTarget(Protocol):
 
 
 def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
-    """Do what was asked of each job that is still in a state for it."""
-    for one_job in single(request):
-        _handle(one_job, engine, jobs)
-
-
-def _handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
+    """Do what was asked of each job that is still in a state for it; several that are alike change as one."""
+    first, last = request.job, request.job + request.count - 1
     if isinstance(request, Again):
-        _run_again(request, jobs)
+        for job in jobs.between(first, last):
+            _run_again(request, job, jobs)
         return
-    left = jobs.stored(request.job)
-    if left is not None and not isinstance(left.state, Ended):  # a dead engine's job that was given to this engine
-        engine.adopt(left, adopted=False)
-    match request:
-        case Cancel():
-            engine.cancel(request.job, request.grace, request.note, request.signal, request.result)
-        case Hold():
-            engine.recall(request.job)
-            jobs.change_queued(request.job, Waiting, Paused(jobs.clock(), request.note))
-        case Release():
-            jobs.change_queued(request.job, OnHold, Resumed(jobs.clock()))
-        case Edit():
-            engine.recall(request.job)
-            jobs.change_queued(request.job, Queued, Edited(jobs.clock(), request.spec, request.name))
-            _edit_active(request, engine, jobs)
+    for job in jobs.between(first, last):
+        if not jobs.table.knows(job.id) and not isinstance(job.state, Ended):  # a dead engine's, given to this one
+            engine.adopt(job, adopted=False)
+    for job in jobs.table.between(first, last):
+        # The end of one may change another that started: the site returns what it has prefetched.
+        current = job if job.count > 1 else jobs.table.get(job.id)
+        if current is not None:
+            _handle(request, current, engine, jobs)
 
 
-def _edit_active(request: Edit, engine: RequestTarget, jobs: Jobs) -> None:
+def _handle(request: Request, job: Job, engine: RequestTarget, jobs: Jobs) -> None:
+    if isinstance(request, Cancel):
+        engine.cancel_job(job, request.grace, request.note, request.signal, request.result)
+        return
+    if isinstance(request, Hold | Edit) and isinstance(job.state, Active):
+        engine.recall(job.id)
+        job = jobs.table.queued(job.id) or job
+    match request, job.state:
+        case Hold(), Waiting():
+            jobs.apply(job, Paused(jobs.clock(), request.note))
+        case Release(), OnHold():
+            jobs.apply(job, Resumed(jobs.clock()))
+        case Edit(), Waiting() | OnHold():
+            jobs.apply(job, Edited(jobs.clock(), request.spec, request.name))
+        case Edit(), _:
+            _edit_active(request, job, engine, jobs)
+
+
+def _edit_active(request: Edit, job: Job, engine: RequestTarget, jobs: Jobs) -> None:
     """Change a job that has started, if the request was made for that; a worker that cannot keeps its limit."""
-    job, spec = jobs.active(request.job), request.spec
-    if job is None or isinstance(job.state, Stopping) or with_fields(spec, job.spec, RUNNING_FIELDS) != job.spec:
+    spec = request.spec
+    if isinstance(job.state, Stopping) or with_fields(spec, job.spec, RUNNING_FIELDS) != job.spec:
         return
     limits = with_fields(job.spec, spec, LIMIT_FIELDS)
     if limits != job.spec and not engine.set_limit(replace(job, spec=spec)):
@@ -132,10 +141,9 @@ def _edit_active(request: Edit, engine: RequestTarget, jobs: Jobs) -> None:
     jobs.apply(job, Edited(jobs.clock(), spec, request.name))
 
 
-def _run_again(request: Again, jobs: Jobs) -> None:
-    job = jobs.stored(request.job)
-    if job is not None and isinstance(job.state, Ended):
+def _run_again(request: Again, job: Job, jobs: Jobs) -> None:
+    if isinstance(job.state, Ended):
         now = jobs.clock()
-        jobs.apply(job, Retried(now))
-        if request.spec is not None:
-            jobs.change_queued(job.id, Queued, Edited(now, request.spec, job.name))
+        again = jobs.apply(job, Retried(now))
+        if request.spec is not None and isinstance(again.state, Queued):
+            jobs.apply(again, Edited(now, request.spec, job.name))

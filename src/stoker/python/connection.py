@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from stoker.core.errors import NoSuchJob, StokerError
-from stoker.core.job import Job
+from stoker.core.job import Job, single
 from stoker.store import queries
 from stoker.store.changes import StoreChanges
 from stoker.store.decoders import prepare_decoders
@@ -165,7 +165,7 @@ class Watcher:
 
     def _notify(self, ended: Sequence[int], store: Store) -> None:
         with _no_fork:
-            jobs = {job.id: job for job in queries.jobs_of(store, ended)}
+            jobs = {job.id: job for job in single(queries.jobs_of(store, ended))}
         for job_id in ended:
             with self._lock:
                 handles = self._waiting.pop(job_id, [])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from stoker.core.errors import JobFailed, NoSuchJob, StokerError
-from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_delegated, state_word
+from stoker.core.job import Active, Ended, Queued, Waiting, id_text, is_delegated, single, state_word
 from stoker.core.job import Job as Record
 from stoker.core.launch import INHERIT
 from stoker.core.outcomes import CancelResult
@@ -273,7 +273,7 @@ def find_job(job_id: int) -> Job:
 def handles_of(link: Link, ids: Sequence[int]) -> list[Job]:
     """Handles of jobs, in this order. The watcher marks the open ones when they end."""
     with link.opened() as store:
-        records = {record.id: record for record in queries.jobs_of(store, ids)}
+        records = {record.id: record for record in single(queries.jobs_of(store, ids))}
     handles = [Job(link, known(records.get(job_id), job_id)) for job_id in ids]
     unfinished: list[Job] = []
     for handle in handles:
@@ -294,7 +294,9 @@ def cancel_all(link: Link, jobs: Sequence[Job], *, only_waiting: bool = False) -
     with link.opened() as store:
         records = queries.jobs_of(store, [job.id for job in jobs])
         states = Queued if only_waiting else Active | Queued
-        requests = [Cancel(record.id, NOTE) for record in records if isinstance(record.state, states)]
+        requests = [
+            Cancel(record.id, NOTE, count=record.count) for record in records if isinstance(record.state, states)
+        ]
         with contextlib.suppress(Unanswered):  # it is recorded, and the next engine handles it
             carry_out(Control(link.paths, store), requests)
 

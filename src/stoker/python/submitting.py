@@ -19,7 +19,7 @@ from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.submit import Inserted, JobGroup, QueueSubmission
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.spec import Command, shell_of
+from stoker.core.spec import Command, shell_of, single_jobs
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link
@@ -80,7 +80,7 @@ def _with_commands(group: JobGroup, commands: Sequence[Command], pool: Pool | No
         spec = msgspec.structs.replace(spec, pool=pool.name, at_once=pool.at_once)
     jobs = [
         msgspec.structs.replace(job, command=command, spec=spec)
-        for job, command in zip(group.jobs, commands, strict=True)
+        for job, command in zip(single_jobs(group.jobs), commands, strict=True)
     ]
     return JobGroup(jobs, group.array)
 

@@ -14,13 +14,13 @@ from stoker.app.jobs.select import parse_filter
 from stoker.app.views.columns import COLUMNS, HISTORY_NOTEBOOK, STATUS_NOTEBOOK
 from stoker.app.views.facts import read_facts
 from stoker.app.views.gpus import gpus_of, known_devices
-from stoker.app.views.history import past_jobs
+from stoker.app.views.history import past_lines
 from stoker.app.views.status import status_of
 from stoker.core.text import printable
 from stoker.core.units import duration_text, parse_since, size_text
 from stoker.python.connection import find_link
+from stoker.store.past_jobs import Period
 from stoker.store.paths import host_name
-from stoker.store.queries import Period
 
 if TYPE_CHECKING:
     from msgspec import Struct
@@ -68,7 +68,7 @@ def history(since: str | None = None, states: Sequence[str] = (), limit: int | N
     """The jobs that ended, newest last; `since` is 2h, 1d, yesterday or a date, `states` such as ["failed", "oom"]."""
     link, now = find_link(), time.time()
     period = Period(parse_since(since, now, LocalZone()) if since else 0.0, parse_filter(states=states))
-    with past_jobs(link.paths, period, EVERYTHING if limit is None else limit) as jobs:
+    with past_lines(link.paths, period, EVERYTHING if limit is None else limit) as jobs:
         return Rows(jobs, [COLUMNS[name].field for name in HISTORY_NOTEBOOK])
 
 

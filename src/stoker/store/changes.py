@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from stoker.core.ranges import Ranges, union
 from stoker.store.reader import Reader
+from stoker.store.schema import FIRST
 from stoker.store.waiting import Backoff
 
 
@@ -49,11 +51,11 @@ def cursor_now(reader: Reader) -> Cursor:
     return Cursor(event, job)
 
 
-def jobs_changed_since(reader: Reader, cursor: Cursor, limit: int) -> list[int]:
+def jobs_changed_since(reader: Reader, cursor: Cursor, limit: int) -> Ranges:
     """Ids of up to `limit` jobs that were submitted or had an event since then, in order."""
     rows = reader.rows(
-        "SELECT * FROM (SELECT DISTINCT job FROM events WHERE id > ? LIMIT ?)"
-        " UNION SELECT * FROM (SELECT id FROM jobs WHERE id > ? LIMIT ?) ORDER BY 1 LIMIT ?",
-        *(cursor.event, limit, cursor.job, limit, limit),
+        "SELECT * FROM (SELECT DISTINCT job, job + count FROM events WHERE id > ? LIMIT ?)"
+        f" UNION SELECT * FROM (SELECT {FIRST}, id + 1 FROM jobs WHERE id > ? LIMIT ?)",
+        *(cursor.event, limit, cursor.job, limit),
     )
-    return [job_id for (job_id,) in rows]
+    return union(range(first, end) for first, end in rows)[:limit]

@@ -290,7 +290,7 @@ def interrupted_jobs(paths: Paths, store: Reader) -> Iterator[InterruptedJob]:
         last = 0
         while jobs := store.open_jobs(engine, last, _PAGE):
             yield from (InterruptedJob(job, engine) for job in jobs)
-            last = jobs[-1].id
+            last = jobs[-1].last
 
 
 def interrupted_active_jobs(paths: Paths, store: Reader) -> list[InterruptedJob]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Literal, NamedTuple
 
 from stoker.core.outcomes import WAITING
+from stoker.core.ranges import Ranges, joined, ranges_of
 from stoker.store.reader import Reader
-from stoker.store.schema import IN_ARRAY, OF_ON_FINISH_JOBS, OPEN, text_of
+from stoker.store.schema import FIRST, IN_ARRAY, OF_ON_FINISH_JOBS, OPEN, text_of
 
 Scope = Literal["open", "ended", "any"]
 SCOPES: dict[Scope, str] = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
@@ -36,6 +38,51 @@ class Filter(NamedTuple):
 NO_FILTER = Filter()
 
 
+class Rows(NamedTuple):
+    """Rows of jobs in SQL, and which of the jobs that a row stands for are meant."""
+
+    tables: str = "jobs"
+    first: str = FIRST
+    last: str = "jobs.id"
+    values: tuple[str, ...] = ()
+    """For the tables."""
+
+    @property
+    def size(self) -> str:
+        return f"({self.last} - {self.first} + 1)" if self.values else "jobs.size"
+
+    @property
+    def total(self) -> str:
+        """How many jobs there are in all rows, or in those of a group."""
+        return f"coalesce(sum({self.size}), 0)"
+
+    @property
+    def task(self) -> str:
+        """The index of the first task."""
+        return f"(jobs.task - (jobs.id - {self.first}) * jobs.step)"
+
+
+ALL_ROWS = Rows()
+_AMONG = (
+    "(SELECT value ->> 0 AS low, value ->> 1 AS high FROM json_each(?)) AS part CROSS JOIN jobs ON jobs.id >= low"
+    " AND jobs.id <= coalesce((SELECT min(other.id) FROM jobs AS other WHERE other.id >= high), high)"
+    " AND jobs.id - jobs.size < high"
+)
+
+
+def rows_among(ids: Sequence[int]) -> Rows:
+    """The rows that stand for some of these jobs; of each row, only these jobs are meant."""
+    parts = json.dumps([[part[0], part[-1]] for part in ranges_of(ids).parts])
+    return Rows(_AMONG, f"max({FIRST}, low)", "min(jobs.id, high)", (parts,))
+
+
+def ids_where(reader: Reader, rows: Rows, where: str, *values: object) -> Ranges:
+    """Ids of the jobs of which a condition is true, in order; those among others in the order of these."""
+    query = f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where}"
+    found = reader.rows(query if rows.values else f"{query} ORDER BY jobs.id", *rows.values, *values)
+    return joined(range(first, last + 1) for first, last in found)
+
+
 class Group(NamedTuple):
     """Jobs that no worker holds: one job, or the tasks of an array that are in the same state."""
 
@@ -43,12 +90,20 @@ class Group(NamedTuple):
     size: int
     first: int
     """The id of the first of them."""
-    tasks: str = "[]"
-    """The indices of all, as JSON."""
+    tasks: str
+    """Their indices as JSON: of each range the first, the step and the number."""
+
+    @property
+    def indices(self) -> Ranges:
+        parts = json.loads(self.tasks)
+        ranges = [range(first or 0, (first or 0) + count * step, step) for first, step, count in parts]
+        return Ranges(sorted(ranges, key=lambda part: part[0]))
 
 
-OF_GROUP = "engine, count(*), min(id), json_group_array(task)"
-"""The columns of a `Group` in a query that groups jobs."""
+def _of_group(rows: Rows) -> str:
+    """The columns of a `Group` in a query that groups jobs."""
+    tasks = f"json_group_array(json_array({rows.task}, jobs.step, {rows.size}))"
+    return f"engine, {rows.total} AS total, min({rows.first}) AS first, {tasks} AS tasks"
 
 
 def condition(chosen: Filter) -> tuple[str, list[Any]]:
@@ -73,18 +128,12 @@ def condition(chosen: Filter) -> tuple[str, list[Any]]:
     return " AND ".join(filter(None, parts)) or "1", values
 
 
-def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None) -> list[int]:
+def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None) -> Ranges:
     """Ids of the jobs that match, in order; `among` are the only ones to look at."""
     where, values = condition(chosen)
-    query = f"SELECT id FROM jobs WHERE {SCOPES[scope]} AND {where}"
     if among is None:
-        rows = reader.rows(f"{query} AND {NOT_ON_FINISH} ORDER BY id", *values)
-    else:
-        rows = reader.rows(f"{query} AND id IN (SELECT value FROM json_each(?))", *values, json.dumps(list(among)))
-    job_ids = [job_id for (job_id,) in rows]
-    return (
-        job_ids if among is None else sorted(job_ids, key={job_id: at for at, job_id in enumerate(among)}.__getitem__)
-    )
+        return ids_where(reader, ALL_ROWS, f"{SCOPES[scope]} AND {where} AND {NOT_ON_FINISH}", *values)
+    return ids_where(reader, rows_among(among), f"{SCOPES[scope]} AND {where}", *values)
 
 
 def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_task: bool) -> list[Group]:
@@ -92,17 +141,25 @@ def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_tas
     where, values = condition(chosen)
     together = "id" if each_task else "CASE WHEN array != 0 THEN array ELSE id END, state, engine"
     query = (
-        f"SELECT {OF_GROUP} FROM jobs INDEXED BY jobs_open"
+        f"SELECT {_of_group(ALL_ROWS)} FROM jobs INDEXED BY jobs_open"
         f" WHERE {OPEN} AND state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
-        f" GROUP BY {together} ORDER BY min(id) LIMIT ?"
+        f" GROUP BY {together} ORDER BY first LIMIT ?"
     )
-    return [Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit)]
+    groups = (Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit))
+    return list(islice(_each_task(groups), limit)) if each_task else list(groups)
+
+
+def _each_task(groups: Iterable[Group], *, backwards: bool = False) -> Iterator[Group]:
+    """A group for each task of rows that stand for several."""
+    for group in groups:
+        for at in reversed(range(group.size)) if backwards else range(group.size):
+            yield group._replace(size=1, first=group.first + at, tasks=f"[[{group.indices[at]}, 1, 1]]")
 
 
 def counts_of_open(reader: Reader, chosen: Filter) -> dict[str, int]:
     """How many open jobs match, by state as stored."""
     where, values = condition(chosen)
-    query = f"SELECT state, count(*) FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} AND {NOT_ON_FINISH}"
+    query = f"SELECT state, sum(size) FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} AND {NOT_ON_FINISH}"
     return dict(reader.rows(f"{query} GROUP BY state", *values))
 
 
@@ -120,7 +177,8 @@ def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCou
     where, values = condition(chosen)
     # First by spec, of which there are few: parsing one for each job would take longer than the rest.
     counts = (
-        "SELECT spec, sum(state = 'waiting') AS waiting, sum(state = 'held') AS held, count(*) AS total"
+        "SELECT spec, sum(size * (state = 'waiting')) AS waiting, sum(size * (state = 'held')) AS held,"
+        " sum(size) AS total"
         f" FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} GROUP BY spec"
     )
     rows = reader.rows(
@@ -140,7 +198,8 @@ def groups_in_order(reader: Reader) -> list[str]:
 
 
 _TEXT = (
-    "(jobs.name LIKE ? ESCAPE '!' OR instr(jobs.words, ?) OR instr(jobs.words, ?) OR jobs.id = ? OR jobs.array = ?"
+    "(jobs.name LIKE ? ESCAPE '!' OR instr(jobs.words, ?) OR instr(jobs.words, ?) OR ? BETWEEN"
+    f" {FIRST} AND jobs.id OR jobs.array = ?"
     " OR jobs.spec IN (SELECT id FROM specs WHERE json_extract(body, '$.group') LIKE ? ESCAPE '!'))"
 )
 
@@ -171,7 +230,7 @@ _OF_SPEC = "(SELECT json_extract(body, '$.{}') FROM specs WHERE specs.id = jobs.
 _STARTED = "(SELECT started FROM attempts WHERE attempts.job = jobs.id AND attempts.number = jobs.attempts)"
 _PEAK = "(SELECT peak FROM measures WHERE measures.job = jobs.id AND measures.number = jobs.attempts)"
 SORTS = {
-    "id": "min(id)",
+    "id": "",
     "name": "name COLLATE NOCASE",
     "state": _STATES,
     "priority": f"coalesce({_OF_SPEC.format('priority')}, 0)",
@@ -182,7 +241,7 @@ SORTS = {
     "seconds": f"coalesce(ended, 86400.0 * (julianday('now') - 2440587.5)) - {_STARTED}",
     "memory": _PEAK,
 }
-"""Columns to sort by; a minus before the name reverses the order."""
+"""Columns to sort by; a minus before the name reverses the order. The id is that of the first job of a line."""
 _FROM: dict[Scope, str] = {
     "open": "jobs INDEXED BY jobs_open",
     "ended": "jobs INDEXED BY jobs_ended",
@@ -200,22 +259,23 @@ class Listing(NamedTuple):
     only: Sequence[int] | None = None
     """Restricts the jobs that the filter chooses to these ids."""
     without: Sequence[int] = ()
-    """Ids that are left out."""
+    """Jobs that are left out; the last of each row."""
     listed: Sequence[int] = ()
     """Jobs and arrays whose waiting jobs are left out, since they are listed already."""
     on_finish_jobs: bool = False
 
 
 def count_lines(reader: Reader, listing: Listing) -> int:
-    where, values = _where(reader, listing)
-    jobs = int(reader.rows(f"SELECT count(*) FROM {_FROM[listing.scope]} WHERE {where}", *values)[0][0])
+    rows, where, values = _where(reader, listing)
+    jobs = int(reader.rows(f"SELECT {rows.total} FROM {rows.tables} WHERE {where}", *values)[0][0])
     if listing.each_task or listing.scope == "ended":
         return jobs
     # Tasks older than every open job are passed over in the index, without reading their rows.
+    tables = "jobs INDEXED BY jobs_array" if listing.only is None else rows.tables
     oldest = f"(SELECT min(id) FROM jobs INDEXED BY jobs_open WHERE {OPEN})"
     query = (
-        "SELECT count(*), count(DISTINCT array || state || engine) FROM jobs INDEXED BY jobs_array"
-        f" WHERE {IN_ARRAY} AND id >= {oldest} AND {_QUEUED} AND {where}"
+        f"SELECT {rows.total}, count(DISTINCT array || state || engine) FROM {tables}"
+        f" WHERE {IN_ARRAY} AND jobs.id >= {oldest} AND {_QUEUED} AND {where}"
     )
     ((tasks, lines),) = reader.rows(query, *values)
     return jobs - int(tasks) + int(lines)
@@ -223,46 +283,59 @@ def count_lines(reader: Reader, listing: Listing) -> int:
 
 def counts_of_array(reader: Reader, array: int) -> dict[str, int]:
     """How many tasks of an array are in each state, as stored."""
-    return dict(reader.rows("SELECT state, count(*) FROM jobs WHERE array = ? GROUP BY state ORDER BY state", array))
+    return dict(reader.rows("SELECT state, sum(size) FROM jobs WHERE array = ? GROUP BY state ORDER BY state", array))
 
 
 def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limit: int) -> list[Group]:
-    """Lines in an order of `SORTS`, then by id."""
-    where, values = _where(reader, listing)
-    together = "id" if listing.each_task else f"CASE WHEN array != 0 AND {_QUEUED} THEN -array ELSE id END"
-    order = f"{SORTS[sort.removeprefix('-')]} {'DESC' if sort.startswith('-') else 'ASC'}"
-    query = (
-        f"SELECT {OF_GROUP} FROM {_FROM[listing.scope]} WHERE {where}"
-        f" GROUP BY {together}, state, engine ORDER BY {order}, min(id) LIMIT ? OFFSET ?"
+    """Lines in an order of `SORTS`, then by id; a limit of -1 is none."""
+    rows, where, values = _where(reader, listing)
+    queued = "0" if listing.each_task else _QUEUED
+    together = f"CASE WHEN array != 0 AND {queued} THEN -array ELSE {rows.first} END"
+    order = f"{SORTS[sort.removeprefix('-')] or 'first'} {'DESC' if sort.startswith('-') else 'ASC'}"
+    query = f"SELECT {_of_group(rows)}, {queued} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
+    # A group has at least one line, so that these are enough groups.
+    most = -1 if limit < 0 else offset + limit
+    found = reader.rows(f"{query} ORDER BY {order}, first LIMIT ?", *values, most)
+    groups = ((Group(*row), bool(is_line)) for *row, is_line in found)
+    lines = (
+        line
+        for group, is_line in groups
+        for line in ([group] if is_line or group.size == 1 else _each_task([group], backwards=sort == "-id"))
     )
-    return [Group(*row) for row in reader.rows(query, *values, limit, offset)]
+    return list(islice(lines, offset, None if limit < 0 else most))
 
 
-def waiting_with_conditions(reader: Reader, limit: int) -> list[int]:
-    """Ids of waiting jobs that may wait for other jobs or for a time."""
+def ids_of_listing(reader: Reader, listing: Listing) -> Ranges:
+    """The jobs of all lines, by id."""
+    rows, where, values = _where(reader, listing)
+    found = reader.rows(f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where} ORDER BY jobs.id", *values)
+    return joined(range(first, last + 1) for first, last in found)
+
+
+def waiting_with_conditions(reader: Reader, limit: int) -> Ranges:
+    """Ids of waiting jobs that may wait for other jobs or for a time, of at most so many rows."""
     conditions = "json_array_length(body, '$.after') > 0 OR json_extract(body, '$.begin') IS NOT NULL"
     query = (
-        f"SELECT id FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND state = 'waiting'"
+        f"SELECT {FIRST}, id FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND state = 'waiting'"
         f" AND spec IN (SELECT id FROM specs WHERE {conditions}) LIMIT ?"
     )
-    return [job_id for (job_id,) in reader.rows(query, limit)]
+    return Ranges(range(first, last + 1) for first, last in reader.rows(query, limit))
 
 
-def _where(reader: Reader, listing: Listing) -> tuple[str, list[Any]]:
+def _where(reader: Reader, listing: Listing) -> tuple[Rows, str, list[Any]]:
+    """Rows, a condition, and the values of both."""
+    rows = ALL_ROWS._replace(tables=_FROM[listing.scope]) if listing.only is None else rows_among(listing.only)
     matching, values = condition(listing.chosen)
     parts = [SCOPES[listing.scope], *([] if listing.chosen == NO_FILTER else [matching])]
     query = f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}"
     if on_finish := [] if listing.on_finish_jobs else [spec for (spec,) in reader.rows(query)]:
         parts.append("spec NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(on_finish))
-    if listing.only is not None:
-        parts.append("id IN (SELECT value FROM json_each(?))")
-        values.append(json.dumps(list(listing.only)))
     if listing.without:
-        parts.append("id NOT IN (SELECT value FROM json_each(?))")
+        parts.append("jobs.id NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(list(listing.without)))
     if listing.listed:
-        key = "CASE WHEN array != 0 THEN array ELSE id END"
+        key = "CASE WHEN array != 0 THEN array ELSE jobs.id END"
         parts.append(f"NOT (state = 'waiting' AND {key} IN (SELECT value FROM json_each(?)))")
         values.append(json.dumps(list(listing.listed)))
-    return " AND ".join(parts), values
+    return rows, " AND ".join(parts), [*rows.values, *values]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,10 +34,11 @@ def hints(path: Path, beginning: str, *, ended: bool) -> list[Hint]:
     which = "1" if ended else OPEN
     array, dot, _ = beginning.partition(".")
     within = "array != 0 AND array = ?" if dot else "? IS NOT NULL"
-    query = f"SELECT id, array, task, name, state FROM jobs WHERE {which} AND {within} ORDER BY id DESC LIMIT ?"
+    columns = "id, array, task, step, size, name, state"
+    query = f"SELECT {columns} FROM jobs WHERE {which} AND {within} ORDER BY id DESC LIMIT ?"
+    rows = _read(path, query, int(array) if array.isdecimal() else 0, SCANNED)
     offered: dict[str, Hint] = {}
-    for row in _read(path, query, int(array) if array.isdecimal() else 0, SCANNED):
-        hint = _hint(*row, whole=not dot)
+    for hint in islice(_hints(rows, whole=not dot), SCANNED):
         if hint.word.startswith(beginning):
             offered.setdefault(hint.word, hint)
     return list(offered.values())[:LIMIT]
@@ -51,10 +54,15 @@ def names(path: Path, beginning: str, *, ended: bool) -> list[str]:
     return [name for (name,) in _read(path, query, beginning, beginning, LIMIT)]
 
 
-def _hint(job: int, array: int, task: int | None, name: str, state: str, *, whole: bool) -> Hint:
-    if array and whole:
-        return Hint(str(array), " ".join(filter(None, ("array", name))))
-    return Hint(f"{array}.{task}" if array else str(job), " ".join(filter(None, (state, name))))
+def _hints(rows: Iterable[tuple[Any, ...]], *, whole: bool) -> Iterator[Hint]:
+    for job, array, task, step, size, name, state in rows:
+        meaning = " ".join(filter(None, (state, name)))
+        if array and whole:
+            yield Hint(str(array), " ".join(filter(None, ("array", name))))
+        elif array:
+            yield from (Hint(f"{array}.{task - place * step}", meaning) for place in range(size))
+        else:
+            yield Hint(str(job), meaning)
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:

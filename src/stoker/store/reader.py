@@ -8,15 +8,18 @@ from typing import Any
 
 import msgspec
 
-from stoker.core.job import Event, Job, State, Waiting
+from stoker.core.job import Event, Job, State, Waiting, part
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome
+from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome, Work
 from stoker.store.database import Database
 from stoker.store.schema import (
     ACTIVE,
+    COVERING,
+    FIRST_TASK,
     IN_ARRAY,
     JOB,
+    OF_SEVERAL,
     OPEN,
     AttemptRow,
     SubmitKey,
@@ -63,12 +66,14 @@ class Reader:
         return self._database.reading()
 
     def job(self, job_id: int) -> Job | None:
-        rows = self.rows(JOB + "id = ?", job_id)
-        return self.job_of(rows[0]) if rows else None
+        """The job with this id, by itself."""
+        rows = self.rows(JOB + COVERING, job_id)
+        return part(self.job_of(rows[0]), job_id, job_id) if rows else None
 
     def shown_id(self, job_id: int) -> str:
         """The id as users type it: `12`, or `12.3` for a task of an array."""
-        rows = self.rows("SELECT array, task FROM jobs WHERE id = ? AND task IS NOT NULL", job_id)
+        query = f"SELECT array, task - (id - ?1) * step FROM jobs WHERE {COVERING} AND task IS NOT NULL"
+        rows = self.rows(query, job_id)
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
 
     def spec(self, spec_id: int) -> JobSpec:
@@ -80,7 +85,7 @@ class Reader:
         return None if last is None else int(last)
 
     def open_jobs(self, engine: str, after: int, limit: int) -> list[Job]:
-        """The engine's jobs that have not ended, by id."""
+        """The engine's jobs that have not ended, by id, so many rows; one may stand for several jobs."""
         query = JOB + "engine = ? AND id > ? AND " + OPEN + " ORDER BY id LIMIT ?"
         return [self.job_of(row) for row in self.rows(query, engine, after, limit)]
 
@@ -90,9 +95,8 @@ class Reader:
     def nested_jobs(self) -> list[tuple[str, Job]]:
         """Open jobs of runs inside jobs that no worker holds, each with its engine."""
         nested = "spec IN (SELECT id FROM specs WHERE coalesce(json_extract(body, '$.parent'), '') != '')"
-        waiting = self.rows(f"SELECT engine, id FROM jobs WHERE {OPEN} AND NOT {ACTIVE} AND {nested} ORDER BY id")
-        jobs = [(engine, self.job(job_id)) for engine, job_id in waiting]
-        return [(engine, job) for engine, job in jobs if job is not None]
+        query = JOB.replace(" FROM jobs", ", engine FROM jobs") + f"{OPEN} AND NOT {ACTIVE} AND {nested} ORDER BY id"
+        return [(row[-1], self.job_of(row[:-1])) for row in self.rows(query)]
 
     def active_jobs(self, engine: str) -> list[Job]:
         """The engine's jobs that workers hold, by id."""
@@ -104,9 +108,9 @@ class Reader:
 
     def is_batch_open(self, batch: int, ended: int) -> bool:
         """Whether the batch has open jobs. Checks the neighbouring ids first, which avoids the index scan."""
-        near = f"SELECT 1 FROM jobs WHERE id IN (?, ?) AND batch = ? AND {OPEN}"
+        near = f"SELECT 1 FROM jobs WHERE id IN (?, (SELECT min(id) FROM jobs WHERE id > ?)) AND batch = ? AND {OPEN}"
         anywhere = f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE batch = ? AND {OPEN} LIMIT 1"
-        return bool(self.rows(near, ended + 1, ended - 1, batch) or self.rows(anywhere, batch))
+        return bool(self.rows(near, ended - 1, ended, batch) or self.rows(anywhere, batch))
 
     def slots(self) -> set[str]:
         """Slots of the jobs that a site holds."""
@@ -123,14 +127,17 @@ class Reader:
         rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
         return str(rows[0][0]) if rows else ""
 
-    def times_done(self, content: bytes) -> int:
-        """How many jobs with this content have succeeded."""
-        return int(self.rows("SELECT count(*) FROM jobs WHERE content = ? AND state = 'done'", content)[0][0])
+    def times_done(self, work: Work) -> int:
+        """How many jobs that do this work have succeeded."""
+        query = "SELECT count(*) FROM jobs WHERE content = ? AND (member IS NOT NULL OR task IS ?) AND state = 'done'"
+        return int(self.rows(query, *work)[0][0])
 
-    def times_open(self, content: bytes, engine: str) -> int:
-        """How many open jobs with this content other engines own."""
-        query = "SELECT count(*) FROM jobs WHERE content = ? AND engine != ? AND " + OPEN
-        return int(self.rows(query, content, engine)[0][0])
+    def times_open(self, work: Work, engine: str) -> int:
+        """How many open jobs that do this work other engines own."""
+        among = f"size > 1 AND ? BETWEEN {FIRST_TASK} AND task AND (task - ?) % step = 0"
+        same = f"content = ? AND (member IS NOT NULL OR task IS ? OR ({among}))"
+        query = f"SELECT count(*) FROM jobs WHERE {same} AND engine != ? AND {OPEN}"
+        return int(self.rows(query, *work, work.task, work.task, engine)[0][0])
 
     def environment(self, digest: str) -> dict[str, str]:
         ((body,),) = self.rows("SELECT variables FROM environments WHERE digest = ?", digest)
@@ -163,8 +170,12 @@ class Reader:
 
     def events(self, job_id: int) -> list[Event]:
         """The events of a job, oldest first."""
-        rows = self.rows("SELECT body FROM events WHERE job = ? ORDER BY id", job_id)
-        return [decode(events(), body) for (body,) in rows]
+        rows = self.rows(
+            "SELECT id, body FROM events WHERE job = ? UNION SELECT id, body FROM events INDEXED BY events_of_several"
+            f" WHERE {OF_SEVERAL} AND job < ? AND job + count > ? ORDER BY id",
+            *(job_id, job_id, job_id),
+        )
+        return [decode(events(), body) for _, body in rows]
 
     def requests(self, engine: str) -> list[tuple[int, Request]]:
         """Numbered requests of front ends to an engine, oldest first."""
@@ -194,7 +205,7 @@ class Reader:
         return int(number)
 
     def owner(self, job_id: int) -> str:
-        ((engine,),) = self.rows("SELECT engine FROM jobs WHERE id = ?", job_id)
+        ((engine,),) = self.rows(f"SELECT engine FROM jobs WHERE {COVERING}", job_id)
         return str(engine)
 
     def outcome(self, dependency: Dependency) -> Outcome:
@@ -202,14 +213,16 @@ class Reader:
         target = dependency.target
         if self._is_open(dependency):
             return "open"
-        meant = f"{IN_ARRAY} AND array = ?" if dependency.array else "id = ?"
+        meant = f"{IN_ARRAY} AND array = ?" if dependency.array else COVERING
         failed = self.rows(f"SELECT 1 FROM jobs WHERE {meant} AND state != 'done' LIMIT 1", target)
         return "notok" if failed else "ok"
 
     def job_of(self, row: tuple[Any, ...]) -> Job:
-        """The job in a row of the columns of `JOB`."""
+        """The job in a row of the columns of `JOB`; it may stand for several."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor, number, params = rest
+        array, task, shared_failures, floor, number, params, size, step = rest
+        if size > 1:
+            job_id, task = job_id - size + 1, task - (size - 1) * step
         spec = self._database.spec(spec_id)
         member = None if number is None else Member(number, params, *self._database.batch_name(batch))
         last = self._last
@@ -236,11 +249,13 @@ class Reader:
             shared_failures=shared_failures,
             floor=floor,
             member=member,
+            count=size,
+            step=step,
         )
 
     def _is_open(self, dependency: Dependency) -> bool:
         if not dependency.array:
-            return bool(self.rows(f"SELECT 1 FROM jobs WHERE id = ? AND +{OPEN}", dependency.target))
+            return bool(self.rows(f"SELECT 1 FROM jobs WHERE {COVERING} AND +{OPEN}", dependency.target))
         # Tasks have one owner and consecutive ids, so the index of that owner's open jobs finds them at once.
         tasks = f"FROM jobs WHERE array = ? AND {IN_ARRAY}"
         return bool(

@@ -38,6 +38,7 @@ HELD = "state = 'held'"
 IN_ARRAY = "array != 0"
 IS_MEMBER = "member IS NOT NULL"
 ENDED = "ended IS NOT NULL"
+OF_SEVERAL = "count > 1"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
 
@@ -59,13 +60,14 @@ CREATE TABLE jobs (
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
-  array INTEGER NOT NULL DEFAULT 0, task INTEGER, member INTEGER, params TEXT
+  array INTEGER NOT NULL DEFAULT 0, task INTEGER, member INTEGER, params TEXT,
+  size INTEGER NOT NULL DEFAULT 1, step INTEGER NOT NULL DEFAULT 1
 ) STRICT;
-CREATE INDEX jobs_open ON jobs(engine, id) WHERE {OPEN};
+CREATE INDEX jobs_open ON jobs(engine, id, size) WHERE {OPEN};
 CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
-CREATE INDEX jobs_on_hold ON jobs(engine, id) WHERE {HELD};
-CREATE INDEX jobs_ended ON jobs(ended, state) WHERE {ENDED};
-CREATE INDEX jobs_content ON jobs(content);
+CREATE INDEX jobs_on_hold ON jobs(engine, id, size) WHERE {HELD};
+CREATE INDEX jobs_ended ON jobs(ended, state, size) WHERE {ENDED};
+CREATE INDEX jobs_content ON jobs(content, task);
 CREATE INDEX jobs_array ON jobs(array, id) WHERE {IN_ARRAY};
 CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE {IS_MEMBER};
 CREATE TABLE attempts (
@@ -78,9 +80,10 @@ CREATE TABLE measures (
   PRIMARY KEY (job, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE events (
-  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
+  id INTEGER PRIMARY KEY, job INTEGER NOT NULL, count INTEGER NOT NULL, at REAL NOT NULL, body BLOB NOT NULL
 ) STRICT;
 CREATE INDEX events_job ON events(job);
+CREATE INDEX events_of_several ON events(job, count) WHERE {OF_SEVERAL};
 CREATE TABLE keys (key TEXT PRIMARY KEY, job INTEGER NOT NULL, content TEXT NOT NULL, parts TEXT NOT NULL)
   STRICT, WITHOUT ROWID;
 CREATE INDEX keys_job ON keys(job);
@@ -101,24 +104,40 @@ VERSION = len(MIGRATIONS)
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shared_failures, floor, member, params FROM jobs WHERE "
+    " shared_failures, floor, member, params, size, step FROM jobs WHERE "
 )
+FIRST, FIRST_TASK = "(jobs.id - jobs.size + 1)", "(jobs.task - (jobs.size - 1) * jobs.step)"
+"""A row stands for `size` jobs (see `Job.count`) and has the id and the index of the last one. So the row of a waiting
+array stays in place while its tasks get rows of their own, and the row of a job is the first whose id is not smaller.
+"""
+COVERING = "jobs.id = (SELECT min(id) FROM jobs WHERE id >= ?1) AND jobs.id - jobs.size < ?1"
+"""The row that stands for the job that the first value names."""
 
 JOBS_AT_ONCE = 100
 """Rows per INSERT statement: each statement updates sqlite_sequence once."""
 _INSERT_JOBS = (
     "INSERT INTO jobs (id, batch, engine, content, name, words, shell, spec, submitted, state, detail, array, task,"
-    " member, params) VALUES "
+    " member, params, size, step) VALUES "
 )
+_COPIED = (
+    "batch, engine, content, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
+    " tries, shared_failures, floor, array, member, params, step"
+)
+SPLIT_JOBS = (
+    f"INSERT INTO jobs (id, task, size, {_COPIED})"
+    f" SELECT :last, task - (id - :last) * step, :last - id + size, {_COPIED} FROM jobs WHERE id = :row"
+)
+"""Give those of the jobs of a row that come up to `last` a row of their own."""
+SHORTEN_JOBS = "UPDATE jobs SET size = id - :last WHERE id = :row"
 NAME_BATCH = (
     "INSERT INTO batches (id, label, created, kind, first_job) VALUES (?, ?, ?, ?, ?)"
     " ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, first_job = excluded.first_job"
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
-    " floor = ?, ended = ? WHERE id = ?"
+    " floor = ?, ended = ? WHERE id BETWEEN ? AND ?"
 )
-EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id = ?"
+EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id BETWEEN ? AND ?"
 INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 START_ATTEMPT = "UPDATE attempts SET started = ?, devices = coalesce(?, devices) WHERE job = ? AND number = ?"
 END_ATTEMPT = (
@@ -133,7 +152,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class Change(Struct, frozen=True):
-    """A job as it is now, and its events since the last write."""
+    """A job as it is now, and its events since the last write; it may stand for several jobs."""
 
     job: Job
     events: Sequence[tuple[int, Event]]
@@ -241,13 +260,13 @@ def events() -> msgspec.json.Decoder[Event]:
 
 def insert_jobs(count: int) -> str:
     """The statement that inserts `count` jobs."""
-    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
+    return _INSERT_JOBS + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * count)
 
 
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
     counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor
-    return state_word(job), encode(job.state), *counts, ended, job.id
+    return state_word(job), encode(job.state), *counts, ended, job.id, job.last
 
 
 def member_columns(member: Member | None) -> tuple[int | None, str | None]:
@@ -258,6 +277,12 @@ def member_columns(member: Member | None) -> tuple[int | None, str | None]:
 def edits(change: Change) -> bool:
     """Whether the change edits name or spec of the job."""
     return any(isinstance(event, Edited) for _, event in change.events)
+
+
+def may_share_row(change: Change) -> bool:
+    """Whether the job may be in a row with others: tasks of an array are, until they start."""
+    job, first = change.job, change.events[0][1] if change.events else None
+    return job.task is not None and (not job.attempts or isinstance(first, Assigned))
 
 
 def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:

@@ -7,7 +7,7 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,12 +17,14 @@ import msgspec
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting, state_word
 from stoker.core.learning import Learnt
+from stoker.core.ranges import Ranges, ranges_of
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
+    COVERING,
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
@@ -30,6 +32,8 @@ from stoker.store.schema import (
     NAME_BATCH,
     NO_ENGINE,
     OPEN,
+    SHORTEN_JOBS,
+    SPLIT_JOBS,
     UPDATE_JOB,
     Adoption,
     BatchRecord,
@@ -43,6 +47,7 @@ from stoker.store.schema import (
     insert_jobs,
     job_row,
     join,
+    may_share_row,
     measure_row,
     member_columns,
     text_of,
@@ -131,11 +136,11 @@ class Store(Reader):
             (last,) = connection.execute(
                 "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'"
             ).fetchone()
-            ids = range(last + 1, last + 1 + len(jobs))
             first = last + 1 if array else 0
+            ends = list(accumulate((job.count for job in jobs), initial=last))
             rows = (
                 (
-                    job_id,
+                    end + job.count,
                     batch,
                     engine,
                     *self._columns(job),
@@ -143,25 +148,27 @@ class Store(Reader):
                     word,
                     detail,
                     name,
-                    job.task,
+                    None if job.task is None else job.task + (job.count - 1) * job.step,
                     *member_columns(job.member),
+                    job.count,
+                    job.step,
                 )
-                for job_id, job in zip(ids, jobs, strict=True)
-                for name in (named.setdefault(job.array, job_id) if job.array else first,)
+                for end, job in zip(ends, jobs, strict=False)
+                for name in (named.setdefault(job.array, end + 1) if job.array else first,)
             )
             while some := list(islice(rows, JOBS_AT_ONCE)):
                 connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
-        return ids
+        return range(last + 1, ends[-1] + 1)
 
     def import_jobs(self, jobs: Sequence[Job], engine: str) -> None:
         """Insert jobs of another store with their ids and counters, in place of what was imported of them before."""
         with self.writing() as connection:
-            _delete(connection, [job.id for job in jobs])
+            _delete(connection, ranges_of(job.id for job in jobs))
             for job in jobs:
                 new = NewJob(job.command, job.spec, job.name, job.task, member=job.member)
                 state = state_word(job), encode(job.state)
                 row = (job.id, job.batch, engine, *self._columns(new), job.submitted, *state, job.array, job.task)
-                connection.execute(insert_jobs(1), (*row, *member_columns(job.member)))
+                connection.execute(insert_jobs(1), (*row, *member_columns(job.member), 1, 1))
                 connection.execute(UPDATE_JOB, job_row(job))
                 if job.member is not None:
                     batch = (job.batch, "", job.submitted, job.member.kind, job.member.batch)
@@ -205,30 +212,9 @@ class Store(Reader):
         Answered requests are deleted in the same transaction, so that none is handled twice; of one that is handled in
         part, the rest stays. Measurements, samples of GPUs, what was learnt, and follow-up jobs are written in it, too.
         """
-        jobs: list[tuple[Any, ...]] = []
-        events: list[tuple[Any, ...]] = []
-        attempts: dict[str, list[tuple[Any, ...]]] = {}
-        edited: list[Job] = []
-        released: list[tuple[str, int]] = []
-        for change in changes:
-            jobs.append(job_row(change.job))
-            if change.released:
-                released.append((NO_ENGINE, change.job.id))
-            if edits(change):
-                edited.append(change.job)
-            for number, event in change.events:
-                events.append((change.job.id, event.at, encode(event)))
-                if written := attempt_row(event):
-                    attempts.setdefault(written[0], []).append((*written[1], change.job.id, number))
+        written = _rows_of(changes)
         with self.writing() as connection:
-            connection.executemany(UPDATE_JOB, jobs)
-            connection.executemany("INSERT INTO events (job, at, body) VALUES (?, ?, ?)", events)
-            connection.executemany("UPDATE jobs SET engine = ? WHERE id = ?", released)
-            for statement, rows in attempts.items():
-                connection.executemany(statement, rows)
-            for job in edited:
-                content = content_of(job.command, job.spec, job.task, job.member)
-                connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), content, job.id))
+            self._record_changes(connection, written)
             done = [(number,) for number, rest in answered.items() if rest is None]
             connection.executemany("DELETE FROM requests WHERE id = ?", done)
             rests = [(rest.job, rest.count, encode(rest), number) for number, rest in answered.items() if rest]
@@ -242,6 +228,20 @@ class Store(Reader):
                 write_samples(connection, rows)
             if follow_ups is not None:
                 self._follow(follow_ups)
+
+    def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
+        for job in written.separate:
+            _separate(connection, job.id, job.last)
+        # In order: a change of several jobs comes before changes of some of them.
+        connection.executemany(UPDATE_JOB, written.jobs)
+        connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
+        connection.executemany("UPDATE jobs SET engine = ? WHERE id BETWEEN ? AND ?", written.released)
+        for statement, rows in written.attempts.items():
+            connection.executemany(statement, rows)
+        for job in written.edited:
+            content = content_of(job.command, job.spec, job.member)
+            row = text_of(job.name), self._database.spec_id(job.spec), content, job.id, job.last
+            connection.execute(EDIT_JOB, row)
 
     def _follow(self, new: FollowUps) -> None:
         after_batches = [
@@ -260,9 +260,10 @@ class Store(Reader):
     def give(self, jobs: Sequence[int], owner: str, engine: str) -> None:
         """Give jobs of a dead engine to another one, unless a third took them first."""
         with self.writing() as connection:
-            among = "id IN (SELECT value FROM json_each(?))"
-            values = (engine, owner, json.dumps(list(jobs)))
-            connection.execute(f"UPDATE jobs SET engine = ? WHERE engine = ? AND {among}", values)
+            for ids in ranges_of(jobs).parts:
+                _separate(connection, ids[0], ids[-1])
+                values = engine, owner, ids[0], ids[-1]
+                connection.execute("UPDATE jobs SET engine = ? WHERE engine = ? AND id BETWEEN ? AND ?", values)
 
     def adopt(self, wanted: Sequence[Adoption], engine: str) -> set[int]:
         """Give jobs of dead engines to another one, and return those that no other engine took first."""
@@ -282,8 +283,50 @@ class Store(Reader):
 
     def _columns(self, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
         command, spec = job.command, job.spec
-        content, words = content_of(command, spec, job.task, job.member), join(command.words)
+        content, words = content_of(command, spec, job.member), join(command.words)
         return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
+
+
+class _Written(NamedTuple):
+    """Rows to write for changes of jobs."""
+
+    jobs: list[tuple[Any, ...]]
+    events: list[tuple[Any, ...]]
+    attempts: dict[str, list[tuple[Any, ...]]]
+    """By statement."""
+    separate: list[Job]
+    """Jobs that may be in a row with others."""
+    edited: list[Job]
+    released: list[tuple[str, int, int]]
+
+
+def _rows_of(changes: Iterable[Change]) -> _Written:
+    """Before the transaction, since others wait for that."""
+    written = _Written([], [], {}, [], [], [])
+    for change in changes:
+        job = change.job
+        written.jobs.append(job_row(job))
+        if may_share_row(change):
+            written.separate.append(job)
+        if change.released:
+            written.released.append((NO_ENGINE, job.id, job.last))
+        if edits(change):
+            written.edited.append(job)
+        for number, event in change.events:
+            written.events.append((job.id, job.count, event.at, encode(event)))
+            if row := attempt_row(event):
+                written.attempts.setdefault(row[0], []).append((*row[1], job.id, number))
+    return written
+
+
+def _separate(connection: sqlite3.Connection, first: int, last: int) -> None:
+    """Let no row stand for jobs in and outside of a range of ids."""
+    for end in (first - 1, last):
+        row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?1", (end,)).fetchone()
+        if row is not None:
+            parts = {"last": end, "row": row[0]}
+            connection.execute(SPLIT_JOBS, parts)
+            connection.execute(SHORTEN_JOBS, parts)
 
 
 def open_store(paths: Paths, *, durable: bool = True) -> Store:
@@ -320,12 +363,12 @@ class Position(NamedTuple):
 class Pruned(NamedTuple):
     """The result of one step of pruning."""
 
-    jobs: int
     logs: list[str]
     """Log files of the deleted attempts."""
     position: Position | None
     """Where the next step begins; None after the last step."""
-    ids: Sequence[int] = ()
+    ids: Ranges
+    """The deleted jobs."""
 
 
 def needed_jobs(store: Store) -> set[int]:
@@ -342,16 +385,18 @@ def prune(store: Store, before: float, start: Position, needed: Collection[int],
     """
     with store.writing() as connection:
         found = connection.execute(
-            "SELECT ended, id, array FROM jobs WHERE ended IS NOT NULL AND (ended, id) > (?, ?) AND ended < ?"
+            "SELECT ended, id, array, size FROM jobs WHERE ended IS NOT NULL AND (ended, id) > (?, ?) AND ended < ?"
             " ORDER BY ended, id LIMIT ?",
             (*start, before, limit),
         ).fetchall()
-        kept = {array for _, _, array in found if array and _is_young(connection, array, before)}
-        ids = [job for _, job, array in found if array not in kept and not {job, array} & set(needed)]
-        logs = _logs(connection, ids)
-        _delete(connection, ids)
+        kept = {array for _, _, array, _ in found if array and _is_young(connection, array, before)}
+        rows = [(job, array, size) for _, job, array, size in found if array not in kept and array not in needed]
+        parts = [range(job - size + 1, job + 1) for job, _, size in rows]
+        old = Ranges(ids for ids in parts if not any(job in ids for job in needed))
+        logs = _logs(connection, old)
+        _delete(connection, old)
     last = Position(found[-1][0], found[-1][1]) if len(found) == limit else None
-    return Pruned(len(ids), logs, last, ids)
+    return Pruned(logs, last, old)
 
 
 def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> None:
@@ -385,13 +430,14 @@ def _is_young(connection: sqlite3.Connection, array: int, before: float) -> bool
     return connection.execute(query, (array, before)).fetchone() is not None
 
 
-def _logs(connection: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
-    rows = [row for job in ids for row in connection.execute("SELECT log, errors FROM attempts WHERE job = ?", (job,))]
+def _logs(connection: sqlite3.Connection, ids: Ranges) -> list[str]:
+    query = "SELECT log, errors FROM attempts WHERE job BETWEEN ? AND ?"
+    rows = [row for part in ids.parts for row in connection.execute(query, (part[0], part[-1]))]
     return [os.fsdecode(path) for row in rows for path in row if path]
 
 
-def _delete(connection: sqlite3.Connection, ids: Sequence[int]) -> None:
-    keys = [(job,) for job in ids]
+def _delete(connection: sqlite3.Connection, ids: Ranges) -> None:
+    keys = [(part[0], part[-1]) for part in ids.parts]
     tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
     for table, column in tables:
-        connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", keys)
+        connection.executemany(f"DELETE FROM {table} WHERE {column} BETWEEN ? AND ?", keys)

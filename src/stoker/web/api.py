@@ -23,7 +23,7 @@ from stoker.app.control.actions import cancel, hold, release
 from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
-from stoker.app.control.sentences import SCHEMA, ChangeReport, ChangeResult
+from stoker.app.control.sentences import SCHEMA, ChangeReport, Effect, change_results
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.app.views.facts import QueueFacts, read_facts
@@ -39,11 +39,12 @@ from stoker.app.views.usage import read_usage
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job
 from stoker.core.outcomes import RESULTS
+from stoker.core.ranges import Ranges, distinct
 from stoker.core.units import parse_since
 from stoker.features import FEATURES, load
 from stoker.store.logs import blocks_of
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Period
 from stoker.store.reader import Reader
 from stoker.store.writer import Store, check_existing, open_store
 from stoker.web.answers import answer, failure
@@ -335,25 +336,24 @@ def carry_out(paths: Paths, action: Action) -> ChangeReport:
     """Do it, and tell what became of each job."""
     with contextlib.closing(open_store(paths)) as store:
         control = Control(paths, store)
-        jobs = [job for given in action.jobs for job in _jobs(control, given)]
+        parts = [part for given in action.jobs for part in _ids(control, given).parts]
         if action.matching is not None:
             with read_facts(paths) as facts:
-                ids = _matching(facts, action.matching)
-            jobs += jobs_in_order(store, ids)
-        unique = list({job.id: job for job in jobs}.values())
-        return ChangeReport(SCHEMA, VERBS[action.action], False, _done(control, action, unique), [])
+                parts += _matching(facts, action.matching).parts
+        effects = _done(control, action, jobs_in_order(store, distinct(parts)))
+        return ChangeReport(SCHEMA, VERBS[action.action], False, change_results(effects), [])
 
 
-def _matching(facts: QueueFacts, wanted: Matching) -> list[int]:
+def _matching(facts: QueueFacts, wanted: Matching) -> Ranges:
     """The jobs of a list, if they are not more than the user saw."""
     given = {"state": wanted.state, "group": wanted.group, "search": wanted.search, "array": wanted.array}
-    ids = ids_of_pages(facts, *jobs_filter(given), wanted.count + 1)
+    ids = ids_of_pages(facts, *jobs_filter(given))
     if len(ids) > wanted.count:
         raise UsageError(f"more than {wanted.count} jobs match by now", "look at the list, and choose them again")
     return ids
 
 
-def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeResult]:
+def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[Effect]:
     match action.action:
         case "cancel":
             return cancel(control, jobs)
@@ -370,10 +370,10 @@ def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[ChangeR
             return edit_jobs(control, Rewriter(control), jobs, {"priority": action.value})
 
 
-def _jobs(control: Control, given: str | TasksLine) -> list[Job]:
+def _ids(control: Control, given: str | TasksLine) -> Ranges:
     label, form = (given, _LABEL) if isinstance(given, str) else (given.label, _LABEL_OF_TASKS)
     if not re.fullmatch(form, label):
         raise UsageError(f"{label[:40]!r} is not the label of a job", "give labels such as 3 or 12.4")
     if isinstance(given, TasksLine):
         return tasks_of_line(control.store, label, given.state)
-    return jobs_in_order(control.store, find(control.store, [label]))
+    return find(control.store, [label])

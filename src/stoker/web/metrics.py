@@ -13,9 +13,9 @@ from starlette.routing import Route
 
 from stoker.app.views.model import DeviceLine, Status
 from stoker.app.views.status import status_of
-from stoker.store import queries
+from stoker.store import past_jobs
+from stoker.store.past_jobs import Period
 from stoker.store.paths import host_name
-from stoker.store.queries import Period
 from stoker.web.api import ServedQueue, explained
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -79,7 +79,7 @@ def _of_devices(name: str, text: str, values: list[tuple[DeviceLine, float | Non
 def route(service: ServedQueue) -> Route:
     def metrics(_request: Request) -> Response:
         with service.read_facts() as facts:
-            ended = queries.past_counts(facts.store, Period())
+            ended = past_jobs.past_counts(facts.store, Period())
             status = status_of(facts, host_name(), 0)
         registry = CollectorRegistry(auto_describe=False)
         registry.register(Figures(status, ended))

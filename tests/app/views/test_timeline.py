@@ -13,7 +13,7 @@ from stoker.app.jobs.local_time import to_datetime
 from stoker.app.views.timeline import Bar, Stacked, Timeline, read_timeline, stack, timeline_of
 from stoker.app.views.usage import read_usage
 from stoker.core.learning import Live
-from stoker.store.queries import Period
+from stoker.store.past_jobs import Period
 from stoker.store.samples import Sample
 from support.build import GIB, declared
 from support.past import NOW, PastQueue

@@ -6,8 +6,7 @@ import time
 
 from stoker.app.jobs.local_time import midnight
 from stoker.app.views.usage import busy_seconds, days_of, usage_of
-from stoker.store.past_attempts import GpuSpan
-from stoker.store.queries import Period
+from stoker.store.past_jobs import GpuSpan, Period
 from support.build import GIB
 from support.past import NOW, PastQueue
 

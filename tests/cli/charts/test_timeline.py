@@ -12,7 +12,7 @@ from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.cli.screens.timeline import render_timeline
 from stoker.core.learning import Live
-from stoker.store.queries import Period
+from stoker.store.past_jobs import Period
 from stoker.store.samples import Sample
 from support.build import GIB
 from support.past import NOW, PastQueue

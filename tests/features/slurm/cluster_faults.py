@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from features.slurm.cluster import NAME, ClusterQueue
 from stoker.core.job import Ended
+from stoker.features.slurm.guard import EVENTS
+from stoker.features.slurm.pilot.files import PLAN
+from stoker.features.slurm.shared import CLAIMS, JOURNALS, ORDERS, SUBMITTED
 from support.cli import until
 from support.faults.table import fault
 from support.shared_directory import killed_at
@@ -48,25 +51,25 @@ SUBMIT_STEPS = {
     "before sbatch": Step(program="sbatch", text=BEFORE),
     "while sbatch runs": Step(program="sbatch", text=DURING),
     "after sbatch": Step(program="sbatch", text=AFTER),
-    "before the submit is noted": Step("open", "/submitted"),
-    "after the submit is noted": Step("fsync+", "/submitted"),
+    "before the submit is noted": Step("open", f"/{SUBMITTED}"),
+    "after the submit is noted": Step("fsync+", f"/{SUBMITTED}"),
     "before squeue": Step(program="squeue", text=BEFORE),
     "after squeue": Step(program="squeue", text=AFTER),
 }
 DIRECT_STEPS = SUBMIT_STEPS | {
-    "recorded, before the first file": Step("mkdir", "/journals"),
-    "before the orders have their name": Step("rename", "/orders"),
-    "after the orders have their name": Step("rename+", "/orders"),
-    "a journal is read": Step("read", "/journals/"),
-    "ended, before the files are removed": Step("unlink", "/orders"),
-    "taken back, before that is recorded": Step("mkdir+", "/claims/"),
+    "recorded, before the first file": Step("mkdir", f"/{JOURNALS}"),
+    "before the orders have their name": Step("rename", f"/{ORDERS}"),
+    "after the orders have their name": Step("rename+", f"/{ORDERS}"),
+    "a journal is read": Step("read", f"/{JOURNALS}/"),
+    "ended, before the files are removed": Step("unlink", f"/{ORDERS}"),
+    "taken back, before that is recorded": Step("mkdir+", f"/{CLAIMS}/"),
 }
 PILOT_STEPS = SUBMIT_STEPS | {
-    "before the first file of a pilot": Step("mkdir", "/claims"),
-    "after the plan has its name": Step("rename+", "/pilot.json"),
-    "recorded, before jobs are ordered": Step("open", "/orders"),
-    "after jobs are ordered": Step("fsync+", "/orders"),
-    "news are read": Step("read", "/news"),
+    "before the first file of a pilot": Step("mkdir", f"/{CLAIMS}"),
+    "after the plan has its name": Step("rename+", f"/{PLAN}"),
+    "recorded, before jobs are ordered": Step("open", f"/{ORDERS}"),
+    "after jobs are ordered": Step("fsync+", f"/{ORDERS}"),
+    "events are read": Step("read", f"/{EVENTS}"),
 }
 """The steps of handing jobs over (ARCHITECTURE.md, Clusters), by what the engine does there."""
 
@@ -106,7 +109,7 @@ class Heads:
             self.lab.slurm.run("scancel", "-n", "stoker-pilot")  # else the jobs go into the one that runs
             wait_until(lambda: not self.lab.slurm.run("squeue", "-h", "-n", "stoker-pilot"))
         with self._engine_that_dies(step, once):
-            if step.part == "/claims/":
+            if step.part == f"/{CLAIMS}/":
                 self._cancel_one_that_waits()
             else:
                 self.submit("sleep 0.3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -19,6 +20,7 @@ from stoker.features.slurm.bundles import (
     SlurmRoom,
     SubmitLimit,
     bundles,
+    cap_names,
     importance,
     minutes_of,
     offer_in_order,
@@ -77,7 +79,7 @@ def test_a_limited_array_has_one_bundle_at_a_time() -> None:
 def test_limits_count_what_is_active_and_what_is_handed_over() -> None:
     """-j and groups in both modes; that of an array only where Slurm does not keep it."""
     active = [job(1, group="a"), job(2, 2, at_once=3)]
-    caps = Caps({"group a": 2, "CPU jobs": 0}, 5, lambda: active)
+    caps = Caps({"group a": 2, "CPU jobs": 0}, 5, lambda: Counter(name for job in active for name in cap_names(job)))
     limited = job(4, 2, at_once=3)
     assert (caps.left(job(3)), caps.left(job(3, group="a")), caps.left(limited)) == (3, 1, 2)
     for _ in range(2):

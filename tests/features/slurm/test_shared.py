@@ -71,8 +71,9 @@ def test_whether_it_was_submitted(folder: BundleFolder) -> None:
 
 def test_a_removed_folder_and_one_that_is_out_of_sight(folder: BundleFolder) -> None:
     """Only the first has been given up by the head; the marker tells them apart."""
-    folder.remove()
+    assert list(folder.removal())
     out_of_sight = folder.is_removed
     (Path(folder.path).parent / MARKER).touch()
     assert (out_of_sight, folder.is_removed) == (False, True)
-    folder.remove()  # once more does no harm
+    assert not Path(folder.path).exists()
+    list(folder.removal())  # once more does no harm

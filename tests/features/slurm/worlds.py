@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,90 @@ class PilotWorld(SiteWorld, EngineOnFakeSlurm):
 
     def tell(self, folder: PilotFolder, event: PilotEvent) -> None:
         folder.report([event])
+
+
+CROWD_GPUS = 4
+"""GPUs of each pilot in a crowd."""
+
+
+class PlayedPilot:
+    """One of many pilots: it takes what it was ordered since its last turn, and starts as much as it has GPUs."""
+
+    def __init__(self, folder: PilotFolder) -> None:
+        self.folder = folder
+        self.running: deque[str] = deque()
+        self._waiting: deque[str] = deque()
+        self._offset = 0
+
+    def end(self, count: int, now: float) -> int:
+        """End the oldest of its jobs, begin with others, and say so; how many it ended."""
+        self._take_orders()
+        events: list[PilotEvent] = []
+        ended = [self.running.popleft() for _ in range(min(count, len(self.running)))]
+        events += [AttemptReport(key, Exited(1, 0, 0, now)) for key in ended]
+        while self._waiting and len(self.running) < CROWD_GPUS:
+            self.running.append(self._waiting.popleft())
+            events += self._started(self.running[-1], now)
+        if events:
+            self.folder.report(events)
+        return len(ended)
+
+    def end_all(self, now: float) -> int:
+        """Begin and end all that it was given."""
+        self._take_orders()
+        begun, new = len(self.running), list(self._waiting)
+        events = [event for key in new for event in self._started(key, now)]
+        events += [AttemptReport(key, Exited(1, 0, 0, now)) for key in (*self.running, *new)]
+        self.running.clear()
+        self._waiting.clear()
+        if events:
+            self.folder.report(events)
+        return begun + len(new)
+
+    def _started(self, key: str, now: float) -> list[PilotEvent]:
+        place = NodeGpu("lab", NODE, "0").id
+        return [
+            AttemptReport(key, Assigned("w1", ("GPU-1",), "/log", now)),
+            AttemptReport(key, Started(1, now, (place,))),
+        ]
+
+    def _take_orders(self) -> None:
+        orders, self._offset = self.folder.read_orders(self._offset)
+        self._waiting += [
+            attempt_key(order.job.id, order.job.attempts + 1) for order in orders if isinstance(order, RunJob)
+        ]
+
+
+class PilotCrowd(EngineOnFakeSlurm):
+    """Many pilots with jobs that end soon; a turn of the head takes no time unless a test lets it pass."""
+
+    def __init__(self, directory: Path, pilots: int, waiting: int, **spec: object) -> None:
+        """All pilots have begun and have as much to do as they are given at first; `waiting` more jobs wait."""
+        super().__init__(directory, ClusterSettings(pilots="always", pilots_max=pilots, pilot_time=1e6))
+        self.pilots: list[PlayedPilot] = []
+        self.add(waiting + 3 * CROWD_GPUS * pilots, **spec)  # type: ignore[arg-type]
+        while len(self.pilots) < pilots:
+            self.clock.pass_seconds(1.0)
+            self.turn()
+            self._begin_pilots()
+        while any(len(pilot.running) < CROWD_GPUS for pilot in self.pilots):
+            self.settle(1.0)
+            self.end(self.pilots, 0)
+        self.settle(120.0)
+
+    def _begin_pilots(self) -> None:
+        for tag in [tag for tag, _ in self.slurm.tasks][len(self.pilots) :]:
+            folder = PilotFolder(self.files.state / tag.rpartition("/")[2])
+            assert folder.claim(OWN_CLAIM)
+            self.slurm.run(tag)
+            folder.report([PilotReady(NODE, CROWD_GPUS)])
+            self.pilots.append(PlayedPilot(folder))
+
+    def settle(self, seconds: float) -> None:
+        """Let time pass, and the head do what is due then: also what Slurm's answers call for."""
+        self.clock.pass_seconds(seconds)
+        self.turn(6)
+
+    def end(self, pilots: Iterable[PlayedPilot], count: int = 1) -> int:
+        """Let pilots end jobs and begin with others; how many have ended."""
+        return sum(pilot.end(count, self.clock()) for pilot in pilots)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from stoker.app.jobs.select import find, resolve_after
 from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Exited
-from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob, content_of
+from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob, work_of
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import (
@@ -123,7 +123,7 @@ def test_work_that_was_done_is_found(store: Store) -> None:
     """By its content, while it waits and after it succeeded; not after it failed."""
     grid = add_grid(store)
     jobs = list(trial_jobs(GRID, SPEC))
-    contents = [content_of(job.command, job.spec, job.task, job.member) for job in jobs]
+    contents = [work_of(job).content for job in jobs]
     assert [sweep_of_content(store, each) for each in contents] == [grid.id] * 4
     job = store.job(1)
     assert job is not None

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
-from stoker.app.control.sentences import ChangeResult, result
+from stoker.app.control.sentences import Effect, effect
 from stoker.app.jobs.option_values import signal_name
-from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, is_delegated
+from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, ids_of, is_delegated
 from stoker.core.requests import Cancel, Edit, Hold, Release, Request
 from stoker.features import batch_words
 from stoker.store.queries import ids_of_batch
@@ -22,14 +22,12 @@ CANCEL = Cancel(0, CANCELLED)
 """A cancel with the grace of the job."""
 
 
-def cancel(
-    control: Control, jobs: Sequence[Job], request: Cancel = CANCEL, *, dry_run: bool = False
-) -> list[ChangeResult]:
+def cancel(control: Control, jobs: Sequence[Job], request: Cancel = CANCEL, *, dry_run: bool = False) -> list[Effect]:
     """Take jobs out of the queue, and stop those that run; the request is sent for each of them."""
-    requests = [replace(request, job=job.id) for job in jobs if not isinstance(job.state, Ended)]
+    requests = [replace(request, job=job.id, count=job.count) for job in jobs if not isinstance(job.state, Ended)]
     pairs = [(job, job) for job in jobs] if dry_run else change(control, jobs, requests)
     verb = "cancel --dry-run" if dry_run else "cancel"
-    return [result(verb, before, after, how=_how(before, request, sent=not dry_run)) for before, after in pairs]
+    return [effect(verb, before, after, how=_how(before, request, sent=not dry_run)) for before, after in pairs]
 
 
 def _how(job: Job, request: Cancel, *, sent: bool) -> str:
@@ -38,38 +36,39 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
     return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"
 
 
-def hold(control: Control, jobs: Sequence[Job]) -> list[ChangeResult]:
+def hold(control: Control, jobs: Sequence[Job]) -> list[Effect]:
     """Keep waiting jobs from starting."""
-    requests = [Hold(job.id, HELD) for job in jobs if isinstance(job.state, Waiting) or is_delegated(job)]
+    waiting = [job for job in jobs if isinstance(job.state, Waiting) or is_delegated(job)]
+    requests = [Hold(job.id, HELD, count=job.count) for job in waiting]
     whole = _whole_batches(control.store, jobs)  # before the coordinator of one can add a job
     pairs = change(control, jobs, requests)
     paused = {after.batch: after.member.kind for _, after in pairs if after.member and isinstance(after.state, OnHold)}
 
-    def said(before: Job, after: Job) -> ChangeResult:
+    def said(before: Job, after: Job) -> Effect:
         if before.batch not in whole:
-            return result("pause", before, after)
+            return effect("pause", before, after)
         if before.member is not None:
-            return result("pause", before, after, "batch")
+            return effect("pause", before, after, "batch")
         if before.batch not in paused:  # without a held member, the coordinator goes on
-            return result("pause", before, after)
+            return effect("pause", before, after)
         words = batch_words(paused[before.batch])
-        return result("pause", before, after, "coordinator", role=words.coordinator, member=words.member)
+        return effect("pause", before, after, "coordinator", role=words.coordinator, member=words.member)
 
     return [said(before, after) for before, after in pairs]
 
 
-def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[ChangeResult]:
+def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -> list[Effect]:
     """Let held jobs start, and move those that a foreground run left into the queue."""
-    left = {job.id for job in jobs if isinstance(job.state, Queued)} & interrupted(control, jobs)
+    left = interrupted(control, [job for job in jobs if isinstance(job.state, Queued)])
     ready = [job for job in jobs if isinstance(job.state, OnHold) or job.id in left]
     whole = _whole_batches(control.store, jobs)
     requests: list[Request] = []
     for job in ready:
         spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
-        requests += [Edit(job.id, spec, job.name)] if spec != job.spec else []
-        requests.append(Release(job.id))
+        requests += [Edit(job.id, spec, job.name, count=job.count)] if spec != job.spec else []
+        requests.append(Release(job.id, count=job.count))
     results = [
-        result(
+        effect(
             "resume", before, after, "interrupted" if before.id in left else "batch" if before.batch in whole else ""
         )
         for before, after in change(control, ready if only_held else jobs, requests)
@@ -80,5 +79,5 @@ def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -
 
 def _whole_batches(store: Store, jobs: Sequence[Job]) -> set[int]:
     """Batches with members that are all among these jobs: the user named the batch."""
-    ids = {job.id for job in jobs}
+    ids = set(ids_of(job for job in jobs if job.count == 1))
     return {batch for batch in {job.batch for job in jobs if job.member} if ids.issuperset(ids_of_batch(store, batch))}

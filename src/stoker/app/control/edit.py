@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 import tomllib
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, default_log, interrupted, spec_in_queue, warn
-from stoker.app.control.sentences import ChangeResult, result
+from stoker.app.control.sentences import Effect, effect
 from stoker.app.jobs.context import SubmitContext, context_of
 from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
 from stoker.app.jobs.option_values import check_early_signal, check_mps, parse_vram, vram_word
@@ -197,27 +198,32 @@ def _refuse_other_changes(job: Job, changes: Changes) -> None:
 CHANGEABLE = Queued | Starting | Running
 
 
-def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes: Changes) -> list[ChangeResult]:
+def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes: Changes) -> list[Effect]:
     """Change options of jobs; all changes are checked before the first is sent."""
     name = changes.get("name")
     rest = {option: value for option, value in changes.items() if option != "name"}
     left = interrupted(control, jobs)
-    edits: dict[int, Edit] = {}
+    edits: list[Edit] = []
     for job in (job for job in jobs if isinstance(job.state, CHANGEABLE)):
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
-        edits[job.id] = Edit(job.id, spec, job.name if name is None else name)
+        edits.append(Edit(job.id, spec, job.name if name is None else name, count=job.count))
+    in_order = sorted(edits, key=lambda edit: edit.job)
     return [
-        _edited(rewriter, before, after, edits.get(before.id))
-        for before, after in change(control, jobs, list(edits.values()))
+        _edited(rewriter, before, after, _edit_of(before, in_order)) for before, after in change(control, jobs, edits)
     ]
 
 
-def _edited(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) -> ChangeResult:
+def _edit_of(job: Job, edits: Sequence[Edit]) -> Edit | None:
+    at = bisect_right(edits, job.id, key=lambda edit: edit.job) - 1
+    return edits[at] if at >= 0 and job.id < edits[at].job + edits[at].count else None
+
+
+def _edited(rewriter: Rewriter, before: Job, after: Job, wanted: Edit | None) -> Effect:
     if wanted is not None and after.spec == wanted.spec:
-        return result("edit", before, after, "changed", difference=_difference(rewriter, before, after))
+        return effect("edit", before, after, "changed", difference=_difference(rewriter, before, after))
     kept = wanted is not None and after.spec == with_fields(wanted.spec, before.spec, LIMIT_FIELDS)
-    return result("edit", before, after, "limit kept" if kept else "")
+    return effect("edit", before, after, "limit kept" if kept else "")
 
 
 def _difference(rewriter: Rewriter, before: Job, after: Job) -> str:

@@ -5,23 +5,28 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
 from stoker.app.jobs.select import jobs_in_order
 from stoker.core.errors import StokerError
-from stoker.core.job import Job
+from stoker.core.job import Job, ids_of, part
+from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import INHERIT, log_pattern
+from stoker.core.ranges import Ranges, ranges_of, union
 from stoker.core.requests import Release, Request, merged
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.core.text import printable
 from stoker.store import queries
 from stoker.store.engine_lock import cluster_of, engine_lives, engine_of, is_background, is_served, wake
 from stoker.store.paths import Paths
+from stoker.store.queries import sorted_ids
 from stoker.store.waiting import Backoff, wait_until
 from stoker.store.writer import Store, open_store
 
@@ -62,27 +67,36 @@ def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> 
 
 def _addressed(paths: Paths, store: Store, requests: Sequence[Request]) -> Iterator[tuple[str, Request]]:
     """Each request with the engine that handles it; those that are alike are one."""
-    owners = queries.owners_of(store, [request.job for request in requests])
-    engines: dict[int, str] = {}
+    owners = queries.owners_of(store, union(_ids(request) for request in requests))
+    engines: list[tuple[str, Ranges]] = []
     for owner, job_ids in owners.items():
         if is_served(paths, owner):
-            engines |= dict.fromkeys(job_ids, owner)
+            engines.append((owner, job_ids))
             continue
         for engine, taken, in_slots in _take_over(store, owner, job_ids):
-            engines |= dict.fromkeys(taken, engine)
+            engines.append((engine, taken))
             yield from ((engine, Release(job_id)) for job_id in in_slots)
-    there = (request for request in requests if request.job in engines)
-    for engine, alike in groupby(there, lambda request: engines[request.job]):
-        yield from ((engine, request) for request in merged(alike))
+    there = (
+        (engine, msgspec.structs.replace(request, job=part[0], count=len(part)))
+        for request in requests
+        for engine, job_ids in engines
+        for part in Ranges([_ids(request)]).among(job_ids).parts
+    )
+    for engine, alike in groupby(there, itemgetter(0)):
+        yield from ((engine, request) for request in merged(request for _, request in alike))
 
 
-def _take_over(store: Store, owner: str, job_ids: Sequence[int]) -> Iterator[tuple[str, list[int], list[int]]]:
+def _ids(request: Request) -> range:
+    return range(request.job, request.job + request.count)
+
+
+def _take_over(store: Store, owner: str, job_ids: Ranges) -> Iterator[tuple[str, Ranges, list[int]]]:
     """Give jobs of a dead run, and all jobs in their slots, to the engines of the queue: which, and those in slots."""
-    active = {job.id for job in store.active_jobs(owner)}
+    active = [job.id for job in store.active_jobs(owner)]
     for cluster, taken in queries.clusters_of(store, job_ids).items():
-        slots = (store.jobs_in_slot_of(job_id) for job_id in taken if job_id in active)
+        slots = (store.jobs_in_slot_of(job_id) for job_id in active if job_id in taken)
         in_slots = list(dict.fromkeys(chain.from_iterable(slots)))
-        store.give([*in_slots, *taken], owner, engine_of(cluster))
+        store.give(union((*ranges_of(in_slots).parts, *taken.parts)), owner, engine_of(cluster))
         yield engine_of(cluster), taken, in_slots
 
 
@@ -123,13 +137,27 @@ def carry_out(control: Control, requests: Sequence[Request]) -> None:
         return
     numbers = ask(control.paths, control.store, requests, time.time())
     start_expected(control, _RECORDED)
-    _wait_answered(control, numbers, len(requests))
+    _wait_answered(control, numbers, sum(request.count for request in requests))
 
 
 def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -> list[tuple[Job, Job]]:
     """Send requests, wait for the answers, and return each job before and after."""
     carry_out(control, requests)
-    return list(zip(jobs, jobs_in_order(control.store, [job.id for job in jobs]), strict=True))
+    return list(before_and_after(control.store, jobs))
+
+
+def before_and_after(store: Store, jobs: Sequence[Job]) -> Iterator[tuple[Job, Job]]:
+    """Jobs as they were, and as they are now; what stood for several jobs may be in parts now."""
+    left = deque(jobs)
+    for now in jobs_in_order(store, ids_of(jobs)):
+        first = now.id
+        while first <= now.last:
+            before = left.popleft()
+            last = min(before.last, now.last)
+            yield part(before, first, last), part(now, first, last)
+            if last < before.last:
+                left.appendleft(part(before, last + 1, before.last))
+            first = last + 1
 
 
 def start_expected(control: Control, otherwise: str) -> None:
@@ -175,11 +203,11 @@ def _wait_answered(control: Control, numbers: Sequence[int], jobs: int) -> None:
         )
 
 
-def interrupted(control: Control, jobs: Sequence[Job]) -> set[int]:
+def interrupted(control: Control, jobs: Sequence[Job]) -> Ranges:
     """Ids of the jobs whose foreground run is dead."""
-    owners = queries.owners_of(control.store, [job.id for job in jobs])
+    owners = queries.owners_of(control.store, ids_of(jobs))
     gone = [owner for owner in owners if not is_served(control.paths, owner)]
-    return {job_id for owner in gone for job_id in owners[owner]}
+    return union(part for owner in gone for part in owners[owner].parts)
 
 
 def spec_in_queue(control: Control, spec: JobSpec) -> JobSpec:
@@ -198,21 +226,22 @@ def default_log(control: Control, spec: JobSpec) -> str:
 
 def skipped_because(store: Store, jobs: Sequence[Job]) -> list[Job]:
     """Jobs that were skipped because of these, directly or not, and would not be skipped again."""
-    ids = {job.id for job in jobs}
-    again = {target for job in jobs for target in _as_targets(job)}
+    ids, again = sorted_ids(ids_of(jobs)), JobsById()
+    arrays = {job.array for job in jobs if job.array}
+    for job in jobs:
+        again.add(job)
     along = []
 
+    def is_again(dependency: Dependency) -> bool:
+        return dependency.target in arrays if dependency.array else dependency.target in again
+
     def outcome(dependency: Dependency) -> Outcome:
-        return "open" if (dependency.target, dependency.array) in again else store.outcome(dependency)
+        return "open" if is_again(dependency) else store.outcome(dependency)
 
-    for job in queries.skipped_after(store, min(ids, default=0)):  # a job depends only on earlier ones
-        targets = {(dependency.target, dependency.array) for dependency in job.spec.after}
-        if job.id not in ids and targets & again and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
+    for job in queries.skipped_after(store, min(ids[:1], default=0)):  # a job depends only on earlier ones
+        new = job.id not in ids and any(map(is_again, job.spec.after))
+        if new and not isinstance(judge(job.spec.after, outcome), NeverSatisfied):
             along.append(job)
-            again |= _as_targets(job)
+            again.add(job)
+            arrays |= {job.array} if job.array else set()
     return along
-
-
-def _as_targets(job: Job) -> set[tuple[int, bool]]:
-    """The targets of dependencies that mean this job: itself, and the array that it is a task of."""
-    return {(job.id, False), (job.array, True)} if job.array else {(job.id, False)}

@@ -10,11 +10,20 @@ from typing import NamedTuple
 import msgspec
 
 from stoker.app.control.edit import Changes, Rewriter, changed_resources, last_attempt
-from stoker.app.control.requests import Control, Unanswered, ask, carry_out, interrupted, skipped_because, spec_in_queue
-from stoker.app.control.sentences import ChangeResult, result
-from stoker.app.jobs.select import jobs_in_order
+from stoker.app.control.requests import (
+    Control,
+    Unanswered,
+    ask,
+    before_and_after,
+    carry_out,
+    interrupted,
+    skipped_because,
+    spec_in_queue,
+)
+from stoker.app.control.sentences import Effect, effect
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
+from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import shown_command
 from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
@@ -80,19 +89,29 @@ def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: C
             memory += "".join(f"; {name} {value or 'none'}" for name, value in changes.items())
         if job.id in left or vram is not None:
             rewriter.refuse_impossible(job, spec.resources)
-        retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None), memory))
+        retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None, count=job.count), memory))
     return retries
 
 
-def retry(control: Control, retries: Sequence[Retry], *, dry_run: bool = False) -> list[ChangeResult]:
+def retry(control: Control, retries: Sequence[Retry], *, dry_run: bool = False) -> list[Effect]:
     """Run jobs again as planned."""
-    after = [planned.job for planned in retries] if dry_run else _retry(control, retries)
-    verb = "retry --dry-run" if dry_run else "retry"
-    return [_retried(verb, planned, job) for planned, job in zip(retries, after, strict=True)]
+    jobs = [planned.job for planned in retries]
+    if dry_run:
+        return [_retried("retry --dry-run", planned, planned.job, planned.job) for planned in retries]
+    if not retries:
+        return []
+    _retry(control, retries)
+    planned = retries[0]
+    by_job = {planned.job.id: planned for planned in retries}
+    effects = []
+    for before, after in before_and_after(control.store, jobs):
+        planned = by_job.get(before.id, planned)  # what stood for several jobs may be in parts now
+        effects.append(_retried("retry", planned, before, after))
+    return effects
 
 
-def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
-    """Send the requests, and return the jobs afterwards."""
+def _retry(control: Control, retries: Sequence[Retry]) -> None:
+    """Send the requests."""
     requests = {planned.job.id: planned.request for planned in retries}
     left = [
         [*(requests[job.id] for job in round_), *_for_coordinators(control.store, round_)]
@@ -104,7 +123,6 @@ def _retry(control: Control, retries: Sequence[Retry]) -> list[Job]:
         except Unanswered:  # the next engine must find the later rounds, too
             ask(control.paths, control.store, list(chain(*left)), time.time())
             raise
-    return jobs_in_order(control.store, [planned.job.id for planned in retries])
 
 
 def _for_coordinators(store: Store, members: Sequence[Job]) -> list[Again]:
@@ -121,13 +139,19 @@ def _for_coordinators(store: Store, members: Sequence[Job]) -> list[Again]:
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """The jobs by id, in rounds: a job that depends on an array comes after all its tasks."""
     levels: dict[int, int] = {}
+    known = JobsById()
     of_arrays: dict[int, int] = {}
     for job in sorted(jobs, key=lambda job: job.id):
         behind = [
-            of_arrays.get(dependency.target, -1) + 1 if dependency.array else levels.get(dependency.target, 0)
+            of_arrays.get(dependency.target, -1) + 1
+            if dependency.array
+            else levels[before.id]
+            if (before := known.entry(dependency.target))
+            else 0
             for dependency in job.spec.after
         ]
         levels[job.id] = max(behind, default=0)
+        known.add(job)
         if job.array:
             of_arrays[job.array] = max(levels[job.id], of_arrays.get(job.array, 0))
     ordered = sorted(jobs, key=lambda job: (levels[job.id], job.id))
@@ -135,11 +159,11 @@ def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
         yield list(members)
 
 
-def _retried(verb: str, retried: Retry, after: Job) -> ChangeResult:
-    before, state = retried.job, after.state
+def _retried(verb: str, retried: Retry, before: Job, after: Job) -> Effect:
+    state = after.state
     assert isinstance(before.state, Ended)
     again = isinstance(state, Ended) and after.attempts == before.attempts
-    return result(
+    return effect(
         verb,
         before,
         after,

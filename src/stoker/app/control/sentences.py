@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from stoker.core.job import Job, Waiting, id_text, is_delegated, state_word
+from stoker.core.job import Job, Waiting, id_text, is_delegated, single, state_word
 from stoker.core.outcomes import ACTIVE, RESULTS
 
 SCHEMA = "stoker.change/1"
@@ -53,6 +53,39 @@ class Sentence(NamedTuple):
     def fits(self, was: str, now: str, when: str) -> bool:
         states = (not self.before or was in self.before) and (not self.after or now in self.after)
         return states and self.when in ("", when)
+
+
+class Effect(NamedTuple):
+    """The effect of a command on a job, or on several that it stands for."""
+
+    job: Job
+    before: str
+    after: str
+    sentence: Sentence
+    details: Mapping[str, str]
+
+    @property
+    def refused(self) -> bool:
+        return self.sentence.refused
+
+    @property
+    def said(self) -> str:
+        shown = id_text(self.job)
+        return self.said_of(shown, shown)
+
+    def said_of(self, jobs: str, named: str) -> str:
+        """The sentence about some jobs, and how commands in it name them."""
+        text = self.sentence.text.replace("{id}", "{jobs}", 1)
+        return text.format(jobs=jobs, id=named, was=self.before, now=self.after, **self.details)
+
+
+def change_results(effects: Iterable[Effect]) -> list[ChangeResult]:
+    """The effect on each job by itself."""
+    alone = (effect._replace(job=job) for effect in effects for job in single([effect.job]))
+    return [
+        ChangeResult(one.job.id, id_text(one.job), one.job.name, one.before, one.after, one.refused, one.said)
+        for one in alone
+    ]
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=RESULTS)
@@ -120,9 +153,8 @@ def state_name(job: Job) -> str:
     return "queued" if isinstance(job.state, Waiting) or is_delegated(job) else state_word(job)
 
 
-def result(verb: str, before: Job, after: Job, when: str = "", **details: str) -> ChangeResult:
-    """Say what a command did to a job; `details` fill the sentence."""
-    was, now, shown = state_name(before), state_name(after), id_text(before)
+def effect(verb: str, before: Job, after: Job, when: str = "", **details: str) -> Effect:
+    """What a command did to a job; `details` fill the sentence."""
+    was, now = state_name(before), state_name(after)
     sentence = next(candidate for candidate in SENTENCES[verb] if candidate.fits(was, now, when))
-    said = sentence.text.format(id=shown, was=was, now=now, **details)
-    return ChangeResult(before.id, shown, before.name, was, now, sentence.refused, said)
+    return Effect(before, was, now, sentence, details)

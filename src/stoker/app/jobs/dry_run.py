@@ -21,7 +21,7 @@ from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy, policy_of
-from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text
+from stoker.core.spec import NeverSatisfied, NewJob, Resources, dependency_text, never_satisfied_text, single_jobs
 from stoker.core.units import size_text
 from stoker.store.engine_lock import QUEUE
 from stoker.store.history import RunHistory
@@ -94,7 +94,7 @@ def _numbered(groups: Sequence[JobGroup], first: int, now: float) -> Iterator[tu
     place = 0
     for group in groups:
         array, place = (first, place + 1) if group.array else (0, place)
-        for new in group.jobs:
+        for new in single_jobs(group.jobs):
             place += not group.array
             word = str(place) if new.task is None else f"{place}.{new.task}"
             yield word, Job(first, 0, new.command, new.spec, Waiting(now), now, new.name, array=array, task=new.task)

@@ -158,7 +158,8 @@ def parse_priority(priority: int) -> int:
 def parse_array_limits(text: str) -> tuple[int | None, tuple[int, int, int]]:
     """How many tasks may run at once; their number, least and largest index."""
     array = parse_array(text)
-    return array.at_once, (len(array.indices), min(array.indices), max(array.indices))
+    parts = array.indices.parts
+    return array.at_once, (len(array.indices), min(part[0] for part in parts), max(part[-1] for part in parts))
 
 
 def parse_begin(text: str, now: float) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from stoker.core.errors import NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.core.job import Job, Queued, Waiting, is_delegated
 from stoker.core.outcomes import OPEN, RESULTS, SLURM_CODES, WAITING
+from stoker.core.ranges import Ranges, distinct, ranges_of, union
 from stoker.core.selectors import (
     All,
     Last,
@@ -34,7 +34,7 @@ Scope = Literal["open", "ended", "any"]
 _STATUS = "list jobs with: stoker status"
 
 
-def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> list[int]:
+def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filter = NO_FILTER) -> Ranges:
     """Ids of the jobs that the words choose, in order and without repeats; every word must choose one.
 
     The first id of an array means all its tasks, that of a batch with a record all its jobs. A name means all
@@ -42,7 +42,7 @@ def find(store: Store, words: Sequence[str], scope: Scope = "open", chosen: Filt
     words, a filter chooses among all.
     """
     picks = parse_selection(words)
-    job_ids = list(dict.fromkeys(job_id for pick in picks for job_id in _find_pick(store, pick, scope)))
+    job_ids = distinct(ids for pick in picks for ids in _find_pick(store, pick, scope).parts)
     if chosen == NO_FILTER:
         return job_ids
     matching = ids_matching(store, chosen, "any", job_ids) if words else ids_matching(store, chosen, scope)
@@ -80,36 +80,38 @@ def _parse_states(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(chosen))
 
 
-def _in_states(store: Store, ids: list[int], states: Sequence[str]) -> list[int]:
+def _in_states(store: Store, ids: Ranges, states: Sequence[str]) -> Ranges:
     """The jobs in these states; SQL does not tell why a job waits."""
     if not states or set(WAITING) <= set(states) or not set(WAITING) & set(states):
         return ids
     from stoker.core.planner.queue import waiting_word  # few commands need to know why a job waits
 
     now = time.time()
-    waiting = [job for job in queries.jobs_of(store, ids) if isinstance(job.state, Waiting)]
-    other = {job.id for job in waiting if waiting_word(job, now, store.outcome) not in states}
-    return [job_id for job_id in ids if job_id not in other]
+    jobs = queries.jobs_of(store, ids)
+    matching = (
+        job for job in jobs if not isinstance(job.state, Waiting) or waiting_word(job, now, store.outcome) in states
+    )
+    return ids.among(Ranges(range(job.id, job.last + 1) for job in matching))
 
 
-def find_last(store: Store) -> list[int]:
+def find_last(store: Store) -> Ranges:
     """The job submitted last, with all tasks where it is an array."""
     newest = queries.newest(store)
     if newest is None:
         raise NoSuchJob("the queue is empty", "submit a job: stoker submit -- python3 train.py", "last")
     job_id, array = newest
-    return queries.ids_between(store, array, array) if array else [job_id]
+    return queries.ids_between(store, array, array) if array else ranges_of([job_id])
 
 
 def jobs_in_order(store: Reader, ids: Sequence[int]) -> list[Job]:
-    jobs = {job.id: job for job in queries.jobs_of(store, ids)}
-    return [jobs[job_id] for job_id in ids]
+    """The jobs in the order of the ids; one may stand for several."""
+    return list(queries.jobs_of(store, ids))
 
 
-def tasks_of_line(store: Store, label: str, state: str) -> list[Job]:
+def tasks_of_line(store: Store, label: str, state: str) -> Ranges:
     """The tasks of an array that a list shows in one line: of those that its label can mean, those in its state."""
     states = ("held",) if state == "held" else WAITING
-    return jobs_in_order(store, find(store, [line_word(label)], chosen=Filter(states=states)))
+    return find(store, [line_word(label)], chosen=Filter(states=states))
 
 
 def is_there(store: Store, word: str) -> bool:
@@ -126,14 +128,14 @@ def find_queued(store: Store, words: Sequence[str]) -> list[Job]:
     return [job for job in jobs if isinstance(job.state, Queued) or is_delegated(job)] if "all" in words else jobs
 
 
-def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
+def _find_pick(store: Store, pick: Pick, scope: Scope) -> Ranges:
     match pick:
         case All():
             return queries.all_ids(store, scope)
         case Last():
             return find_last(store)
         case Numbers(first, last):
-            ids = _jobs_of(store, queries.batch_by_id(store, first)) if first == last else []
+            ids = _jobs_of(store, queries.batch_by_id(store, first)) if first == last else Ranges()
             return ids or queries.ids_between(store, first, last) or _no_number(store, pick)
         case TaskRange(array, first, last, step):
             return queries.ids_of_tasks(store, array, first, last, step) or _no_task(store, pick)
@@ -143,7 +145,7 @@ def _find_pick(store: Store, pick: Pick, scope: Scope) -> list[int]:
             return ids or _jobs_of(store, queries.batch_named(store, pick.pattern)) or _no_name(store, pick)
 
 
-def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
+def _find_name(store: Store, pick: Named, scope: Scope) -> Ranges:
     """A name that is also a pattern is first taken literally."""
     for glob in (False, True) if pick.is_glob else (False,):
         meant = queries.ids_named(store, pick.pattern, scope, glob=glob)
@@ -151,26 +153,26 @@ def _find_name(store: Store, pick: Named, scope: Scope) -> list[int]:
             return meant
         if job_ids := queries.ids_named(store, pick.pattern, "any", glob=glob):
             job = store.job(job_ids[-1])
-            return queries.ids_between(store, job.array, job.array) if job and job.array else [job_ids[-1]]
-    return []
+            return queries.ids_between(store, job.array, job.array) if job and job.array else job_ids[-1:]
+    return Ranges()
 
 
-def _find_tasks(store: Store, pick: Named, scope: Scope) -> list[int]:
+def _find_tasks(store: Store, pick: Named, scope: Scope) -> Ranges:
     """Tasks of the arrays of a name: `arr.3`, `arr.[3-5]`; also of the last one: `last.3`."""
     parsed = parse_tasks(pick.pattern)
     if parsed is None:
-        return []
+        return Ranges()
     name, wanted = parsed
     arrays = arrays_of(store, find_last(store) if name == "last" else _find_name(store, Named(name), scope))
-    tasks = [TaskRange(array, *indices) for array in sorted(set(arrays.values()) - {0}) for indices in wanted]
-    return [job_id for task in tasks for job_id in _find_pick(store, task, scope)]
+    tasks = [TaskRange(array, *indices) for array in sorted(arrays.keys() - {0}) for indices in wanted]
+    return distinct(ids for task in tasks for ids in _find_pick(store, task, scope).parts)
 
 
-def _jobs_of(store: Store, batch: int | None) -> list[int]:
-    return [] if batch is None else ids_of_batch(store, batch)
+def _jobs_of(store: Store, batch: int | None) -> Ranges:
+    return Ranges() if batch is None else ids_of_batch(store, batch)
 
 
-def _no_number(store: Store, pick: Numbers) -> list[int]:
+def _no_number(store: Store, pick: Numbers) -> Ranges:
     newest, word = queries.newest(store), pick_text(pick)
     if newest is None:
         raise NoSuchJob(
@@ -179,7 +181,7 @@ def _no_number(store: Store, pick: Numbers) -> list[int]:
     raise NoSuchJob(f"there is no job {word}", f"the newest is {newest[1] or newest[0]}; {_STATUS}", word)
 
 
-def _no_task(store: Store, pick: TaskRange) -> list[int]:
+def _no_task(store: Store, pick: TaskRange) -> Ranges:
     tasks = queries.range_of_tasks(store, pick.array)
     if tasks is not None:
         raise NoSuchJob(f"array {pick.array} has no task {pick_text(pick)}", f"its tasks are {tasks[0]} to {tasks[1]}")
@@ -188,7 +190,7 @@ def _no_task(store: Store, pick: TaskRange) -> list[int]:
     return _no_number(store, Numbers(pick.array, pick.array))
 
 
-def _no_name(store: Store, pick: Named) -> list[int]:
+def _no_name(store: Store, pick: Named) -> Ranges:
     what = "no job has a name like" if pick.is_glob else "no job is named"
     hint = did_you_mean(pick.pattern, queries.names(store), _STATUS)
     raise NoSuchJob(f"{what} {pick.pattern!r}", hint, pick.pattern)
@@ -222,10 +224,10 @@ def _targets(store: Store, word: str) -> Iterator[tuple[int, bool]]:
         yield int(word), False
         return
     arrays = arrays_of(store, find(store, [word]))
-    counts = Counter(arrays.values())
-    whole = {array for array, count in counts.items() if array and count == tasks_in(store, array)}
+    whole = {array for array, ids in arrays.items() if array and len(ids) == tasks_in(store, array)}
     yield from ((array, True) for array in sorted(whole))
-    yield from ((job_id, False) for job_id, array in arrays.items() if array not in whole)
+    others = (ids for array, ids in arrays.items() if array not in whole)
+    yield from ((job_id, False) for job_id in union(part for ids in others for part in ids.parts))
 
 
 def _refuse_open_ends(store: Store, word: str) -> None:

@@ -29,10 +29,11 @@ from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern, without_given
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy
-from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
 from stoker.core.units import size_text
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
+from stoker.store.queries import jobs_of
 from stoker.store.schema import SubmitKey
 from stoker.store.status_file import Machine
 from stoker.store.writer import Store
@@ -85,6 +86,7 @@ class JobGroup(Struct, frozen=True):
     """Jobs added together: all tasks of one array, or any number of jobs that are none."""
 
     jobs: Sequence[NewJob]
+    """Each may stand for several tasks."""
     array: str = ""
     """The indices as typed; empty where it is no array."""
 
@@ -129,8 +131,10 @@ def earlier_submit(store: Store, key: Key) -> list[Inserted]:
 
 
 def _inserted_before(store: Store, ids: range, array: str) -> Inserted:
-    jobs = [job for job_id in ids if (job := store.job(job_id))]
-    new = [NewJob(job.command, job.spec, job.name, job.task, member=job.member) for job in jobs]
+    new = [
+        NewJob(job.command, job.spec, job.name, job.task, member=job.member, count=job.count, step=job.step)
+        for job in jobs_of(store, ids)
+    ]
     return Inserted(new, array, ids=ids, repeated=True)
 
 
@@ -359,8 +363,7 @@ class QueueSubmission:
             if gathered:
                 yield JobGroup(gathered)
                 gathered = []
-            tasks = parse_array(options.array).indices
-            yield JobGroup([NewJob(job.command, job.spec, job.name, task) for task in tasks], options.array)
+            yield JobGroup(tasks_of(job, parse_array(options.array).indices), options.array)
         if gathered:
             yield JobGroup(gathered)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from stoker.app.jobs.context import current_user
 from stoker.app.jobs.installation import how_to_add_extra
 from stoker.app.jobs.option_values import MAIL, mail_program, shown_target
-from stoker.core.job import Ended, Job, id_text
+from stoker.core.job import Ended, Job, id_text, single
 from stoker.core.outcomes import FAILURES, RESULTS
 from stoker.core.text import outcome, printable, title
 from stoker.core.units import count_text, duration_text
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     """Send the message about a batch to all targets of its jobs; 1 where one was not reached."""
     state, batch = arguments
     with contextlib.closing(open_store(Paths(Path(state)))) as store:
-        jobs = queries.jobs_of_batch(store, int(batch))
+        jobs = list(single(queries.jobs_of_batch(store, int(batch))))
         targets = dict.fromkeys(target for job in jobs for target in job.spec.notify)
         failures = [_send(store, target, [job for job in jobs if target in job.spec.notify]) for target in targets]
     for failure in filter(None, failures):

@@ -9,10 +9,12 @@ from math import inf
 from stoker.app.control.requests import Control, interrupted, start_for
 from stoker.app.views.facts import read_facts
 from stoker.app.views.job import situation
-from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text
+from stoker.core.job import Active, Ended, Job, OnHold, Waiting, id_text, part
+from stoker.core.ranges import Ranges
 from stoker.store import queries
 from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE, cluster_of, engine_lives, is_background
+from stoker.store.queries import sorted_ids
 
 WARNINGS = 10
 WHY_DELAY = 0.5
@@ -27,7 +29,7 @@ class Watch:
 
     def __init__(self, control: Control, ids: Sequence[int], say: Callable[[str], None]) -> None:
         """`say` tells the user why jobs wait or do not start."""
-        self.left = list(ids)
+        self.left: Ranges = sorted_ids(ids)
         self._control = control
         self._say = say
         self._changes = StoreChanges(control.store)
@@ -69,7 +71,7 @@ class Watch:
         """Say what the first job waits for, if none of them runs."""
         jobs, left = self._jobs(LOOKED_AT)
         if jobs and not any(isinstance(job.state, Active | Ended) or _stuck(job, left) for job in jobs):
-            self._say(why_waits(self._control, jobs[0]))
+            self._say(why_waits(self._control, part(jobs[0], jobs[0].id, jobs[0].id)))
 
     def _ensure_engine(self) -> None:
         """Restart a dead engine; warn once of jobs that no engine would start."""
@@ -80,14 +82,15 @@ class Watch:
         if not self._warned:
             self._warned = True
             jobs, left = self._jobs()
-            stuck = [words for job in jobs if (words := _stuck(job, left))]
-            more = [f"and {len(stuck) - WARNINGS} more like that"] if len(stuck) > WARNINGS else []
-            for words in (*stuck[:WARNINGS], *more):
+            stuck = [(job, words) for job in jobs if (words := _stuck(job, left))]
+            rest = sum(job.count for job, _ in stuck[WARNINGS:])
+            more = [f"and {rest} more like that"] if rest else []
+            for words in (*(words for _, words in stuck[:WARNINGS]), *more):
                 self._say(words)
         for cluster in self._needed_engines():
             start_for(self._control, "the jobs are safe in the queue", cluster)
 
-    def _jobs(self, most: int | None = None) -> tuple[list[Job], set[int]]:
+    def _jobs(self, most: int | None = None) -> tuple[list[Job], Ranges]:
         """Jobs that are not over, and which of them were interrupted."""
         jobs = list(queries.jobs_of(self._control.store, self.left[:most]))
         return jobs, interrupted(self._control, jobs)
@@ -109,7 +112,7 @@ def why_waits(control: Control, job: Job) -> str:
     return f"{id_text(job)} waits: {why}"
 
 
-def _stuck(job: Job, left: set[int]) -> str:
+def _stuck(job: Job, left: Ranges) -> str:
     """Why a job will not start by itself, and what to type; empty if it will."""
     shown = id_text(job)
     if isinstance(job.state, OnHold):

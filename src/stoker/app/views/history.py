@@ -11,10 +11,10 @@ from msgspec import Struct
 from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.job import PastLine, past_line
 from stoker.core.device import Device
-from stoker.store import queries
+from stoker.store import past_jobs
 from stoker.store.engine_lock import QUEUE
+from stoker.store.past_jobs import Past, PastTasks, Period
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Past, PastTasks, Period
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status
 from stoker.store.writer import open_store
@@ -42,11 +42,11 @@ def read_history(paths: Paths, period: Period, limit: int, now: float, *, each_t
     """The jobs that ended last, and the totals of all; the tasks of an array share a line unless `each_task`."""
     with _opened(paths) as (store, devices):
         ended: Sequence[Past | PastTasks] = (
-            queries.past(store, period, limit) if each_task else queries.past_by_array(store, period, limit)
+            past_jobs.past(store, period, limit) if each_task else past_jobs.past_by_array(store, period, limit)
         )
         jobs = [past_line(past, store, devices) for past in reversed(ended)]
-        counts = queries.past_counts(store, period)
-        hours = queries.past_gpu_seconds(store, period) / 3600
+        counts = past_jobs.past_counts(store, period)
+        hours = past_jobs.past_gpu_seconds(store, period) / 3600
     return History(
         schema=SCHEMA,
         at=to_datetime(now),
@@ -65,15 +65,15 @@ def read_past_page(
 ) -> tuple[list[PastLine], dict[str, int], float]:
     """Some of the jobs that are over, the newest first; how all of them ended, and their GPU-hours."""
     with _opened(paths) as (store, devices):
-        lines = [past_line(past, store, devices) for past in queries.past(store, period, limit, offset)]
-        return lines, queries.past_counts(store, period), queries.past_gpu_seconds(store, period) / 3600
+        lines = [past_line(past, store, devices) for past in past_jobs.past(store, period, limit, offset)]
+        return lines, past_jobs.past_counts(store, period), past_jobs.past_gpu_seconds(store, period) / 3600
 
 
 @contextlib.contextmanager
-def past_jobs(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
+def past_lines(paths: Paths, period: Period, limit: int) -> Iterator[Iterator[PastLine]]:
     """The jobs that ended last, one by one."""
     with _opened(paths) as (store, devices):
-        yield (past_line(past, store, devices) for past in reversed(queries.past(store, period, limit)))
+        yield (past_line(past, store, devices) for past in reversed(past_jobs.past(store, period, limit)))
 
 
 @contextlib.contextmanager

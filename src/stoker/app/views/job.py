@@ -39,7 +39,7 @@ from stoker.core.spec import NeverSatisfied, never_satisfied_text
 from stoker.core.text import title_text
 from stoker.core.units import size_text
 from stoker.store.engine_lock import is_background
-from stoker.store.queries import Past, PastTasks
+from stoker.store.past_jobs import Past, PastTasks
 from stoker.store.reader import Reader
 
 NO_ENGINE = "engine not running (stoker engine start)"

@@ -45,15 +45,17 @@ from stoker.core.job import (
     event_word,
     id_text,
     result_of,
+    single,
 )
 from stoker.core.launch import INHERIT, notification_name
 from stoker.core.learning import MIB, MeasuredUse, reached
 from stoker.core.planner.order import QueuePosition, times_waited
 from stoker.core.planner.reasons import UnknownDuration, rough_duration
+from stoker.core.ranges import Ranges
 from stoker.core.spec import Resources, dependency_text, suits
 from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
-from stoker.store import queries
+from stoker.store import past_jobs, queries
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import last_line
 from stoker.store.paths import Paths
@@ -288,7 +290,7 @@ def read_jobs(
         return details_of_all(facts, paths, selected_ids(facts, words, chosen), environment=environment)
 
 
-def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FILTER) -> list[int]:
+def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FILTER) -> Ranges:
     assert isinstance(facts.store, Store)
     return find(facts.store, words, chosen=chosen)
 
@@ -296,7 +298,7 @@ def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FI
 def details_of_all(facts: QueueFacts, paths: Paths, ids: Sequence[int], *, environment: bool = False) -> SelectedJobs:
     """These jobs in their order; the last lines of their logs if they are few."""
     store, secrets = facts.store, _secrets()
-    jobs = jobs_in_order(store, ids)
+    jobs = list(single(jobs_in_order(store, ids)))
     details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
     details = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
     if len(jobs) <= FEW:
@@ -396,7 +398,7 @@ def _current_line(job: Job, facts: QueueFacts) -> JobLine:
     store = facts.store
     if not isinstance(job.state, Ended):
         return job_line(job, store.owner(job.id), facts)
-    (past,) = queries.past_of(store, [job.id])
+    (past,) = past_jobs.past_of(store, [job.id])
     return ended_line(past, store.owner(job.id), facts)
 
 

@@ -17,10 +17,11 @@ from stoker.app.views.history import read_past_page
 from stoker.app.views.job import JobLine, PastLine, ended_line, job_line, past_line, situation
 from stoker.app.views.status import active_lines, group_line, queued_lines
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.job import Waiting, is_delegated
+from stoker.core.job import Waiting, ids_of, is_delegated, single
 from stoker.core.outcomes import WAITING
 from stoker.core.planner.queue import waiting_word
-from stoker.store import queries
+from stoker.core.ranges import Ranges, union
+from stoker.store import past_jobs, queries
 from stoker.store.filters import (
     NO_FILTER,
     SORTS,
@@ -30,11 +31,13 @@ from stoker.store.filters import (
     count_lines,
     counts_of_array,
     ids_matching,
+    ids_of_listing,
     page_of_lines,
     waiting_with_conditions,
 )
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Owned, Period
+from stoker.store.queries import Owned
 
 SCHEMA = "stoker.jobs-page/1"
 HISTORY_SCHEMA = "stoker.history-page/1"
@@ -132,7 +135,7 @@ def selected_lines(
     unfinished = [group_line(group, facts) for group in page_of_lines(facts.store, listing, "id", 0, most)]
     most = -1 if limit is None else max(0, limit - len(unfinished))
     groups = page_of_lines(facts.store, listing._replace(scope="ended"), "id", 0, most)
-    past = sorted(queries.past_of(facts.store, [group.first for group in groups]), key=lambda past: past.job.id)
+    past = sorted(past_jobs.past_of(facts.store, [group.first for group in groups]), key=lambda past: past.job.id)
     ended = [past_line(job, facts.store, facts.devices) for job in past]
     return SelectedLines(to_datetime(facts.now), _counts_by_word(facts, ids), unfinished, ended)
 
@@ -149,17 +152,16 @@ def lines_of(facts: QueueFacts, ids: Sequence[int]) -> list[JobLine]:
     """The line of each of these jobs, in their order."""
     store = facts.store
     owners = {job_id: engine for engine, owned in queries.owners_of(store, ids).items() for job_id in owned}
-    past = {past.job.id: past for past in queries.past_of(store, ids)}
+    past = {past.job.id: past for past in past_jobs.past_of(store, ids)}
     return [
         ended_line(past[job.id], owners[job.id], facts) if job.id in past else job_line(job, owners[job.id], facts)
-        for job in jobs_in_order(store, ids)
+        for job in single(jobs_in_order(store, ids))
     ]
 
 
-def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope, most: int) -> list[int]:
-    """The jobs of all pages, each task of an array; at most so many."""
-    listing = _listing(facts, Listing(scope, chosen, each_task=True))
-    return [group.first for group in page_of_lines(facts.store, listing, "id", 0, most)]
+def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope) -> Ranges:
+    """The jobs of all pages, each task of an array."""
+    return ids_of_listing(facts.store, _listing(facts, Listing(scope, chosen)))
 
 
 def _known_sort(sort: str) -> str:
@@ -181,12 +183,14 @@ def _listing(facts: QueueFacts, listing: Listing) -> Listing:
         return listing
     store = facts.store
     jobs = queries.jobs_of(store, waiting_with_conditions(store, MOST_CONDITIONS))
-    words = {job.id: waiting_word(job, facts.now, store.outcome) for job in jobs}
+    words = [(job, waiting_word(job, facts.now, store.outcome)) for job in jobs]
     if "queued" in wanted:
-        return listing._replace(without=[job_id for job_id, word in words.items() if word not in wanted])
+        return listing._replace(without=[job.last for job, word in words if word not in wanted])
     others = tuple(set(states) - wanted)
-    ids = [job_id for job_id, word in words.items() if word in wanted]
-    ids += ids_matching(store, listing.chosen._replace(states=others), listing.scope) if others else []
+    ids = ids_of(job for job, word in words if word in wanted)
+    if others:
+        matching = ids_matching(store, listing.chosen._replace(states=others), listing.scope)
+        ids = union((*ids.parts, *matching.parts))
     return listing._replace(only=ids)
 
 
@@ -220,7 +224,7 @@ def _placed(facts: QueueFacts) -> list[Owned]:
     owned = []
     for engine in facts.loads:
         order = facts.positions.first(engine)
-        jobs = {job.id: job for job in queries.jobs_of(facts.store, order) if isinstance(job.state, Waiting)}
+        jobs = {job.id: job for job in single(queries.jobs_of(facts.store, order)) if isinstance(job.state, Waiting)}
         owned += [Owned(jobs[job_id], engine) for job_id in order if job_id in jobs]
     return owned
 
@@ -235,7 +239,7 @@ def _waiting_line(owned: Owned, facts: QueueFacts) -> JobLine:
 
 def _sorted(facts: QueueFacts, listing: Listing, sort: str, offset: int, limit: int = LINES) -> list[JobLine]:
     groups = page_of_lines(facts.store, listing, sort, offset, limit) if limit else []
-    past = {ended.job.id: ended for ended in queries.past_of(facts.store, [group.first for group in groups])}
+    past = {ended.job.id: ended for ended in past_jobs.past_of(facts.store, [group.first for group in groups])}
     return [
         ended_line(past[group.first], group.engine, facts) if group.first in past else group_line(group, facts)
         for group in groups

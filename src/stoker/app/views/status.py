@@ -8,8 +8,6 @@ from itertools import islice
 from math import inf
 from typing import Any, NamedTuple
 
-import msgspec
-
 from stoker import __version__
 from stoker.app.jobs.local_time import midnight, to_datetime, to_datetime_or_none
 from stoker.app.views.engines import EngineStatuses
@@ -28,16 +26,17 @@ from stoker.app.views.model import (
     Status,
 )
 from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
-from stoker.core.job import Ended, Job, Queued, id_text, is_delegated, resources_of
+from stoker.core.job import Ended, Job, Queued, id_text, is_delegated, resources_of, single
 from stoker.core.outcomes import FAILURES, WAITING
 from stoker.core.selectors import number_ranges
 from stoker.core.spec import amount_on
 from stoker.core.text import outcome
 from stoker.core.units import duration_text
-from stoker.store import queries
+from stoker.store import past_jobs, queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.filters import NO_FILTER, Filter, Group, counts_of_open, ids_matching, queued_groups
-from stoker.store.queries import Load, Owned, Period, drained_key, paused_key
+from stoker.store.past_jobs import Period
+from stoker.store.queries import Load, Owned, drained_key, paused_key
 
 SCHEMA = "stoker.status/1"
 RECENT_SECONDS = 3600.0
@@ -85,7 +84,7 @@ def _queued_of(engine: str, facts: QueueFacts, *, each_task: bool, page: int = _
     """The jobs whose place is known, then all others by id, read so many at a time."""
     store = facts.store
     order = facts.positions.first(engine)
-    jobs = {job.id: job for job in queries.jobs_of(store, order)}
+    jobs = {job.id: job for job in single(queries.jobs_of(store, order))}
     listed: set[int] = set()
     for job in (jobs[job_id] for job_id in order if job_id in jobs):
         if isinstance(job.state, Queued) and not (job.array and each_task):
@@ -93,10 +92,10 @@ def _queued_of(engine: str, facts: QueueFacts, *, each_task: bool, page: int = _
             yield from _lines_of(job, engine, facts, each_task=each_task)
     after = 0
     while jobs_after := queries.queued_jobs(store, engine, after, page):
-        for job in jobs_after:
+        for job in single(jobs_after) if each_task else jobs_after:
             if job.id <= after:
                 continue  # its line was part of that of its array
-            after = queries.last_of_array(store, job.array) if job.array and not each_task else job.id
+            after = queries.last_of_array(store, job.array) if job.array and not each_task else job.last
             if (job.array or job.id) not in listed:
                 yield from _lines_of(job, engine, facts, each_task=each_task)
 
@@ -287,7 +286,7 @@ def status_of(
         jobs=[*active, *queued],
         counts=counts,
         hidden=_hidden(counts, len(active), queued),
-        today=queries.past_counts(facts.store, Period(midnight(facts.now), on_finish_jobs=on_finish_jobs)),
+        today=past_jobs.past_counts(facts.store, Period(midnight(facts.now), on_finish_jobs=on_finish_jobs)),
         expected_empty=expected_empty(statuses, counts),
         notes=_notes(statuses, facts),
         interrupted=interrupted_runs(facts) if chosen == NO_FILTER else [],
@@ -326,8 +325,7 @@ def group_line(group: Group, facts: QueueFacts) -> JobLine:
     """The line of a job, or of tasks of an array that wait alike."""
     first = facts.store.job(group.first)
     assert first is not None
-    indices = [0] if group.size == 1 else sorted(msgspec.json.decode(group.tasks))
-    return job_line(first, group.engine, facts, indices)
+    return job_line(first, group.engine, facts, group.indices)
 
 
 def engine_line(facts: QueueFacts) -> EngineLine:
@@ -415,7 +413,7 @@ def ranges_text(ids: Sequence[int]) -> str:
 def recent_failures(facts: QueueFacts) -> list[FailedJob]:
     """The jobs that failed within the last hour, the newest first."""
     store = facts.store
-    past = queries.past(store, Period(facts.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
+    past = past_jobs.past(store, Period(facts.now - RECENT_SECONDS, Filter(states=FAILURES)), MOST_FAILURES)
     return [_failed(past_line(failure, store, facts.devices), failure.job) for failure in past]
 
 

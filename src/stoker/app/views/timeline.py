@@ -18,15 +18,14 @@ from stoker.app.views.status import expected_empty
 from stoker.core.amounts import resources_of_attempts
 from stoker.core.chart import colours_of
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Job, id_text, resources_of, result_of
+from stoker.core.job import Active, Ended, Job, id_text, resources_of, result_of, single
 from stoker.core.outcomes import JobStateName
 from stoker.core.spec import Resources, amount_on
 from stoker.core.text import title_text
 from stoker.store import queries
 from stoker.store.filters import groups_in_order
-from stoker.store.past_attempts import Ran, attempts_between, attempts_of_jobs
+from stoker.store.past_jobs import Period, Ran, attempts_between, attempts_of_jobs
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Period
 
 SCHEMA = "stoker.timeline/1"
 MOST_JOBS = 2000
@@ -203,7 +202,7 @@ def _expected(facts: QueueFacts, only: Collection[int] | None) -> Iterator[Expec
         if facts.last_seen(status.engine, 0.0) is not None:
             continue  # the forecast of an engine that does not answer is worth nothing
         wanted = [place for place in status.places if place in status.starts and (only is None or place in only)]
-        for job in queries.jobs_of(facts.store, sorted(wanted)):
+        for job in single(queries.jobs_of(facts.store, sorted(wanted))):
             if not isinstance(job.state, Active | Ended):
                 start = max(facts.now, status.starts[job.id])
                 reserved = facts.reserved(job, status.engine)

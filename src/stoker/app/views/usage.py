@@ -21,11 +21,10 @@ from stoker.core.amounts import VramMode
 from stoker.core.chart import colours_of
 from stoker.core.outcomes import JobStateName
 from stoker.core.units import DAY
-from stoker.store import queries
+from stoker.store import past_jobs
 from stoker.store.filters import groups_in_order
-from stoker.store.past_attempts import GpuSpan, gpu_spans
+from stoker.store.past_jobs import GpuSpan, Period, gpu_spans
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Period
 
 SCHEMA = "stoker.usage/1"
 MOST_JOBS = 1000
@@ -113,9 +112,9 @@ def read_usage(paths: Paths, period: Period) -> Usage:
 def usage_of(facts: QueueFacts, period: Period, users: Sequence[UserLine] = ()) -> Usage:
     store, devices = facts.store, facts.devices
     spans = gpu_spans(store, period, facts.now, MOST_SPANS)
-    ended = [past_line(past, store, devices) for past in reversed(queries.past(store, period, MOST_JOBS))]
+    ended = [past_line(past, store, devices) for past in reversed(past_jobs.past(store, period, MOST_JOBS))]
     listed = msgspec.convert(ended, list[JobUsage], from_attributes=True)
-    outcomes = queries.past_counts(store, period)
+    outcomes = past_jobs.past_counts(store, period)
     hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600
     return Usage(
         schema=SCHEMA,

@@ -24,7 +24,7 @@ from stoker.cli.job_options import change_options
 from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Active, Job, id_text, is_delegated
+from stoker.core.job import Active, Job, id_text, ids_of, is_delegated
 from stoker.core.text import title
 from stoker.store.paths import Paths
 
@@ -71,7 +71,8 @@ def _edited(jobs: Sequence[Job], rewriter: Rewriter) -> dict[str, Any]:
     before = editable_options(jobs[0], rewriter.names)
     if any(isinstance(job.state, Active) and not is_delegated(job) for job in jobs):
         before = {name: value for name, value in before.items() if name in WHILE_RUNNING}
-    more = f"\nChanges apply to {len(jobs)} jobs." if len(jobs) > 1 else ""
+    count = len(ids_of(jobs))
+    more = f"\nChanges apply to {count} jobs." if count > 1 else ""
     heading = (
         f"{id_text(jobs[0])}: {title(jobs[0])}\nSave and exit to apply; an empty value restores the default.{more}"
     )

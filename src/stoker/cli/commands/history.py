@@ -10,7 +10,7 @@ import click
 
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find
-from stoker.app.views.history import History, past_jobs, read_history
+from stoker.app.views.history import History, past_lines, read_history
 from stoker.cli.console import say
 from stoker.cli.options import (
     Screen,
@@ -27,12 +27,13 @@ from stoker.cli.screens.job import render_history
 from stoker.cli.screens.plain import PAST_COLUMNS, csv_lines, plain_lines
 from stoker.cli.screens.text import write_lines
 from stoker.core.outcomes import RESULTS
+from stoker.core.ranges import Ranges
 from stoker.core.text import to_json
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
 from stoker.store.filters import Filter
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Period
 from stoker.store.writer import open_store
 
 MOST_LINES = 200
@@ -89,7 +90,7 @@ def command(
     if timeline or picture is not None:
         return show_timeline(paths, period._replace(since=period.since or now - TIMELINE_SECONDS), picture, screen)
     if stream:
-        with past_jobs(paths, period, limit or EVERYTHING) as jobs:
+        with past_lines(paths, period, limit or EVERYTHING) as jobs:
             json_lines = (to_json(job).decode() for job in jobs)
             write_plain(csv_lines(jobs) if stream == "csv" else json_lines)
         return 0
@@ -100,7 +101,7 @@ def command(
     return 0
 
 
-def _named(paths: Paths, words: tuple[str, ...], screen: Screen) -> list[int]:
+def _named(paths: Paths, words: tuple[str, ...], screen: Screen) -> Ranges:
     """The ids of the jobs that the words mean; a name means all jobs of that name."""
     with contextlib.closing(open_store(paths)) as store:
         ids = find(store, words, "any")

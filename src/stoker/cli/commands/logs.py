@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import click
 
@@ -16,7 +17,7 @@ from stoker.cli.console import say
 from stoker.cli.options import StokerCommand, complete_jobs, sim_option
 from stoker.cli.screens.logs import MOST_FOLLOWED, Follower, LogStream, files_of, follow, output_for
 from stoker.core.errors import NoSuchJob, UsageError
-from stoker.core.job import Ended, Job, id_text
+from stoker.core.job import Ended, Job, id_text, ids_of, part, single
 from stoker.core.text import title
 from stoker.core.units import count_text
 from stoker.store.logs import Tail, open_log
@@ -66,7 +67,7 @@ def command(
             if attempt is not None or only_path:
                 raise UsageError("-f follows the current attempt", "leave out --attempt and --path")
             return _follow(control, jobs, lines, as_json=as_json)
-        started = [job for job in jobs if job.attempts] or jobs[:1]
+        started = [job for job in jobs if job.attempts] or list(islice(single(jobs), 1))
         for number, job in enumerate(started):
             title_line = (
                 f"==> {id_text(job)} {title(job)} <==" if len(jobs) > 1 and not as_json and not only_path else ""
@@ -74,8 +75,8 @@ def command(
             if title_line:
                 print(f"\n{title_line}" if number else title_line, flush=True)
             _show_job(control, job, attempt, lines, as_json=as_json, only_path=only_path)
-        if len(started) < len(jobs):
-            say(f"{count_text(len(jobs) - len(started), 'job')} without output yet")
+        if waiting := len(ids_of(jobs)) - len(started):
+            say(f"{count_text(waiting, 'job')} without output yet")
         return 0
 
 
@@ -83,7 +84,8 @@ def _jobs(control: Control, words: Sequence[str]) -> list[Job]:
     """The selected jobs; without a word, or as `last`, of the last array the task that started last."""
     jobs = jobs_in_order(control.store, find(control.store, words or ["last"]))
     if tuple(words) in ((), ("last",)):
-        job = max(jobs, key=lambda one: (one.attempts > 0, one.id))
+        newest = max(jobs, key=lambda job: (job.attempts > 0, job.id))
+        job = part(newest, newest.last, newest.last)
         say(f"{id_text(job)}: {title(job)}")
         return [job]
     if not jobs:
@@ -127,8 +129,9 @@ def _show(job: Job, files: Mapping[LogStream, str], lines: int | None, *, as_jso
 
 
 def _follow(control: Control, jobs: Sequence[Job], lines: int | None, *, as_json: bool) -> int:
-    if len(jobs) > MOST_FOLLOWED:
-        raise UsageError(f"{len(jobs)} jobs are too many to follow", f"name at most {MOST_FOLLOWED}")
+    if (count := len(ids_of(jobs))) > MOST_FOLLOWED:
+        raise UsageError(f"{count} jobs are too many to follow", f"name at most {MOST_FOLLOWED}")
+    jobs = list(single(jobs))
     if len(jobs) == 1 and (runs := control.store.runs(jobs[0].id)):
         _files(runs[-1], len(runs), jobs[0])
     wide = max(len(id_text(job)) for job in jobs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from stoker.cli.console import say, say_progress
 from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options, wants_json
 from stoker.cli.screens.changes import report
 from stoker.core.errors import UsageError
-from stoker.core.job import Ended, Job, id_text
+from stoker.core.job import Ended, Job, id_text, ids_of, single
 from stoker.core.text import title
 from stoker.core.units import count_text, parse_since
 from stoker.store import queries
@@ -140,11 +141,12 @@ def is_hopeless(state: Ended) -> bool:
 
 def _confirmed(jobs: Sequence[Job]) -> bool:
     """Ask the user at a terminal whether to retry more than a few jobs."""
-    if len(jobs) <= UNASKED or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    count = len(ids_of(jobs))
+    if count <= UNASKED or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
-    for job in jobs[:NAMED]:
+    for job in islice(single(jobs), NAMED):
         say(f"  {id_text(job)}: {title(job, 60)}")
-    if click.confirm(f"stoker: retry {len(jobs)} jobs?", err=True):
+    if click.confirm(f"stoker: retry {count} jobs?", err=True):
         return True
     say("nothing was retried; --dry-run shows all of them")
     return False

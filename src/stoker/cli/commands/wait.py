@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 import click
 from msgspec import Struct
@@ -18,13 +19,14 @@ from stoker.app.views.failure import failure_text
 from stoker.app.views.model import RunCounts
 from stoker.cli.console import say
 from stoker.cli.options import StokerCommand, complete_jobs, controlling, wants_json, write_json
-from stoker.core.job import Ended, Job, id_text
+from stoker.core.job import Ended, Job, id_text, ids_of, single
 from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
 from stoker.core.text import outcome, title
 from stoker.core.units import parse_duration
 from stoker.store import queries
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
+from stoker.store.queries import sorted_ids
 from stoker.store.reader import Reader
 from stoker.store.status_file import read_status
 
@@ -75,7 +77,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, paths: Pat
     """
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
     with opened(paths) as control:
-        wanted = find(control.store, ids) if ids else find_last(control.store)
+        wanted = sorted_ids(find(control.store, ids) if ids else find_last(control.store))
         try:
             if not ids and (job := control.store.job(wanted[0])):
                 what = f"the {len(wanted)} tasks of {job.array}" if job.array else str(job.id)
@@ -130,10 +132,10 @@ class _Progress:
         """By the engine's forecast; where that does not know all of them, by the rate so far."""
         status = read_status(self._control.paths.status_file(QUEUE))
         expected = status.ends if status else {}
-        ends = [expected.get(job_id) for job_id in queries.open_among(self._control.store, self._wanted)]
-        ends_known = [end for end in ends if end is not None]
-        if ends_known and len(ends_known) == len(ends):
-            return max(0.0, max(ends_known) - time.time())
+        still_open = queries.open_among(self._control.store, self._wanted)
+        ends = [end for job_id, end in expected.items() if job_id in still_open]
+        if ends and len(ends) == len(still_open):
+            return max(0.0, max(ends) - time.time())
         elapsed = time.monotonic() - self._began
         return elapsed / ended * (counts.total - counts.ended) if ended else None
 
@@ -152,17 +154,17 @@ def _those(control: Control, wanted: Sequence[int]) -> str:
 
 
 def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
-    counts: Counter[str] = Counter(job.state.result for job in jobs if isinstance(job.state, Ended))
     if as_json:
-        waited = [_waited(job, failure_text(control.store, job)) for job in jobs]
+        waited = [_waited(job, failure_text(control.store, job)) for job in single(jobs)]
+        counts = Counter(job.result for job in waited if job.result is not None)
         write_json(WaitResult(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
         _sum_up(control, jobs, words)
     if not in_time:
         left = [job for job in jobs if not isinstance(job.state, Ended)]
-        say(f"timed out; {_those(control, [job.id for job in left])}")
+        say(f"timed out; {_those(control, ids_of(left))}")
         return TIMED_OUT
-    if len(jobs) == 1:
+    if len(jobs) == 1 and jobs[0].count == 1:
         return exit_code_of(jobs[0])
     return 1 if any(exit_code_of(job) for job in jobs) else 0
 
@@ -173,17 +175,19 @@ def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None
     for job in jobs:
         if isinstance(job.state, Ended) and job.state.result not in GOOD_RESULTS:
             by_result.setdefault(job.state.result, []).append(job)
+    total = len(ids_of(jobs))
     results = sorted(by_result, key=lambda result: (result == "cancelled", result == "skipped"))
-    failures = [result for result in results if result != "cancelled" or len(jobs) == 1]
+    failures = [result for result in results if result != "cancelled" or total == 1]
     named = [job for result in failures for job in by_result[result]]
-    for job in named[:NAMED_FAILURES]:
+    for job in islice(single(named), NAMED_FAILURES):
         say(f"{id_text(job)} {end_text(control.store, job)}")
-    if len(named) > NAMED_FAILURES:
+    if (more := len(ids_of(named)) - NAMED_FAILURES) > 0:
         chosen = shlex.join(["stoker", "history", *(word for word in words if word != "all")])
-        say(f"… and {len(named) - NAMED_FAILURES} more: {chosen} --state {','.join(failures)}")
-    if len(jobs) > 1 and results:
-        among = f"the {len(jobs)} jobs that were open" if "all" in words else f"{len(jobs)} jobs"
-        say(f"of {among}: {', '.join(f'{len(by_result[result])} {result}' for result in results)}")
+        say(f"… and {more} more: {chosen} --state {','.join(failures)}")
+    if total > 1 and results:
+        among = f"the {total} jobs that were open" if "all" in words else f"{total} jobs"
+        counts = [f"{len(ids_of(by_result[result]))} {result}" for result in results]
+        say(f"of {among}: {', '.join(counts)}")
 
 
 def end_text(store: Reader, job: Job) -> str:

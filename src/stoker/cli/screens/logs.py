@@ -14,7 +14,7 @@ from stoker.app.control.requests import Control
 from stoker.app.service.watch import WHY_DELAY, Watch, why_waits
 from stoker.app.views.log import streams_of
 from stoker.cli.console import say
-from stoker.core.job import Active, Ended, Job, id_text
+from stoker.core.job import Active, Ended, Job, id_text, single
 from stoker.core.text import ESCAPE_SEQUENCE, to_json
 from stoker.store import queries
 from stoker.store.logs import Tail
@@ -307,7 +307,8 @@ def follow(control: Control, followers: Sequence[Follower]) -> list[Job]:
         watch.look()
         # The jobs are read before their files, so that nothing is missed.
         waited = [follower for follower in followers if follower.id not in ended]
-        jobs = {job.id: job for job in queries.jobs_of(control.store, [follower.id for follower in waited])}
+        ids = [follower.id for follower in waited]
+        jobs = {job.id: job for job in single(queries.jobs_of(control.store, ids))}
         for follower in waited:
             if follower.catch_up(jobs[follower.id]):
                 watch.hurry()

@@ -13,7 +13,7 @@ from stoker.app.control.actions import cancel, hold, release
 from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control, opened
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
-from stoker.app.control.sentences import ChangeResult
+from stoker.app.control.sentences import Effect
 from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.app.views.feed import Changes, Feed
 from stoker.app.views.history import History, read_history
@@ -23,15 +23,16 @@ from stoker.app.views.timeline import Timeline, read_timeline
 from stoker.cli.screens.logs import Collapser
 from stoker.cli.screens.text import clip, one_line
 from stoker.core.errors import StokerError
-from stoker.core.job import Ended, Job, OnHold
+from stoker.core.job import Ended, Job, OnHold, part
 from stoker.core.logs.text import without_colours
 from stoker.core.outcomes import RESULTS
+from stoker.core.ranges import Ranges, distinct
 from stoker.core.text import printable
 from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import read_tail, size_of
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Period
 
 LOG_BYTES = 64 * 1024
 """Bytes from the end of a log that are shown."""
@@ -121,8 +122,8 @@ class QueueReader:
     def act(self, verb: Verb, targets: Sequence[Target]) -> str:
         """Do something to jobs, and return what became of them in words."""
         with opened(self.paths) as control:
-            jobs = {job.id: job for target in targets for job in _jobs(control, target)}
-            return summary(_results(control, verb, list(jobs.values())))
+            ids = distinct(ids for target in targets for ids in _ids(control, target).parts)
+            return summary(_effects(control, verb, jobs_in_order(control.store, ids)))
 
 
 def tail_lines(text: str, *, cut: bool = False) -> list[str]:
@@ -200,13 +201,13 @@ def _named(target: Target) -> str:
     return f"{target.label} {clip(one_line(target.title), 30)} ({target.state}{tasks})"
 
 
-def _jobs(control: Control, target: Target) -> list[Job]:
+def _ids(control: Control, target: Target) -> Ranges:
     if target.tasks > 1:
         return tasks_of_line(control.store, target.label, target.state)
-    return jobs_in_order(control.store, find(control.store, [target.label]))
+    return find(control.store, [target.label])
 
 
-def _results(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[ChangeResult]:
+def _effects(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[Effect]:
     match verb:
         case "cancel":
             return cancel(control, jobs)
@@ -218,19 +219,20 @@ def _results(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[ChangeRe
             return release(control, jobs) if held else hold(control, jobs)
         case _:
             step = 1 if verb == "raise" else -1
-            return [one for job in jobs for one in _prioritise(control, job, step)]
+            return [effect for job in jobs for effect in _prioritise(control, job, step)]
 
 
-def _prioritise(control: Control, job: Job, step: int) -> list[ChangeResult]:
+def _prioritise(control: Control, job: Job, step: int) -> list[Effect]:
     if isinstance(job.state, Ended):
         return edit_jobs(control, Rewriter(control), [job], {})
     return edit_jobs(control, Rewriter(control), [job], {"priority": job.spec.priority + step})
 
 
-def summary(results: Sequence[ChangeResult]) -> str:
+def summary(effects: Sequence[Effect]) -> str:
     """What was said of one job; of several, what was said of the first, and of how many others."""
-    if not results:
+    if not effects:
         return "no such job any more"
-    refused = [result for result in results if result.refused]
-    first = (refused or results)[0].said
-    return first if len(results) == 1 else f"{first} (and {count_text(len(results) - 1, 'more job')})"
+    first = next((effect for effect in effects if effect.refused), effects[0])
+    others = sum(effect.job.count for effect in effects) - 1
+    said = first._replace(job=part(first.job, first.job.id, first.job.id)).said
+    return said if not others else f"{said} (and {count_text(others, 'more job')})"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.core.job import Job, OnHold, Waiting, needs_exclusive
+from stoker.core.job import Job, OnHold, Waiting, needs_exclusive, part, single
+from stoker.core.jobs_by_id import JobsById
 from stoker.core.learning import Learnt, estimated
 from stoker.core.outcomes import JobStateName
 from stoker.core.planner.reasons import Behind, HeldBack, NotBefore, OutOfResources
@@ -89,12 +90,13 @@ def caps_of(job: Job) -> tuple[Cap, ...]:
 
 
 class WaitingGroup:
-    """The waiting jobs of one kind; iterating gives them oldest first.
+    """The waiting jobs of one kind; iterating gives them one by one, oldest first.
 
-    Ids are kept sorted and removed lazily: an id counts while the table of jobs has a job of this kind for it.
+    First ids of entries are kept sorted and removed lazily: an id counts while the table has an entry of this kind
+    for it.
     """
 
-    __slots__ = ("_arrays", "_head", "_ids", "_jobs", "_size", "job_kind")
+    __slots__ = ("_arrays", "_entries", "_head", "_ids", "_jobs", "_size", "job_kind")
 
     def __init__(self, job_kind: JobKind, jobs: dict[int, Job]) -> None:
         self.job_kind = job_kind
@@ -102,6 +104,7 @@ class WaitingGroup:
         self._ids: list[int] = []
         self._head = 0
         self._size = 0
+        self._entries = 0
         self._arrays: dict[int, tuple[int, int]] = {}
         """How many tasks of each array are here, and the largest id that was."""
 
@@ -109,9 +112,7 @@ class WaitingGroup:
         return self._size
 
     def __iter__(self) -> Iterator[Job]:
-        for job_id in islice(self._ids, self._head, None):
-            if job := self._job(job_id):
-                yield job
+        return single(job for job_id in islice(self._ids, self._head, None) if (job := self._job(job_id)))
 
     def heads(self) -> Iterator[Job]:
         """The jobs oldest first, of each array only the first task: its tasks have consecutive ids."""
@@ -120,7 +121,7 @@ class WaitingGroup:
             job = self._job(self._ids[position])
             position += 1
             if job is not None:
-                yield job
+                yield part(job, job.id, job.id)
                 if job.array:
                     position = bisect_right(self._ids, self._arrays[job.array][1], position)
 
@@ -138,15 +139,38 @@ class WaitingGroup:
         position = bisect_left(self._ids, job_id, self._head)
         if len(self._ids) - self._head == self._size:
             return position - self._head
-        return sum(self._job(other) is not None for other in islice(self._ids, self._head, position))
+        before = (self._job(first) for first in islice(self._ids, self._head, position))
+        return sum(min(job.last, job_id - 1) - job.id + 1 for job in before if job is not None)
 
     def enter(self, job: Job) -> None:
-        """Add the id of a job that is already in the table of jobs."""
-        job_id = job.id
-        self._size += 1
+        """Add an entry that is already in the table of jobs."""
+        self._count(job, 1)
+        self._insert(job.id)
+
+    def leave(self, job: Job, left: Sequence[Job]) -> None:
+        """Note that an entry is no longer in the table of jobs, and what is left of it is."""
+        self._count(job, -1)
+        for rest in left:
+            self.enter(rest)
+        ids = self._ids
+        while self._head < len(ids) and self._job(ids[self._head]) is None:
+            self._head += 1
+        if self._head > SLACK and self._head * 2 > len(ids):
+            del ids[: self._head]
+            self._head = 0
+        if len(ids) - self._head > 2 * self._entries + SLACK:
+            self._ids = [job_id for job_id in ids[self._head :] if self._job(job_id) is not None]
+            self._head = 0
+
+    def _count(self, job: Job, sign: int) -> None:
+        self._size += sign * job.count
+        self._entries += sign
         if job.array:
-            count, last = self._arrays.get(job.array, (0, 0))
-            self._arrays[job.array] = count + 1, max(last, job_id)
+            count, last = self._arrays.pop(job.array, (0, 0))
+            if count + sign * job.count:
+                self._arrays[job.array] = count + sign * job.count, max(last, job.last)
+
+    def _insert(self, job_id: int) -> None:
         ids, head = self._ids, self._head
         if not ids or job_id > ids[-1]:
             ids.append(job_id)
@@ -159,23 +183,6 @@ class WaitingGroup:
             if ids[position] != job_id:
                 ids.insert(position, job_id)
 
-    def leave(self, job: Job) -> None:
-        """Note that a job is no longer in the table of jobs."""
-        self._size -= 1
-        if job.array:
-            count, last = self._arrays.pop(job.array)
-            if count > 1:
-                self._arrays[job.array] = count - 1, last
-        ids = self._ids
-        while self._head < len(ids) and self._job(ids[self._head]) is None:
-            self._head += 1
-        if self._head > SLACK and self._head * 2 > len(ids):
-            del ids[: self._head]
-            self._head = 0
-        if len(ids) - self._head > 2 * self._size + SLACK:
-            self._ids = [job.id for job in self]
-            self._head = 0
-
     def _job(self, job_id: int) -> Job | None:
         job = self._jobs.get(job_id)
         return job if job is not None and job_kind_of(job) == self.job_kind else None
@@ -187,7 +194,7 @@ class WaitingJobs:
     __slots__ = ("_groups", "_jobs", "_touched")
 
     def __init__(self) -> None:
-        self._jobs: dict[int, Job] = {}
+        self._jobs = JobsById()
         self._groups: dict[JobKind, WaitingGroup] = {}
         self._touched: set[JobKind] = set()
 
@@ -198,31 +205,36 @@ class WaitingJobs:
         return job_id in self._jobs
 
     def add(self, job: Job) -> None:
-        """Add a job, or replace the one with the same id."""
-        self.remove(job.id)
+        """Add a job, or replace the one with the same id; likewise several jobs that one entry stands for."""
+        self.remove(job.id, job.count)
         job_kind = job_kind_of(job)
         group = self._groups.get(job_kind)
         if group is None:
-            group = self._groups[job_kind] = WaitingGroup(job_kind, self._jobs)
-        self._jobs[job.id] = job
+            group = self._groups[job_kind] = WaitingGroup(job_kind, self._jobs.entries)
+        self._jobs.add(job)
         group.enter(job)
         self._touched.add(job_kind)
 
-    def remove(self, job_id: int) -> Job | None:
-        """Remove a job, if it is here."""
-        job = self._jobs.pop(job_id, None)
-        if job is None:
+    def remove(self, job_id: int, count: int = 1) -> Job | None:
+        """Remove a job, if it is here, or so many of one entry."""
+        removed = self._jobs.remove(job_id, count)
+        if removed is None:
             return None
+        job, left = removed
         job_kind = job_kind_of(job)
         group = self._groups[job_kind]
-        group.leave(job)
+        group.leave(job, left)
         self._touched.add(job_kind)
         if not group:
             del self._groups[job_kind]
-        return job
+        return part(job, job_id, job_id + count - 1)
 
     def get(self, job_id: int) -> Job | None:
         return self._jobs.get(job_id)
+
+    def between(self, first: int, last: int) -> list[Job]:
+        """The jobs with ids in a range; one may stand for several."""
+        return self._jobs.between(first, last)
 
     def groups(self) -> Collection[WaitingGroup]:
         return self._groups.values()

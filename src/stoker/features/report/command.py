@@ -23,8 +23,8 @@ from stoker.core.errors import UsageError
 from stoker.core.units import count_text, parse_since
 from stoker.features.report.report import Report, batch_of, render_report, report_of_jobs, report_of_period
 from stoker.store.filters import NO_FILTER, Filter
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Period
 from stoker.store.writer import open_store
 
 

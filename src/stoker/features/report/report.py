@@ -20,14 +20,14 @@ from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import FAINT
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.core.errors import NoSuchJob
-from stoker.core.job import Ended, Job
+from stoker.core.job import Ended, Job, ids_of, single
 from stoker.core.outcomes import FAILURES, RESULT_COLOURS
+from stoker.core.ranges import Ranges
 from stoker.core.text import on_one_line, printable
 from stoker.core.units import DAY, count_text, size_text, span_text, watch_text
-from stoker.store import queries
-from stoker.store.past_attempts import attempts_of_jobs, spans_of_jobs
+from stoker.store import past_jobs, queries
+from stoker.store.past_jobs import Past, Period, attempts_of_jobs, spans_of_jobs
 from stoker.store.paths import Paths, host_name
-from stoker.store.queries import Past, Period
 
 SCHEMA = "stoker.report/1"
 MOST_JOBS = 10_000
@@ -83,7 +83,7 @@ class Report(Struct, frozen=True):
 def report_of_jobs(paths: Paths, ids: Sequence[int], title: str) -> Report:
     """The report about some jobs."""
     with read_facts(paths) as facts:
-        jobs = list(queries.jobs_of(facts.store, sorted(ids)))
+        jobs = list(single(queries.jobs_of(facts.store, queries.sorted_ids(ids))))
         if not jobs:
             raise NoSuchJob("no such job", "list jobs with: stoker history")
         return _report(facts, jobs, title, None, left_out=0)
@@ -92,25 +92,25 @@ def report_of_jobs(paths: Paths, ids: Sequence[int], title: str) -> Report:
 def report_of_period(paths: Paths, period: Period, title: str) -> Report:
     """The report about all jobs that ended in a period, or have not ended."""
     with read_facts(paths) as facts:
-        past = queries.past(facts.store, period, MOST_JOBS)
-        left_out = sum(queries.past_counts(facts.store, period).values()) - len(past)
+        past = past_jobs.past(facts.store, period, MOST_JOBS)
+        left_out = sum(past_jobs.past_counts(facts.store, period).values()) - len(past)
         running = [owned.job for owned in facts.active if owned.job.spec.role != "hook"]
         return _report(facts, [*(line.job for line in reversed(past)), *running], title, period, left_out=left_out)
 
 
-def batch_of(paths: Paths, job_id: int) -> tuple[list[int], str]:
+def batch_of(paths: Paths, job_id: int) -> tuple[Ranges, str]:
     """The jobs that were submitted together with one, and what submitted them."""
     with read_facts(paths) as facts:
         job = facts.store.job(job_id)
         if job is None:
             raise NoSuchJob(f"no job {job_id}", "list jobs with: stoker history")
-        jobs = [sibling.id for sibling in queries.jobs_of_batch(facts.store, job.batch)]
-        return jobs, facts.store.batch_label(job.batch)
+        return ids_of(queries.jobs_of_batch(facts.store, job.batch)), facts.store.batch_label(job.batch)
 
 
 def _report(facts: QueueFacts, jobs: Sequence[Job], title: str, period: Period | None, *, left_out: int) -> Report:
     store, ids = facts.store, [job.id for job in jobs]
-    ended = [_line(past, facts) for past in queries.past_of(store, [j.id for j in jobs if isinstance(j.state, Ended)])]
+    over = [job.id for job in jobs if isinstance(job.state, Ended)]
+    ended = [_line(past, facts) for past in past_jobs.past_of(store, over)]
     ended.sort(key=lambda line: (line.ended, line.id))
     spans = spans_of_jobs(store, ids, facts.now)
     hours, busy = sum(span.seconds for span in spans) / 3600, busy_seconds(spans) / 3600

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from stoker.app.views.history import past_jobs
+from stoker.app.views.history import past_lines
 from stoker.cli.console import say
 from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
 from stoker.cli.screens.plain import csv_lines
@@ -22,8 +22,8 @@ from stoker.features.simulate.report import drawing, plain_lines, report_of, tex
 from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
 from stoker.features.simulate.workload import TraceJob
 from stoker.store.engine_lock import QUEUE
+from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths
-from stoker.store.queries import Period
 from stoker.store.status_file import read_status
 
 DEFAULT_POLICIES = "stoker,stoker-auto,fifo"
@@ -101,7 +101,7 @@ def command(
 
 def _history(screen: Screen) -> list[TraceJob]:
     """The jobs of the queue that are over."""
-    with past_jobs(screen.paths, Period(), EVERYTHING) as jobs:
+    with past_lines(screen.paths, Period(), EVERYTHING) as jobs:
         rows = rows_of(csv_lines(jobs), "your history")
     if not rows:
         raise UsageError(

@@ -79,22 +79,23 @@ def offer_in_order(groups: Iterable[Iterable[Job]], offer: Callable[[Job], bool]
             heapreplace(heap, (importance(following), following, jobs))
 
 
+def cap_names(job: Job) -> tuple[str, ...]:
+    """Names of the caps that a job counts towards; the empty one is that of all jobs."""
+    return "", *(cap.name for cap in caps_of(job))
+
+
 class Caps:
     """Whether a job may be handed over beside the active ones: -j, and the limits of groups and arrays."""
 
-    def __init__(self, limits: Mapping[str, int], most: int | None, active: Callable[[], Iterable[Job]]) -> None:
-        """`active` is called at most once, and only if there is a limit."""
+    def __init__(self, limits: Mapping[str, int], most: int | None, active: Callable[[], Counter[str]]) -> None:
+        """`active` counts active jobs by `cap_names`; it is called at most once, and only if there is a limit."""
         self._limits = {name: limit for name, limit in limits.items() if name != CPU_JOBS.name}  # of this machine
         self._most = most
-        self._find_active = active
+        self._count_active = active
 
     @cached_property
     def _counts(self) -> Counter[str]:
-        """Active jobs by the name of a cap; those of all under an empty name."""
-        counts: Counter[str] = Counter()
-        for job in self._find_active():
-            counts.update(("", *(cap.name for cap in caps_of(job))))
-        return counts
+        return self._count_active()
 
     def left(self, job: Job) -> int | None:
         """How many more jobs like this one may be handed over; None is any number."""

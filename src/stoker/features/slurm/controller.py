@@ -295,6 +295,8 @@ class Controller:
 
     def _whole_arrays(self, ids: Mapping[str, Key]) -> dict[str, list[Key]]:
         """The ids for one scancel, each with its tasks: one for an array of which nothing else is wanted."""
+        if not ids:
+            return {}
         alive = Counter(_base(fact.job) for fact in self.facts.values() if not fact.is_over)
         unwanted = Counter(map(_base, ids))
         arrays: dict[str, list[Key]] = {}

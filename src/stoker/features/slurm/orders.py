@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,8 @@ from stoker.store.writer import Store
 PILOT_MARK = "pilot"
 CHECK_MARK = "check"
 """Begin the names of pilots and of checks of nodes."""
+REMOVED_AT_ONCE = 20
+"""Names that are removed in one turn: each may take milliseconds on a network file system."""
 _PACKAGE_PARENT = str(Path(__file__).resolve().parents[3])
 _PROGRAM = """import os, sys
 sys.path.insert(0, sys.argv.pop(1))
@@ -46,6 +49,7 @@ class QueueDirectory:
         """Why it cannot be seen."""
         self._made = False
         self._over: list[BundleFolder] = []
+        self._removals: deque[Iterator[None]] = deque()
 
     def folder(self, name: str) -> Path:
         return self.files.state / name
@@ -75,10 +79,20 @@ class QueueDirectory:
         """Remove a folder once the last event of its attempts is recorded."""
         self._over.append(folder)
 
-    def remove_discarded(self) -> None:
+    def remove_discarded(self, most: float = REMOVED_AT_ONCE) -> None:
+        """Remove so many names in discarded folders: a pilot leaves one for each of its attempts."""
         over, self._over = self._over, []
-        for folder in over:
-            folder.remove()
+        for removal in [folder.removal() for folder in over]:
+            next(removal)
+            self._removals.append(removal)
+        while self._removals and most > 0:
+            most -= 1
+            if next(self._removals[0], self) is self:
+                self._removals.popleft()
+
+    @property
+    def is_removing(self) -> bool:
+        return bool(self._removals)
 
 
 class Orders:

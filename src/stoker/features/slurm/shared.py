@@ -16,7 +16,7 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 JOURNALS = "journals"
@@ -80,13 +80,12 @@ class BundleFolder:
     def _tell(self, index: int, message: Mapping[str, Any]) -> None:
         append(self.at(MESSAGES), f"{json.dumps({'index': index, **message})}\n".encode())
 
-    def remove(self) -> None:
-        """Remove all. A task of Slurm's that comes late finds no orders, and does nothing."""
-        import shutil  # here, since no node removes anything
-
+    def removal(self) -> Iterator[None]:
+        """Remove all, one name at each step. A task of Slurm's that comes late finds no orders, and does nothing."""
         with contextlib.suppress(OSError):
             os.unlink(self.at(ORDERS))
-        shutil.rmtree(self.path, ignore_errors=True)
+        yield
+        yield from _removal(self.path)
 
     # -- both sides ------------------------------------------------------------------------------
 
@@ -161,6 +160,24 @@ class BundleFolder:
             data = file.read()
         messages = [json.loads(line) for line in data[: data.rfind(b"\n") + 1].splitlines()]
         return [message for message in messages if message["index"] == index]
+
+
+def _removal(folder: str) -> Iterator[None]:
+    """Remove a directory, one name at each step."""
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)  # works for a claim, which most of them are
+        yield
+        return
+    with contextlib.suppress(OSError):
+        for entry in list(os.scandir(folder)):
+            if entry.is_dir(follow_symlinks=False):
+                yield from _removal(entry.path)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+                yield
+        os.rmdir(folder)
+    yield
 
 
 def sync(folder: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -17,7 +20,7 @@ from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
 from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
-from stoker.features.slurm.bundles import Caps, SlurmRoom, bundles, offer_in_order
+from stoker.features.slurm.bundles import Caps, SlurmRoom, bundles, cap_names, offer_in_order
 from stoker.features.slurm.commands import TAG, SlurmCommands, slurm_environment
 from stoker.features.slurm.controller import Controller
 from stoker.features.slurm.direct import Direct
@@ -32,13 +35,15 @@ from stoker.features.slurm.orders import (
     node_script,
     pilot_script,
 )
-from stoker.features.slurm.pilot.handle import PilotHandle, is_pilot
+from stoker.features.slurm.pilot.handle import DelegatedAttempt, PilotHandle, is_pilot
 from stoker.features.slurm.pilot.head import Pilots
 from stoker.sites.interface import SiteContext, SiteStatus
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
 SUSPENDED = "suspended in Slurm, by an administrator or for another job"
+REMOVE_INTERVAL = 0.02
+"""Seconds between two turns while folders of bundles and pilots are removed, a part in each turn."""
 DISK_PAUSE = 10.0
 """Seconds before files are written again after the shared directory refused them."""
 
@@ -107,6 +112,8 @@ class SlurmSite:
             moments.append(self._direct.pace.at - now)
         if self._pilots.all:
             moments.append(self._pilots.pace.at - now)
+        if self._directory.is_removing:
+            moments.append(REMOVE_INTERVAL)
         if placing and self._jobs.plan_due and self._jobs.waiting:
             moments.append(self._place_at - now)
         return min((moment for moment in moments if moment is not None), default=None)
@@ -156,8 +163,9 @@ class SlurmSite:
 
     def _is_over(self, name: str, index: int) -> bool:
         """Whether the attempt of a task in Slurm is over; one of another engine that lives is not ours to judge."""
-        if name in self._all:
-            return index not in self._all[name].tasks
+        bundle = self._direct.all.get(name) or self._pilots.all.get(name) or self._pilots.checks.all.get(name)
+        if bundle is not None:
+            return index not in bundle.tasks
         instance = instance_of(name)
         return instance == self._context.instance or not engine_lives(self._context.paths, instance)
 
@@ -205,7 +213,8 @@ class SlurmSite:
         """Assign waiting jobs as far as there is room for them."""
         assert self._controller.max_array is not None
         most = self._controller.max_array - 1
-        room = SlurmRoom(self._room(), most, self._active_in)
+        arrays = cache(lambda: Counter(job.array for job in self._active()))
+        room = SlurmRoom(self._room(), most, lambda array: arrays()[array])
         direct: list[Job] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
         self._hold_for_failures()
@@ -214,7 +223,7 @@ class SlurmSite:
             in_pilot = self._pilots.takes(job)
             if caps.full(job, arrays=in_pilot) is not None:  # of an array in a bundle Slurm keeps the limit
                 return False
-            taken = self._pilots.offer(job, now) if in_pilot else room.take(job)
+            taken = self._pilots.offer(job) if in_pilot else room.take(job)
             if taken:
                 caps.take(job)
                 direct.extend([] if in_pilot else [job])
@@ -233,6 +242,8 @@ class SlurmSite:
 
     def _start_pilots(self, caps: Caps, now: float) -> None:
         """Start pilots for the jobs that still wait for one."""
+        if not self._pilots.may_start:
+            return
         need, least = 0, 1
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
@@ -256,15 +267,23 @@ class SlurmSite:
             self._reconciler.hold(job.id, why)
 
     def _caps(self) -> Caps:
-        return Caps(self._policy.limits, self._policy.max_running, self._active)
+        return Caps(self._policy.limits, self._policy.max_running, self._count_active)
+
+    def _count_active(self) -> Counter[str]:
+        """Active jobs by the caps that they count towards."""
+        counts = Counter(name for job in self._active_of(self._direct.attempts) for name in cap_names(job))
+        for pilot in self._pilots.all.values():
+            counts.update(pilot.caps)
+        return counts
 
     def _active(self) -> list[Job]:
-        ids = [attempt.job_id for attempt in self._direct.attempts]
-        ids += [attempt.job_id for pilot in self._pilots.all.values() for attempt in pilot.delegated.values()]
-        return [job for job_id in ids if (job := self._jobs.active(job_id)) is not None]
+        delegated = (attempt for pilot in self._pilots.all.values() for attempt in pilot.delegated.values())
+        return [*self._active_of(self._direct.attempts), *self._active_of(delegated)]
 
-    def _active_in(self, array: int) -> int:
-        return sum(job.array == array for job in self._active())
+    def _active_of(self, attempts: Iterable[BundledAttempt | DelegatedAttempt]) -> Iterator[Job]:
+        for attempt in attempts:
+            if (job := self._jobs.active(attempt.job_id)) is not None:
+                yield job
 
     def dispatch(self, *, recorded: bool) -> None:
         if not recorded:
@@ -324,22 +343,29 @@ class SlurmSite:
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits that was not handed over."""
-        return self._reason(job, self._caps())
+        return self._reasons()(job)
 
-    def _reason(self, job: Job, caps: Caps) -> Reason:
+    def _reasons(self) -> Callable[[Job], Reason]:
+        """The same for any number of jobs: what does not depend on the job is found out once."""
         if self._policy.paused:
-            return QueuePaused(self._policy.paused)
+            return lambda _: QueuePaused(self._policy.paused)
         if trouble := self._directory.away or self._directory.trouble or self._slurm_trouble:
-            return OutOfResources(trouble)
-        if (full := caps.full(job)) is not None:
-            return full
-        in_pilot = self._pilots.takes(job)
-        unsubmitted = not in_pilot or any(pilot.submitted_at is None for pilot in self._pilots.all.values())
-        if unsubmitted and self._controller.limit_room(self._all) == 0:
-            return InCluster(None, self._controller.limit.words)
-        if in_pilot:
-            return self._pilots.reason()
-        return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
+            return lambda _: OutOfResources(trouble)
+        caps, waits_for_pilot = self._caps(), cache(self._pilots.reason)
+        limited = self._controller.limit_room(self._all) == 0
+        unsubmitted = limited and any(pilot.submitted_at is None for pilot in self._pilots.all.values())
+
+        def reason(job: Job) -> Reason:
+            if (full := caps.full(job)) is not None:
+                return full
+            in_pilot = self._pilots.takes(job)
+            if unsubmitted or (limited and not in_pilot):
+                return InCluster(None, self._controller.limit.words)
+            if in_pilot:
+                return waits_for_pilot()
+            return InCluster(None, f"{self._settings.queued_max} jobs wait in Slurm already")
+
+        return reason
 
     @property
     def _slurm_trouble(self) -> str:
@@ -378,10 +404,10 @@ class SlurmSite:
         return f"{self._config.name}: {active - pending} running, {pending} waiting in Slurm{answered}"
 
     def _waits(self) -> Iterator[tuple[ReasonKey, Reason]]:
-        caps = self._caps()
+        reason = self._reasons()
         for group in self._jobs.waiting.groups():
             job = next(iter(group))
-            yield ReasonKey(job_kind_of(job).resources, job.spec.priority, caps_of(job)), self._reason(job, caps)
+            yield ReasonKey(job_kind_of(job).resources, job.spec.priority, caps_of(job)), reason(job)
 
     def forecast(self, typical: float | None = None) -> Forecast:
         """Slurm's expected starts."""
@@ -392,3 +418,5 @@ class SlurmSite:
 
     def close(self, *, recorded: bool) -> None:
         self._controller.close()
+        if recorded:
+            self._directory.remove_discarded(math.inf)

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
+from stoker.core.ranges import Ranges
 from stoker.core.spec import JobSpec
 from stoker.features.sweep.model.record import SweepSpec, trial_job
 from stoker.features.sweep.model.space import Params, Scalar
@@ -110,10 +111,10 @@ def all_sweeps(reader: Reader) -> list[StoredSweep]:
     return [_stored(reader, row) for row in reader.rows(f"{_SWEEP} ORDER BY created DESC, first_job DESC")]
 
 
-def jobs_of_sweep(reader: Reader, sweep_id: int) -> list[int]:
+def jobs_of_sweep(reader: Reader, sweep_id: int) -> Ranges:
     """Ids of its tuner and its trials."""
     stored = find_sweep(reader, sweep_id)
-    return ids_of_batch(reader, stored.batch) if stored else []
+    return ids_of_batch(reader, stored.batch) if stored else Ranges()
 
 
 def _stored(reader: Reader, row: tuple[Any, ...]) -> StoredSweep:

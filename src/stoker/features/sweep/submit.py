@@ -19,7 +19,7 @@ from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.submit import JobGroup, QueueSubmission
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, content_of
+from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, work_of
 from stoker.core.units import count_text
 from stoker.features.sweep.change import resume
 from stoker.features.sweep.folders import make_folders, planned_folders
@@ -336,11 +336,7 @@ def remaining(store: Store, jobs: Sequence[NewJob], again: EarlierTrials) -> Seq
 
 
 def _is_known(store: Store, job: NewJob) -> bool:
-    return sweep_of_content(store, _content(job)) is not None
-
-
-def _content(job: NewJob) -> bytes:
-    return content_of(job.command, job.spec, job.task, job.member)
+    return sweep_of_content(store, work_of(job).content) is not None
 
 
 def submit_sweep(
@@ -370,7 +366,7 @@ def submit_sweep(
         left = remaining(store, trials, again)
         skipped = len(trials) - len(left)
         if skipped and not left:
-            before = sweep_of_content(store, _content(trials[0])) or 0
+            before = sweep_of_content(store, work_of(trials[0]).content) or 0
             return QueuedSweep(before, 0, skipped, notes=tuple(submission.notes))
         folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:

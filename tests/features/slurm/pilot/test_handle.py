@@ -6,6 +6,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.core.job import Job, Waiting
@@ -20,6 +22,7 @@ from stoker.features.slurm.pilot.handle import (
     MAX_AHEAD,
     MIN_AHEAD_PER_GPU,
     DelegatedAttempt,
+    FreePlaces,
     PilotHandle,
     pilot_gpus,
     pilot_words,
@@ -52,7 +55,7 @@ def test_a_few_wait_in_a_pilot_whose_jobs_are_long(tmp_path: Path) -> None:
     assert len(given) == MIN_AHEAD_PER_GPU * 4
     assert pilot.idle_gpus == 4 - len(given)
     for delegated in given[:4]:
-        pilot.note_start(delegated, 0.0)
+        pilot.note_start(str(delegated.job_id), 0.0)
     assert len(fill(pilot, 60.0)) == 4
     assert fill(pilot, 120.0) == []
 
@@ -61,15 +64,14 @@ def test_a_few_wait_in_a_pilot_whose_jobs_are_long(tmp_path: Path) -> None:
 def test_as_many_wait_as_start_until_the_next_arrive(tmp_path: Path, rate: int, ahead: float) -> None:
     """The faster it starts and ends them the more it gets, up to a limit."""
     pilot, waiting, interval = ready(tmp_path), list[DelegatedAttempt](), 0.05
-    runs = DelegatedAttempt(replace(JOB, id=-1), 0.0)
-    pilot.give("runs", runs)
-    pilot.note_start(runs, 0.0)
+    pilot.give("runs", DelegatedAttempt(replace(JOB, id=-1), 0.0))
+    pilot.note_start("runs", 0.0)
     for step in range(100):
         now = step * interval
         waiting += fill(pilot, now)
         for _ in range(min(len(waiting), int((step + 1) * rate * interval) - int(step * rate * interval))):
             delegated = waiting.pop(0)
-            pilot.note_start(delegated, now)
+            pilot.note_start(str(delegated.job_id), now)
             pilot.forget(str(delegated.job_id))
     assert len(fill(pilot, 5.0)) + len(waiting) == pytest.approx(ahead, rel=0.1)
 
@@ -94,6 +96,27 @@ def test_which_job_could_start_at_once(tmp_path: Path) -> None:
     assert [pilot.has_idle(job, 0.0) for job in (two, wide)] == [True, False]
     pilot.leaving = True
     assert not pilot.has_idle(two, 0.0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4), st.integers(0, 3), st.sampled_from([100.0, 1000.0]))),
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from([None, 60.0, 900.0]))),
+)
+def test_a_job_gets_the_place_with_the_least_load(
+    sizes: list[tuple[int, int, int, float]], wants: list[tuple[int, float | None]]
+) -> None:
+    """Of all pilots that fit and have room; of two the first."""
+    pilots = [PilotHandle(f"pilot{place}", "tag", Path("/none")) for place in range(len(sizes))]
+    for pilot, (gpus, room, used, until) in zip(pilots, sizes, strict=True):
+        pilot.get_ready(PilotReady("n1", gpus))
+        pilot.room, pilot.until = room, until
+        pilot.idle_gpus -= used
+    places = FreePlaces(pilots, 0.0)
+    for gpus, limit in wants:
+        job = replace(JOB, spec=JobSpec(resources=Resources(gpus=gpus), limit=limit))
+        fitting = [pilot for pilot in pilots if pilot.room > 0 and pilot.fits(job, 0.0)]
+        best = min(fitting, key=lambda pilot: pilot.load, default=None)
+        assert places.take(job) is best
 
 
 def test_short_jobs_are_counted(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from stoker.core.spec import Command, JobSpec, Member, content_of
+from stoker.core.spec import Command, JobSpec, Member, work_of
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec, read_params, trial_job, trial_jobs, trial_name
 
@@ -56,7 +56,7 @@ def test_content_is_the_work_and_not_the_number() -> None:
     later = trial_job(made(), JobSpec(), 9, {"lr": 0.001, "depth": 2})
     other = trial_job(made(command=Command(("train",))), JobSpec(), 0, {"lr": 0.001, "depth": 2})
     unseen = trial_job(made(command=Command(("train",))), JobSpec(), 0, {"lr": 0.001, "depth": 3})
-    digests = [content_of(job.command, job.spec, 5, job.member) for job in (first, later, other, unseen)]
+    digests = [work_of(job) for job in (first, later, other, unseen)]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
 

@@ -20,7 +20,7 @@ from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT, literal
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
-from stoker.core.spec import Command, JobSpec, NewJob, Resources, content_of
+from stoker.core.spec import Command, JobSpec, NewJob, Resources, Work, work_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
 from stoker.features.compat.priority_scheduler.task_file import TaskRow, TaskRows
@@ -235,7 +235,7 @@ class Batches:
         if self._succeeded(run):
             del self._open[run.key]
             self._on_success(run)
-        elif self._run.store.times_open(self._content(run), self._run.engine.name):
+        elif self._run.store.times_open(self._work(run), self._run.engine.name):
             del self._open[run.key]
             self._rows.leave_running(run.row)
             self._run.say(f"{run.row.title} is being run by another engine; its row stays")
@@ -255,11 +255,10 @@ class Batches:
         return max((use.peak for use in uses.values()), default=0)
 
     def _succeeded(self, run: TaskRun) -> bool:
-        return self._run.store.times_done(self._content(run)) > 0
+        return self._run.store.times_done(self._work(run)) > 0
 
-    def _content(self, run: TaskRun) -> bytes:
-        job = self._jobs.job(run)
-        return content_of(job.command, job.spec, job.task)
+    def _work(self, run: TaskRun) -> Work:
+        return work_of(self._jobs.job(run))
 
     def _wake_if_over(self) -> None:
         if self._open or self._outgoing:

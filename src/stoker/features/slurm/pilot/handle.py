@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from heapq import heapify, heappop, heapreplace
+from itertools import takewhile
 from math import ceil
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from msgspec.structs import replace
 from stoker.core.job import Event, Exited, Job, Lost, Returned, Started, Waiting, started_at
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import Bundle, end_by_our_clock, start_by_our_clock
-from stoker.features.slurm.bundles import settings_words
+from stoker.features.slurm.bundles import cap_names, settings_words
 from stoker.features.slurm.commands import NodeSize
 from stoker.features.slurm.judge import Answers
 from stoker.features.slurm.orders import PILOT_MARK
@@ -43,6 +46,7 @@ class DelegatedAttempt:
         self.number = job.attempts
         self.gpus = job.spec.resources.gpus
         self.is_short = is_short(job.spec.limit)
+        self.caps = cap_names(job)
         self.since = since
         self.assigned = False
         """Whether the pilot may have begun with it."""
@@ -58,10 +62,12 @@ class PilotHandle(Bundle):
         self.files = PilotFolder(folder)
         self.folder = self.files
         self.delegated: dict[str, DelegatedAttempt] = {}
-        self.waiting = 0
-        """How many of them have not started."""
+        self._waiting: dict[str, DelegatedAttempt] = {}
+        """Those of them that have not started, in the order in which they were given."""
         self.short = 0
         """How many of them are short."""
+        self.caps: Counter[str] = Counter()
+        """How many of them count towards a cap."""
         self.idle_gpus = 0
         """GPUs less those that its attempts need: negative if some have to wait, or share."""
         self.answers = Answers()
@@ -95,6 +101,11 @@ class PilotHandle(Bundle):
     @property
     def gpus(self) -> int:
         return max(1, self.ready.gpus) if self.ready is not None else 1
+
+    @property
+    def waiting(self) -> int:
+        """How many of its attempts have not started."""
+        return len(self._waiting)
 
     @property
     def load(self) -> float:
@@ -139,24 +150,32 @@ class PilotHandle(Bundle):
         self.ready = ready
 
     def give(self, key: str, delegated: DelegatedAttempt) -> None:
-        self.delegated[key] = delegated
-        self.waiting += 1
+        self.delegated[key] = self._waiting[key] = delegated
         self.short += delegated.is_short
+        self.caps.update(delegated.caps)
         self.idle_gpus -= delegated.gpus
 
-    def note_start(self, delegated: DelegatedAttempt, at: float) -> None:
+    def note_start(self, key: str, at: float) -> None:
         """An attempt started, at this time by the clock of the node."""
-        if delegated.began is None:
-            self.waiting -= 1
-            self._starts += 1
-        delegated.began = at
+        self._starts += self._waiting.pop(key, None) is not None
+        self.delegated[key].began = at
 
     def forget(self, key: str) -> None:
         """Forget an attempt that is over or came back."""
         delegated = self.delegated.pop(key)
-        self.waiting -= delegated.began is None
+        self._waiting.pop(key, None)
         self.short -= delegated.is_short
+        self.caps.subtract(delegated.caps)
+        for name in [name for name in delegated.caps if not self.caps[name]]:
+            del self.caps[name]
         self.idle_gpus += delegated.gpus
+
+    def backlog(self, before: float) -> list[DelegatedAttempt]:
+        """Attempts that wait since before that moment, because its GPUs are busy, and were not recalled."""
+        old = takewhile(
+            lambda delegated: delegated.since < before, self._waiting.values() if self.idle_gpus < 0 else ()
+        )
+        return [delegated for delegated in old if not delegated.recalled]
 
     def new_events(self) -> list[PilotEvent]:
         """Its events since the last look; none while its folder is out of sight."""
@@ -172,6 +191,36 @@ class PilotHandle(Bundle):
         self._environments.add(digest)
         spec = replace(job.spec, cluster="", after=(), begin=None, at_once=None, retries=0, requeue=False)
         return RunJob(replace(job, spec=spec, state=Waiting(job.submitted)), environment(digest) if new else None)
+
+
+class FreePlaces:
+    """The room of pilots during one plan. Loads only grow meanwhile, so an old load in a heap is a lower bound."""
+
+    def __init__(self, pilots: Iterable[PilotHandle], now: float) -> None:
+        self._pilots = [pilot for pilot in pilots if pilot.room > 0]
+        self._now = now
+        self._heaps: dict[tuple[int, float | None], list[tuple[float, int, PilotHandle]]] = {}
+        """Pilots that fit, by what jobs ask for; the one with the least load first, of two the older."""
+
+    def take(self, job: Job) -> PilotHandle | None:
+        """Take a place for a job in the pilot with the least to do, if one has room."""
+        key = job.spec.resources.gpus, job.spec.limit
+        heap = self._heaps.get(key)
+        if heap is None:
+            fitting = ((place, pilot) for place, pilot in enumerate(self._pilots) if pilot.fits(job, self._now))
+            heap = self._heaps[key] = [(pilot.load, place, pilot) for place, pilot in fitting]
+            heapify(heap)
+        while heap:
+            load, place, pilot = heap[0]
+            if pilot.room <= 0:
+                heappop(heap)
+            elif load != pilot.load:
+                heapreplace(heap, (pilot.load, place, pilot))
+            else:
+                pilot.room -= 1
+                pilot.offered += job.spec.resources.gpus
+                return pilot
+        return None
 
 
 def translated(job: Job, delegated: DelegatedAttempt, event: Event, now: float) -> Event:

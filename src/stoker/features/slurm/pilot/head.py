@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import ceil
 
 from msgspec.structs import replace
@@ -55,6 +55,7 @@ from stoker.features.slurm.pilot.files import (
 from stoker.features.slurm.pilot.handle import (
     SPARE_SECONDS,
     DelegatedAttempt,
+    FreePlaces,
     PilotHandle,
     is_short,
     pilot_gpus,
@@ -67,7 +68,9 @@ from stoker.store.waiting import PollPace
 FASTEST_LOOK = 0.02
 SLOWEST_LOOK = 0.5
 LOOK_SHARE = 100
-"""Seconds between two looks at the events of pilots. Looking takes at most 1/LOOK_SHARE of the time."""
+LONGEST_PAUSE = 5.0
+"""Seconds between two looks at the events of pilots. Looking takes at most 1/LOOK_SHARE of the time, unless there are
+so many pilots on so slow a shared directory that news would wait for longer than LONGEST_PAUSE."""
 SETTLED_SECONDS = 1.0
 """Seconds that an attempt waits in a pilot before another pilot with a free GPU may get it."""
 MANY_SHORT = 8
@@ -91,6 +94,7 @@ class Pilots:
         self._settings = context.settings
         self._new: list[PilotHandle] = []
         """Pilots without files yet."""
+        self._places = FreePlaces((), 0.0)
         self._offered: list[tuple[PilotHandle, Job]] = []
         self._outgoing: dict[str, list[PilotOrder]] = {}
         self._many_short = False
@@ -127,17 +131,14 @@ class Pilots:
         self._many_short = waiting_count + sum(pilot.short for pilot in self.all.values()) > MANY_SHORT
         for pilot in self.all.values():
             pilot.measure_room(now)
+        self._places = FreePlaces(self.all.values(), now)
 
-    def offer(self, job: Job, now: float) -> bool:
+    def offer(self, job: Job) -> bool:
         """Keep a place for a job in the pilot with the least to do, if one has room."""
-        fitting = [pilot for pilot in self.all.values() if pilot.room > 0 and pilot.fits(job, now)]
-        if not fitting:
-            return False
-        pilot = min(fitting, key=lambda pilot: pilot.load)
-        pilot.room -= 1
-        pilot.offered += job.spec.resources.gpus
-        self._offered.append((pilot, job))
-        return True
+        pilot = self._places.take(job)
+        if pilot is not None:
+            self._offered.append((pilot, job))
+        return pilot is not None
 
     def assign_offered(self, now: float) -> None:
         """Assign jobs to the places that were kept; the orders follow once that is recorded."""
@@ -153,23 +154,22 @@ class Pilots:
         """Recall what waits in one pilot while another one has GPUs for it that no other job takes."""
         usable = (pilot for pilot in self.all.values() if pilot.is_usable)
         free = max(usable, key=lambda pilot: pilot.idle_gpus, default=None)
-        idle = 0 if free is None else free.idle_gpus
+        if free is None:
+            return
+        idle = free.idle_gpus
         for pilot, delegated in self._backlog(now):
+            if idle <= 0:
+                return
             job = self._jobs.active(delegated.job_id)
-            if job is not None and free is not None and delegated.gpus <= idle and free.fits(job, now):
+            if job is not None and delegated.gpus <= idle and free.fits(job, now):
                 delegated.recalled = True
                 idle -= delegated.gpus
                 self._order(pilot, Recall(delegated.job_id))
 
-    def _backlog(self, now: float) -> list[tuple[PilotHandle, DelegatedAttempt]]:
+    def _backlog(self, now: float) -> Iterator[tuple[PilotHandle, DelegatedAttempt]]:
         """Attempts that wait in pilots for so long that another pilot would be better."""
-        crowded = [pilot for pilot in self.all.values() if pilot.waiting and pilot.idle_gpus < 0]
-        return [
-            (pilot, delegated)
-            for pilot in crowded
-            for delegated in pilot.delegated.values()
-            if delegated.began is None and not delegated.recalled and now - delegated.since > SETTLED_SECONDS
-        ]
+        for pilot in self.all.values():
+            yield from ((pilot, delegated) for delegated in pilot.backlog(now - SETTLED_SECONDS))
 
     def _order(self, pilot: PilotHandle, order: PilotOrder) -> None:
         self._outgoing.setdefault(pilot.name, []).append(order)
@@ -207,9 +207,13 @@ class Pilots:
         if not need:
             return 0
         pending = sum(pilot.ready is None for pilot in self.all.values())
-        alive = sum(not pilot.leaving for pilot in self.all.values())
         useful = max(1, ceil(need / gpus)) - pending
-        return max(0, min(useful, self._settings.pilots_max - alive))
+        return max(0, min(useful, self.may_start))
+
+    @property
+    def may_start(self) -> int:
+        """How many more pilots there may be."""
+        return max(0, self._settings.pilots_max - sum(not pilot.leaving for pilot in self.all.values()))
 
     def _add(self, name: str) -> PilotHandle:
         pilot = self.all[name] = PilotHandle(name, self._context.tag + name, self._directory.folder(name))
@@ -312,10 +316,10 @@ class Pilots:
         if pilot is None:
             pilot = self._add(name)
             pilot.made, pilot.submitted_at = True, 0.0  # it worked when it was given the job
-        delegated = DelegatedAttempt(job, job.state.since)
-        pilot.give(attempt_key(job.id, job.attempts), delegated)
+        key = attempt_key(job.id, job.attempts)
+        pilot.give(key, DelegatedAttempt(job, job.state.since))
         if (began := started_at(job)) is not None:
-            pilot.note_start(delegated, began)
+            pilot.note_start(key, began)
         else:
             self._order(pilot, pilot.run_order(replace(job, attempts=job.attempts - 1), self._orders.environment))
         if isinstance(job.state, Stopping):
@@ -331,9 +335,14 @@ class Pilots:
         for pilot, event in events:
             self._apply(pilot, event)
         now = self._jobs.clock()
-        if events or self._backlog(now):
+        if events or self._may_relieve(now):
             self._jobs.plan_due = True
-        self.pace.looked(now, now - began, news=bool(events))
+        self.pace.looked(now, min(now - began, LONGEST_PAUSE / LOOK_SHARE), news=bool(events))
+
+    def _may_relieve(self, now: float) -> bool:
+        """Whether attempts wait for long, and idle GPUs of another pilot or a new pilot may help."""
+        idle = any(pilot.is_usable and pilot.idle_gpus > 0 for pilot in self.all.values())
+        return bool(idle or self.may_start) and any(True for _ in self._backlog(now))
 
     def _apply(self, pilot: PilotHandle, event: PilotEvent) -> None:
         match event:
@@ -358,7 +367,7 @@ class Pilots:
             delegated.assigned = True
             return
         if isinstance(report.event, Started):
-            pilot.note_start(delegated, report.event.at)
+            pilot.note_start(report.attempt, report.event.at)
         else:
             pilot.forget(report.attempt)
         if job is None or (isinstance(report.event, Started) and started_at(job) is not None):

@@ -1,0 +1,204 @@
+"""An array whose tasks share rows behaves like one with a row for each task."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from stoker.core.job import Exited, Job, Started, Starting
+from stoker.core.ranges import ranges_of
+from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, single_jobs, tasks_of
+from stoker.store import past_jobs, queries
+from stoker.store.filters import Filter, Listing, count_lines, ids_matching, page_of_lines, queued_groups
+from stoker.store.past_jobs import Period
+from support.fakes import EngineAtFakeSite
+
+INDICES = (*range(8), 10, 20, 30, 40, 41)
+FIRST, LAST = 1, len(INDICES)
+NEW = NewJob(Command(("true",)), JobSpec(retries=1), "arr")
+BEHIND_ONE, BEHIND_ALL = LAST + 1, LAST + 2
+
+Step = Callable[[EngineAtFakeSite], None]
+
+
+def ask(make: Callable[[int, int], Request], ids: tuple[int, int]) -> Step:
+    """Ask something of the jobs from one id to another, and let the engine answer."""
+    first, last = min(ids), max(ids)
+
+    def step(world: EngineAtFakeSite) -> None:
+        world.store.ask([(world.name, make(first, last - first + 1))], world.clock())
+        world.engine.wake()
+        world.turn(2)
+
+    return step
+
+
+def start_and_end(count: int, code: int) -> Step:
+    """Give some tasks a slot; they start, and end with this code."""
+
+    def step(world: EngineAtFakeSite) -> None:
+        world.site.room += count
+        world.turn(2)
+        for job in world.engine.active_jobs:
+            if isinstance(job.state, Starting):
+                world.jobs.apply(job, Started(job.attempts, world.clock()))
+            running = world.jobs.active(job.id)
+            assert running is not None
+            world.jobs.apply(running, Exited(job.attempts, code, 0, world.clock()))
+        world.site.room = 0
+        world.turn(2)
+
+    return step
+
+
+def restart(world: EngineAtFakeSite) -> None:
+    world.restart()
+    world.site.room = 0
+    world.turn(2)
+
+
+IDS = st.tuples(st.integers(FIRST, LAST), st.integers(FIRST, LAST))
+EDITED = JobSpec(priority=3)
+STEPS = st.lists(
+    st.one_of(
+        st.builds(ask, st.just(lambda job, count: Cancel(job, "why", count=count)), IDS),
+        st.builds(ask, st.just(lambda job, count: Hold(job, "why", count=count)), IDS),
+        st.builds(ask, st.just(lambda job, count: Release(job, count=count)), IDS),
+        st.builds(ask, st.just(lambda job, count: Edit(job, EDITED, "new", count=count)), IDS),
+        st.builds(ask, st.just(lambda job, count: Again(job, count=count)), IDS),
+        st.builds(ask, st.just(lambda job, count: Again(job, EDITED, count=count)), IDS),
+        st.builds(start_and_end, st.integers(1, 3), st.sampled_from([0, 0, 1])),
+        st.just(restart),
+    ),
+    max_size=8,
+)
+
+
+@contextlib.contextmanager
+def array(jobs: Sequence[NewJob]) -> Iterator[EngineAtFakeSite]:
+    """An engine with an array, and two jobs that depend on it."""
+    with tempfile.TemporaryDirectory() as directory:
+        world = EngineAtFakeSite(Path(directory), room=0)
+        world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, jobs, world.clock(), array=True)
+        behind_one = NewJob(Command(("true",)), JobSpec(after=(Dependency(5, "any"),)))
+        behind_all = NewJob(Command(("true",)), JobSpec(after=(Dependency(FIRST, "any", array=True),)))
+        world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, [behind_one, behind_all], world.clock())
+        world.turn(2)
+        yield world
+        world.close()
+
+
+def seen(world: EngineAtFakeSite) -> list[object]:
+    """Everything that front ends can read."""
+    store, ids = world.store, ranges_of(range(FIRST, BEHIND_ALL + 1))
+    some = ranges_of([3, 4, 5, 9, 1])
+    failed = Filter(states=("failed", "cancelled"))
+    tasks = [(task.first, list(task.indices)) for task in queries.queued_tasks(store, world.name, FIRST)]
+    return [
+        [store.job(job_id) for job_id in ids],
+        [store.events(job_id) for job_id in ids],
+        [store.shown_id(job_id) for job_id in ids],
+        queries.loads(store),
+        tasks,
+        [list(queries.ids_of_tasks(store, FIRST, 2, 41, step)) for step in (1, 2, 3, 5)],
+        queries.counts_among(store, some),
+        list(queries.open_among(store, some)),
+        list(queries.failed_among(store, some)),
+        [queries.count_waiting(store, world.name, first, end) for first in ids for end in ids if first < end],
+        list(ids_matching(store, failed, "any", some)),
+        [store.outcome(Dependency(target, "ok", array=whole)) for target in (1, 4) for whole in (True, False)],
+        [
+            (group.size, group.first, list(group.indices))
+            for group in queued_groups(store, Filter(), 3, each_task=False)
+        ],
+        [group.first for group in queued_groups(store, Filter(), 3, each_task=True)],
+        [
+            (count_lines(store, listing), [group.first for group in page_of_lines(store, listing, sort, 2, 4)])
+            for sort in ("id", "-id", "-ended")
+            for each_task in (True, False)
+            for only in (None, some)
+            for scope in ("open", "ended", "any")
+            for listing in [Listing(scope, each_task=each_task, only=only)]
+        ],
+        [
+            (past_jobs.past(store, period, 4, 1), past_jobs.past_counts(store, period))
+            for period in (Period(), Period(only=some))
+        ],
+        [
+            past if isinstance(past, past_jobs.Past) else past._replace(indices=list(past.indices))
+            for past in past_jobs.past_by_array(store, Period(), 9)
+        ],
+        world.engine.waiting,
+        world.engine.blocked,
+    ]
+
+
+@settings(max_examples=120, deadline=None)
+@given(STEPS)
+def test_rows_of_several_tasks_are_not_seen(steps: list[Step]) -> None:
+    """Whatever is asked of parts of the array, and whichever of its tasks run: every reader sees the same."""
+    with array(tasks_of(NEW, INDICES)) as few, array(list(single_jobs(tasks_of(NEW, INDICES)))) as many:
+        assert len(few.store.rows("SELECT 1 FROM jobs")) < 8
+        assert len(many.store.rows("SELECT 1 FROM jobs")) == BEHIND_ALL
+        for step in steps:
+            for world in (few, many):
+                world.clock.now += 1
+                step(world)
+            for left, right in zip(seen(few), seen(many), strict=True):
+                assert left == right
+        check_rows(few)
+
+
+def check_rows(world: EngineAtFakeSite) -> None:
+    """Every id is in one row, and the engine has the same jobs as the store."""
+    rows = world.store.rows("SELECT id - size + 1, id FROM jobs ORDER BY id")
+    assert [job_id for first, last in rows for job_id in range(first, last + 1)] == list(range(1, BEHIND_ALL + 1))
+    for job_id in range(1, BEHIND_ALL + 1):
+        here: Job | None = world.jobs.table.get(job_id)
+        assert here is None or here == world.store.job(job_id)
+
+
+@pytest.fixture
+def world() -> Iterator[EngineAtFakeSite]:
+    with array(tasks_of(NEW, range(1000))) as made:
+        yield made
+
+
+def test_a_waiting_array_is_one_row(world: EngineAtFakeSite) -> None:
+    """Starts take rows of their own from its beginning; a cancel of the rest is one row and one event."""
+    assert world.store.rows("SELECT id, size FROM jobs WHERE array = 1") == [(1000, 1000)]
+    start_and_end(2, 0)(world)
+    ended = "SELECT id, size, state FROM jobs WHERE array = 1 ORDER BY id"
+    assert world.store.rows(ended) == [(1, 1, "done"), (2, 1, "done"), (1000, 998, "waiting")]
+    ask(lambda job, count: Cancel(job, count=count), (1, 1000))(world)
+    assert world.store.rows(ended) == [(1, 1, "done"), (2, 1, "done"), (1000, 998, "cancelled")]
+    assert world.store.rows("SELECT job, count FROM events WHERE count > 1") == [(3, 998)]
+
+
+def test_a_full_disk_changes_no_row(world: EngineAtFakeSite) -> None:
+    """A split that cannot be written is written later, and nothing starts meanwhile."""
+    with world.full_disk():
+        world.site.room = 1
+        world.turn(2)
+        assert world.store.rows("SELECT id, size FROM jobs WHERE array = 1") == [(1000, 1000)]
+        assert world.site.sent == []
+    world.clock.now += 60
+    world.turn(2)
+    assert world.site.sent == [1]
+    assert world.store.rows("SELECT id, size FROM jobs WHERE array = 1") == [(1, 1), (1000, 999)]
+
+
+def test_an_edit_of_a_part_splits_it(world: EngineAtFakeSite) -> None:
+    """Only the edited tasks have the new spec; ids and indices stay."""
+    ask(lambda job, count: Edit(job, replace(NEW.spec, priority=9), "new", count=count), (11, 20))(world)
+    rows = world.store.rows("SELECT id, size, task, name FROM jobs WHERE array = 1 ORDER BY id")
+    assert rows == [(10, 10, 9, "arr"), (20, 10, 19, "new"), (1000, 980, 999, "arr")]
+    assert [world.job(job_id).spec.priority for job_id in (10, 11, 20, 21)] == [0, 9, 9, 0]

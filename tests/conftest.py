@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -16,6 +18,16 @@ settings.register_profile("stoker", deadline=None)
 settings.load_profile("stoker")
 
 _FIRST = ("/system/test_storm", "/system/test_faults", "/system/", "/devices/", "/runner/")
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The local time zone is UTC."""
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from datetime import timedelta
 from itertools import product
 
@@ -53,16 +51,6 @@ FULL = a_status(
     today={"done": 212, "failed": 3},
     expected_empty=to_datetime(NOW + 600),
 )
-
-
-@pytest.fixture
-def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The local time zone is UTC."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
 
 
 def shown(status: Status, width: int = 80, height: int | None = 40) -> str:

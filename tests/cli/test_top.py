@@ -20,6 +20,7 @@ from textual.widgets import Input
 
 from stoker.cli.top.app import Top
 from stoker.cli.top.source import QueueReader, tail_lines
+from stoker.cli.top.widgets import KEYS
 from stoker.core.errors import StokerError
 from stoker.core.requests import Cancel
 from stoker.core.spec import NewJob
@@ -304,3 +305,9 @@ def test_a_log_tail_begins_with_a_whole_line() -> None:
     """Its first line is left out where the log is longer, and control characters are shown as escapes."""
     assert tail_lines("cut\nwhole\tline\n\x07bell", cut=True) == ["whole    line", "\\x07bell"]
     assert tail_lines("10%\r20%\r30%\n") == ["30%"]
+
+
+def test_every_key_has_an_action_and_a_line_in_the_help_or_below() -> None:
+    actions = [action.partition("(")[0] for key in KEYS for action in key.actions.values()]
+    assert [action for action in actions if not hasattr(Top, f"action_{action}")] == []
+    assert [key for key in KEYS if not (key.word or key.sentence)] == []

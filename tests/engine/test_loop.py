@@ -37,6 +37,18 @@ def running(world: EngineAtFakeSite) -> int:
     return job
 
 
+def stopped_with_one_behind(world: EngineAtFakeSite) -> tuple[int, int]:
+    """A job that ran and one behind it in its slot when all was stopped."""
+    first = running(world)
+    (behind,) = world.add()
+    world.turn()
+    job = world.jobs.table.waiting.get(behind)
+    assert job is not None
+    world.jobs.apply(job, Assigned(f"slot{first} y", ("0",), "/log", world.clock()))
+    world.engine.stop(1.0, "enough")
+    return first, behind
+
+
 class TestTurn:
     """From the store to the site and back."""
 
@@ -179,24 +191,12 @@ class TestStopping:
 
     def test_stop_cancels_the_first_of_each_slot(self, world: EngineAtFakeSite) -> None:
         """What waits behind a running job in its slot goes back to the queue."""
-        first = running(world)
-        (behind,) = world.add()
-        world.turn()
-        job = world.jobs.table.waiting.get(behind)
-        assert job is not None
-        world.jobs.apply(job, Assigned(f"slot{first} y", ("0",), "/log", world.clock()))
-        world.engine.stop(1.0, "enough")
+        first, _ = stopped_with_one_behind(world)
         assert world.site.called("stop") == [[first, 1.0, 0]]
 
     def test_a_job_that_starts_while_all_stops_is_stopped(self, world: EngineAtFakeSite) -> None:
         """It may have started before it could be called back."""
-        first = running(world)
-        (behind,) = world.add()
-        world.turn()
-        job = world.jobs.table.waiting.get(behind)
-        assert job is not None
-        world.jobs.apply(job, Assigned(f"slot{first} y", ("0",), "/log", world.clock()))
-        world.engine.stop(1.0, "enough")
+        first, behind = stopped_with_one_behind(world)
         world.site.exit(first)
         world.site.start(behind)
         world.turn()

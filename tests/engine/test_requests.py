@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,14 +17,6 @@ from stoker.store import queries
 from stoker.store.queries import DRAINED, paused_key
 from stoker.store.writer import Store
 from support.fakes import START, EngineAtFakeSite
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
-    """An engine whose site has no room, so that all jobs wait."""
-    made = EngineAtFakeSite(tmp_path, room=0)
-    yield made
-    made.close()
 
 
 def ask(world: EngineAtFakeSite, *requests: Request) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from stoker.sites.interface import SiteStatus
 from stoker.store.status_file import EngineStatus, Wait, read_status
 from support.build import a_lease
 from support.fakes import EngineAtFakeSite
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
-    """An engine at a site without room."""
-    made = EngineAtFakeSite(tmp_path, room=0)
-    yield made
-    made.close()
 
 
 def read(path: Path) -> EngineStatus:

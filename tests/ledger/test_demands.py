@@ -18,11 +18,10 @@ from msgspec.structs import replace
 from stoker.core.errors import UsageError
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, LedgerUnusable, prepare_ledger
-from stoker.ledger.demands import KIND, decoded, encoded
-from stoker.ledger.files import MOST_BYTES, owner_name
+from stoker.ledger.files import MOST_BYTES
 from support import ledger_programs as programs
 from support.ledger_files import is_free, lease_name, planted, taken
-from support.users import User, made_users, next_line, reachable_directory, running_as
+from support.users import User, made_users, next_line, running_as
 from support.wait import PATIENCE_SECONDS
 
 GOOD = '{"version":1,"usage":2.5,"since":1.0,"gpus":2,"pid":1,"what":"work","claims":["A"],"least":1}'
@@ -52,35 +51,6 @@ BAD = {
 MINE = Demand(uid=0, owner="", usage=1.0, since=5.0, gpus=2, claims=("A", "B"), what="waits")
 
 
-WRITTEN_BY_0_1 = [
-    (
-        b'{"version":1,"usage":0.0,"since":1.0,"gpus":1,"pid":0,"what":"","claims":[],"least":1}',
-        Demand(uid=os.geteuid(), owner=owner_name(os.geteuid()), usage=0.0, since=1.0),
-    ),
-    (
-        b'{"version":1,"usage":12.5,"since":1700000000.25,"gpus":4,"pid":4711,"what":"sweep",'
-        b'"claims":["GPU-1","GPU-2"],"least":2}',
-        Demand(
-            *(os.geteuid(), owner_name(os.geteuid()), 12.5, 1700000000.25),
-            gpus=4,
-            least=2,
-            claims=("GPU-1", "GPU-2"),
-            pid=4711,
-            what="sweep",
-        ),
-    ),
-]
-"""Bytes that version 0.1.0 wrote before the modules were moved, and what they mean."""
-
-
-@pytest.mark.parametrize(("written", "demand"), WRITTEN_BY_0_1)
-def test_format(written: bytes, demand: Demand) -> None:
-    """A demand is written byte for byte as before, and an older one is read: versions share a machine."""
-    assert encoded(demand) == written
-    assert decoded(written, os.geteuid()) == demand
-    assert KIND == "demand"
-
-
 def demand_name() -> str:
     """A name in the form of the ledger."""
     return lease_name().replace(".lease", ".demand")
@@ -91,13 +61,6 @@ def user() -> Iterator[User]:
     """Another user of this machine."""
     with made_users(1) as (made,):
         yield made
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
 
 
 def test_all_users_read_a_demand(ledger: Ledger) -> None:

@@ -21,13 +21,12 @@ from stoker.cli.screens.gpus import render_gpus
 from stoker.cli.screens.plain import DEVICE_COLUMNS, plain_lines
 from stoker.cli.screens.status import render_status
 from stoker.core.device import Device
-from stoker.core.lease import Claim, Lease
+from stoker.core.lease import Claim, Lease, fits
 from stoker.core.planner.fairshare import Demand, demands_ahead, yield_devices, yield_reason
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import sentence
 from stoker.core.settings import Policy
 from stoker.ledger import HeldLease, Ledger, prepare_ledger
-from stoker.ledger.leases import fits
 from stoker.store.paths import Paths
 from stoker.store.writer import Store, open_store
 from support.build import GIB, a_job, a_need, a_queue, a_snapshot

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,11 +11,12 @@ import pytest
 
 import stoker.ledger
 from stoker.core.lease import Claim, Lease
-from stoker.ledger import Ledger, LedgerUnusable, leases, prepare_ledger
+from stoker.ledger import Ledger, LedgerUnusable
+from stoker.ledger.formats import encode_lease
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES
 from support import ledger_programs as programs
 from support.ledger_files import GOOD, is_free, lease_name, planted, taken
-from support.users import User, finish, made_users, next_line, reachable_directory, run_as, running_as
+from support.users import User, made_users, next_line, run_as, running_as
 
 Users = tuple[User, User, User]
 
@@ -26,28 +26,6 @@ def users() -> Iterator[Users]:
     """Two honest users and a hostile one."""
     with made_users(3) as (alice, bob, evil):
         yield alice, bob, evil
-
-
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that root made and all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
-
-
-def test_no_double_grant(ledger: Ledger, users: Users) -> None:
-    """Two users claim the same devices all the time, and never hold one at once."""
-    proofs = prepare_ledger(ledger.path.parent / "proofs")
-    for device in "AB":
-        (proofs / device).touch()
-        (proofs / device).chmod(0o666)
-    with (
-        running_as(users[0], programs.claim_with_proof, ledger.path, proofs, "300") as alice,
-        running_as(users[1], programs.claim_with_proof, ledger.path, proofs, "300") as bob,
-    ):
-        counts = [json.loads(finish(each)) for each in (alice, bob)]
-    assert [doubled for _, doubled in counts] == [0, 0]
-    assert all(granted > 0 for granted, _ in counts)
 
 
 class Meanwhile:
@@ -60,7 +38,7 @@ class Meanwhile:
 
     def publish(self) -> None:
         if self.lease:
-            self._stack.enter_context(planted(self._ledger, lease_name(), leases.encoded(self.lease)))
+            self._stack.enter_context(planted(self._ledger, lease_name(), encode_lease(self.lease)))
         self.lease = None
 
     def withdraw(self) -> None:

@@ -33,13 +33,6 @@ def users() -> Iterator[tuple[User, ...]]:
         yield made
 
 
-@pytest.fixture
-def ledger() -> Iterator[Ledger]:
-    """A ledger that all users can reach."""
-    with reachable_directory() as directory:
-        yield Ledger(prepare_ledger(directory / "ledger"))
-
-
 class TestFinding:
     """Where the ledger is."""
 
@@ -248,9 +241,9 @@ class TestLifetime:
             assert is_free(ledger)
 
     def test_no_double_grant(self, ledger: Ledger, users: tuple[User, ...]) -> None:
-        """Eight processes of two users, with 200 grants each, never hold a device twice."""
+        """Eight processes of two users, with 60 grants each, never hold a device twice."""
         witnesses = prepare_ledger(ledger.path.parent / "witnesses")
-        arguments = (programs.storm, ledger.path, str(witnesses), "200")
+        arguments = (programs.storm, ledger.path, str(witnesses), "60")
         with ExitStack() as stack:
             storm = [stack.enter_context(running_as(users[n % 2], *arguments, str(n))) for n in range(8)]
             for process in storm:

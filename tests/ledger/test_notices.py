@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.ledger import Ledger, LedgerNotice, LedgerUnusable, prepare_ledger
-from stoker.ledger.notices import LeaseJob
+from stoker.ledger.formats import LeaseJob
 from support.ledger_files import lease_name, planted, taken
 
 

@@ -6,14 +6,17 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.core.job import Why
 from stoker.runner.journal import (
     NOTE_LIMIT,
     SIZE_BYTES,
+    WHYS,
     AttemptExited,
     AttemptReturned,
     AttemptStarted,
@@ -161,3 +164,8 @@ def test_nearly_full(tmp_path: Path) -> None:
         os.pwrite(journal, line * (SIZE_BYTES * 4 // 5 // len(line)), 0)
         reader.news()
         assert reader.nearly_full
+
+
+def test_the_words_are_those_of_the_core() -> None:
+    """Workers import nothing of the core, so both name why an attempt ended."""
+    assert sorted(get_args(Why)) == sorted(WHYS)

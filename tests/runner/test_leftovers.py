@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stoker.runner import processes
 from stoker.runner.interface import AttemptStarted, WorkerLost
-from support.local import Yard, lives, wait_pid, yard
+from support.local import Yard, lives, wait_pid
 from support.optional import require
 from support.users import made_users, run_as
 from support.wait import PATIENCE_SECONDS, ending, wait_until
@@ -47,12 +46,6 @@ def disguise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [compiler, "-O1", "-o", "disguise", "disguise.c"]
     subprocess.run(command, cwd=folder, check=True, timeout=PATIENCE_SECONDS)
     return folder / "disguise"
-
-
-@pytest.fixture
-def works(tmp_path: Path) -> Iterator[Yard]:
-    with yard(tmp_path) as made:
-        yield made
 
 
 STAYS = "sh -c 'echo $$ > pid; exec sleep 1000'"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.local import VARIABLES, Yard, engine_process, yard
+from support.local import VARIABLES, Yard, engine_process
 from support.wait import PATIENCE_SECONDS
 
 SPAWNS_ON_A_TERMINAL = """
@@ -30,12 +29,6 @@ order = {"umask": 0o22, "cwd": directory, "out": "-", "err": "-", "terminal": te
 pid = spawn.launch({**order, "words": [sys.executable, "-c", program]}, dict(os.environ))
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
-
-
-@pytest.fixture
-def works(tmp_path: Path) -> Iterator[Yard]:
-    with yard(tmp_path) as made:
-        yield made
 
 
 class TestSurroundings:

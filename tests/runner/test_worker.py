@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from stoker.core.spec import EarlySignal
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import LINGER_SECONDS
-from support.local import Yard, lives, wait_pid, yard
+from support.local import Yard, lives, wait_pid
 from support.wait import wait_until
 
 SHORT_SLEEPS = "while :; do sleep 0.02; done"
@@ -36,12 +35,6 @@ ESCAPES = {
     "stopped process": f"sh -c 'echo $$ > pid; kill -STOP $$' & {FOREVER}",
 }
 """Ways in which processes got away from other kill methods; each writes its number into the file `pid`."""
-
-
-@pytest.fixture
-def works(tmp_path: Path) -> Iterator[Yard]:
-    with yard(tmp_path) as made:
-        yield made
 
 
 class TestEnds:

@@ -5,24 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from stoker.runner.journal import AttemptExited, AttemptReturned
 from stoker.runner.worker import MPS_TERMINATE_SECONDS
-from support.local import Yard, lives, wait_pid, yard
+from support.local import Yard, lives, wait_pid
 from support.wait import wait_until
 
 STUBBORN = "trap '' TERM; echo $$ > pid; while :; do sleep 0.01; done"
 TELLS = "#!/bin/sh\nfor pid in $*; do kill -0 $pid && echo $pid >> {0}/doomed; done\necho $# > {0}/said\n"
-
-
-@pytest.fixture
-def works(tmp_path: Path) -> Iterator[Yard]:
-    with yard(tmp_path) as made:
-        yield made
 
 
 def test_comes_before_the_kill(works: Yard) -> None:

@@ -121,6 +121,7 @@ def storm(path: str, witnesses: str, rounds: str, seed: str) -> None:
             continue
         granted += 1
         doubled += sum(not _witnessed(Path(witnesses) / device) for device in devices)
+        time.sleep(choose.random() * 0.002)  # so that another grant would meet the witness
         for device in devices:
             (Path(witnesses) / device).unlink(missing_ok=True)
         ledger.release(held)
@@ -145,29 +146,6 @@ def litter(path: str, uid: str, count: str, contents: str = "") -> None:
     """Leave many files that are named like leases of a user."""
     for number in range(int(count)):
         (Path(path) / f"{uid}.{number:016x}.lease").write_text(contents)
-
-
-def claim_with_proof(path: str, proofs: str, rounds: str) -> None:
-    """Claim one of two devices until so many claims were granted; tell grants and double grants.
-
-    The proof of a grant is a lock on a file per device, which the kernel gives to one process at a time.
-    """
-    ledger, granted, doubled, end = Ledger(Path(path)), 0, 0, time.monotonic() + _LONGEST
-    while granted < int(rounds) and time.monotonic() < end:
-        device = random.choice("AB")
-        held = ledger.claim((Claim(device),), "proof", time.time())
-        if held is None:
-            time.sleep(random.random() * 0.002)
-            continue
-        granted += 1
-        with (Path(proofs) / device).open("r+") as proof:
-            try:
-                fcntl.flock(proof, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                doubled += 1
-            time.sleep(random.random() * 0.002)
-        ledger.release(held)
-    print(json.dumps([granted, doubled]))
 
 
 def enter(path: str) -> None:

@@ -23,7 +23,25 @@ class Task(Running):
         return int(self.printed.partition("TASK PID: ")[2].split()[0])
 
 
-class ScheduleMachine(Shell):
+class InfoFile:
+    """The info file as other scripts read and change it."""
+
+    info_path: Path
+
+    def info(self) -> dict[str, list[Any]]:
+        """What the file says."""
+        table: dict[str, list[Any]] = json.loads(self.info_path.read_text())
+        return table
+
+    def mark(self, number: int, **values: object) -> None:
+        """Change the file as another script would."""
+        table = self.info()
+        for name, value in values.items():
+            table[name][number] = value
+        self.info_path.write_text(json.dumps(table))
+
+
+class ScheduleMachine(InfoFile, Shell):
     """A machine whose info file no other test uses."""
 
     def __init__(self, directory: Path) -> None:
@@ -49,18 +67,6 @@ class ScheduleMachine(Shell):
     def schedule(self, *words: str) -> tuple[int, str, str]:
         """Exit code, standard output and standard error of `schedule` with these words."""
         return self.begin(*words).end()
-
-    def info(self) -> dict[str, list[Any]]:
-        """What the file says."""
-        table: dict[str, list[Any]] = json.loads(self.info_path.read_text())
-        return table
-
-    def mark(self, number: int, **values: object) -> None:
-        """Change the file as another script would."""
-        table = self.info()
-        for name, value in values.items():
-            table[name][number] = value
-        self.info_path.write_text(json.dumps(table))
 
     def wait_file(self, name: str) -> None:
         """Wait until a task has made a file."""

@@ -147,12 +147,6 @@ def test_output_to_a_full_disk(queue: Background, command: str) -> None:
     check(queue.typed(f"{command} > /dev/full"), 125, "No space left on device")
 
 
-@pytest.mark.parametrize("target", ["/dev/full", "&-"])
-def test_an_id_that_cannot_be_printed(queue: Background, target: str) -> None:
-    """The job is in the queue, so nobody should submit it again."""
-    check(queue.typed(f"{SUBMIT} >{target}"), 125, "is in the queue, but its id could not be printed", "do not submit")
-
-
 def a_file(folder: Path) -> str:
     (folder / "file").write_text("no directory\n")
     return str(folder / "file")

@@ -323,6 +323,7 @@ def test_an_id_that_cannot_be_printed(background: Background, form: str, where: 
     outcome = background.typed(f"stoker submit --hold {form} true {where}")
     assert outcome.code == 125
     assert "job 1 is in the queue, but its id could not be printed" in outcome.err
+    assert "do not submit" in outcome.err
     assert "try again" not in outcome.err
     assert background.word(1) == "held"
 

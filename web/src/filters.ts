@@ -1,5 +1,6 @@
 /** What the table of jobs shows: the filter in the address of the view, and the query for the server. */
 
+import { pageOf } from "./router";
 import { ACTIVE, FAILURES, WAITING } from "./types";
 
 export interface Filter {
@@ -30,14 +31,13 @@ export function queryOf(filter: Filter): Record<string, string | number> {
 }
 
 export function readFilter(query: URLSearchParams): Filter {
-  const page = Number(query.get("page") ?? 1);
   return {
     state: query.get("state") ?? "",
     group: query.get("group") ?? "",
     array: query.get("array") ?? "",
     search: query.get("search") ?? "",
     sort: query.get("sort") ?? "",
-    page: Number.isInteger(page) && page > 0 ? page : 1,
+    page: pageOf(query),
   };
 }
 

@@ -30,6 +30,12 @@ export function hashOf(view: string, argument = "", query: Record<string, string
   return `#/${path}${given.size ? `?${given}` : ""}`;
 }
 
+/** The page of a list that a query asks for, the first if it names none. */
+export function pageOf(query: URLSearchParams): number {
+  const page = Number(query.get("page") ?? 1);
+  return Number.isInteger(page) && page > 0 ? page : 1;
+}
+
 /** The tasks of an array, by the label of one or of several of them. */
 export const arrayHash = (label: string): string =>
   hashOf("jobs", "", { array: label.split(".")[0] ?? "", state: "all" });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from math import floor, isfinite, log10
 from typing import Literal
@@ -10,6 +11,8 @@ from msgspec import Struct
 
 Kind = Literal["points", "line", "steps"]
 Tone = Literal["main", "good", "bad", "faint"]
+COLOURS = 8
+"""Colours that charts have for groups."""
 
 
 class Axis(Struct, frozen=True):
@@ -102,3 +105,16 @@ def _powers(low: float, high: float, most: int) -> list[float]:
         return _round_values(low, high, most)
     gap = max(1, -(-len(powers) // most))
     return powers[::gap]
+
+
+def colours_of(names: Iterable[str]) -> dict[str, int]:
+    """A colour for each name, given in the order of first use: later names do not change those of earlier ones.
+
+    The name itself decides; if its colour is taken, the next free one. When all are taken, they are used again.
+    """
+    chosen: dict[str, int] = {}
+    for name in dict.fromkeys(names):
+        taken = set(list(chosen.values())[len(chosen) // COLOURS * COLOURS :])
+        first = hashlib.sha256(name.encode(errors="surrogateescape")).digest()[0] % COLOURS
+        chosen[name] = next(place % COLOURS for place in range(first, first + COLOURS) if place % COLOURS not in taken)
+    return chosen

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
 from msgspec import Struct
 
 OURS = "ours"
@@ -56,3 +59,16 @@ def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) ->
         return True
     reserved = [claim.memory for claim in [wanted, *held]]
     return all(memory is None for memory in reserved) or sum(memory or 0 for memory in reserved) <= capacity
+
+
+def fits(claims: Iterable[Claim], leases: Iterable[Lease], capacities: Mapping[str, int | None]) -> bool:
+    """Whether all the claims are compatible with the leases."""
+    held: defaultdict[str, list[Claim]] = defaultdict(list)
+    for lease in leases:
+        for claim in lease.claims:
+            held[claim.name].append(claim)
+    for claim in claims:
+        if not compatible(claim, held[claim.name], capacities.get(claim.name)):
+            return False
+        held[claim.name].append(claim)
+    return True

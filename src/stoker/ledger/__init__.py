@@ -13,12 +13,28 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.lease import Claim, Lease
+from stoker.core.lease import Claim, Lease, fits
 from stoker.core.planner.fairshare import Demand
-from stoker.ledger import demands, drains, leases, notices
-from stoker.ledger.demands import HeldDemand
 from stoker.ledger.files import MOST_BYTES, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
-from stoker.ledger.notices import HeldNotice, LedgerNotice
+from stoker.ledger.formats import (
+    DEMAND,
+    DRAINED,
+    LEASE,
+    NOTICE,
+    HeldDemand,
+    HeldNotice,
+    LedgerNotice,
+    decode_demand,
+    decode_lease,
+    decode_notice,
+    encode_demand,
+    encode_lease,
+    encode_notice,
+    explained,
+    read_drains,
+    waiting_jobs,
+    write_drains,
+)
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -135,20 +151,20 @@ class Ledger:
         removed: the caller tries again. `name` restores such a lease of this user.
         """
         lease = Lease(claims, owner_name(os.geteuid()), os.getpid(), purpose(what), now)
-        contents = leases.encoded(lease)
+        contents = encode_lease(lease)
         # Cleaners of temporary files remove directories that were idle for long.
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
-            before = self._reader.read(directory, listing, leases.KIND, leases.decoded)
+            before = self._reader.read(directory, listing, LEASE, decode_lease)
             removed = self._removed.look(directory, listing, before.contents)
             removed.pop(name, None)
             before.contents.update(removed)
-            if (self._removed.must_wait and not name) or not leases.fits(claims, before.contents.values(), capacities):
+            if (self._removed.must_wait and not name) or not fits(claims, before.contents.values(), capacities):
                 return None
             _check_own(before, contents)
-            name = name or new_name(leases.KIND)
+            name = name or new_name(LEASE)
             held = HeldLease(publish(directory, name, contents), self.path / name, lease)
             self._removed.mark(held.fd, name, lease)
             try:
@@ -176,13 +192,11 @@ class Ledger:
         claims, ours = held.lease.claims, (held.lease.since, held.name)
         known_names = listing.keys() | {held.name}
         for _ in range(_LOOKS):
-            later = self._reader.read(
-                directory, listed(directory), leases.KIND, leases.decoded, but=known_names
-            ).contents
-            if leases.fits(claims, [*before.contents.values(), *later.values()], capacities):
+            later = self._reader.read(directory, listed(directory), LEASE, decode_lease, but=known_names).contents
+            if fits(claims, [*before.contents.values(), *later.values()], capacities):
                 return True
             older = [lease for name, lease in later.items() if (lease.since, name) < ours]
-            if not leases.fits(claims, [*before.contents.values(), *older], capacities):
+            if not fits(claims, [*before.contents.values(), *older], capacities):
                 return False
             os.sched_yield()
         return False
@@ -192,15 +206,13 @@ class Ledger:
         try:
             with _entered(self.path) as directory:
                 listing = listed(directory)
-                live_leases = self._reader.read(directory, listing, leases.KIND, leases.decoded).contents
+                live_leases = self._reader.read(directory, listing, LEASE, decode_lease).contents
                 live_leases.update(self._removed.look(directory, listing, live_leases))
-                wanted = self._reader.read(directory, listing, demands.KIND, demands.decoded).contents
-                told = self._reader.read(directory, listing, notices.KIND, notices.decoded).contents.values()
-                drained, planted = self._drained(directory) if drains.NAME in listing else ({}, ())
+                wanted = self._reader.read(directory, listing, DEMAND, decode_demand).contents
+                told = self._reader.read(directory, listing, NOTICE, decode_notice).contents.values()
+                drained, planted = self._drained(directory) if DRAINED in listing else ({}, ())
                 warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
-                return LedgerView(
-                    notices.explained(live_leases, told), warnings, wanted, notices.waiting_jobs(told), drained
-                )
+                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -240,13 +252,13 @@ class Ledger:
         demand = msgspec.structs.replace(
             demand, uid=uid, owner=owner_name(uid), pid=os.getpid(), what=purpose(demand.what)
         )
-        path = before.path if before else self.path / new_name(demands.KIND)
-        return HeldDemand(self._replace(before, path, demands.encoded(demand)), path, demand)
+        path = before.path if before else self.path / new_name(DEMAND)
+        return HeldDemand(self._replace(before, path, encode_demand(demand)), path, demand)
 
     def notify(self, notice: LedgerNotice, before: HeldNotice | None = None) -> HeldNotice:
         """Publish which jobs run under the leases of this engine and how many wait, in place of `before`."""
-        path = before.path if before else self.path / new_name(notices.KIND)
-        return HeldNotice(self._replace(before, path, notices.encoded(notice)), path, notice)
+        path = before.path if before else self.path / new_name(NOTICE)
+        return HeldNotice(self._replace(before, path, encode_notice(notice)), path, notice)
 
     def retract(self, held: HeldDemand | HeldNotice) -> None:
         """Remove a demand or notice of this process."""
@@ -268,14 +280,14 @@ class Ledger:
         with _explained(self.path), _entered(self.path) as directory:
             drained, _ = self._drained(directory)
             changed: dict[str, float | None] = {**drained, **changes}
-            drains.write(directory, {name: since for name, since in changed.items() if since is not None})
+            write_drains(directory, {name: since for name, since in changed.items() if since is not None})
 
     def _drained(self, directory: int) -> tuple[dict[str, float], tuple[str, ...]]:
         """The devices that root drained, and a warning where another user planted the list."""
         try:
-            return drains.read(directory), ()
+            return read_drains(directory), ()
         except InvalidFile as error:
-            return {}, (printable(f"ignored {self.path / drains.NAME}: {error}"),)
+            return {}, (printable(f"ignored {self.path / DRAINED}: {error}"),)
 
 
 def _name_in(lease: str) -> str:

@@ -27,7 +27,12 @@ _LONGEST = 16 * SIZE_BYTES
 _KEY = re.compile(r"[0-9]{1,18}\.[0-9]{1,9}")
 _LATEST = 2.0**33
 """Seconds since the epoch, in the year 2242."""
-_WHYS = frozenset(("exited", "timeout", "stopped", "refused"))
+EXITED = "exited"
+TIMED_OUT = "timeout"
+STOPPED = "stopped"
+NOT_STARTED = "refused"
+WHYS = frozenset((EXITED, TIMED_OUT, STOPPED, NOT_STARTED))
+"""Why an attempt ended: the words of `Why` in core/job.py, which workers do not import."""
 
 
 class AttemptStarted(NamedTuple):
@@ -132,7 +137,7 @@ def _not_started(attempt: str, at: str, errno: str, *note: str) -> AttemptReturn
 
 def _ended(attempt: str, at: str, *fields: str) -> AttemptExited:
     code, signal, why, peak, note = fields
-    if why not in _WHYS:
+    if why not in WHYS:
         raise JournalUnreadable
     ended = _number(code, 256), _number(signal, 256), why, _number(peak, 2**63)
     return AttemptExited(attempt, _moment(at), *ended, _note(note))

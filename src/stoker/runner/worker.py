@@ -43,7 +43,7 @@ class RunningAttempt:
 
     status: int | None = None
     peak = 0
-    why = "exited"
+    why = journal.EXITED
     note = ""
     linger_at: float | None = None
     kill_at: float | None = None
@@ -249,8 +249,8 @@ class Worker:
             self._write(journal.AttemptReturned(key, time.time()))
             self._hint()
         if self._current is not None and self._current.key == key:
-            if self._current.why == "exited" and self._current.status is None:
-                self._current.why = "stopped"
+            if self._current.why == journal.EXITED and self._current.status is None:
+                self._current.why = journal.STOPPED
             self._terminate(self._current, grace, signal_number)
 
     def _set_limit(self, order: dict[str, Any]) -> None:
@@ -270,9 +270,8 @@ class Worker:
             try:
                 self._current = self._spawn(order)
             except Refused as refusal:
-                self._over(
-                    journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, "refused", 0, refusal.note)
-                )
+                why = journal.NOT_STARTED
+                self._over(journal.AttemptExited(order["attempt"], time.time(), refusal.code, 0, why, 0, refusal.note))
             except StartDeferred as shortage:
                 self._give_back(order["attempt"], shortage)
 
@@ -339,7 +338,7 @@ class Worker:
             attempt.note = _leftover_note(len(left))
             self._terminate(attempt, LINGER_GRACE_SECONDS)
         elif attempt.limit_at is not None and now >= attempt.limit_at:
-            attempt.why = "timeout"
+            attempt.why = journal.TIMED_OUT
             self._terminate(attempt, attempt.grace)
         elif attempt.signal_at is not None and now >= attempt.signal_at:
             attempt.signal_at, attempt.signalled_before = None, attempt.limit_at

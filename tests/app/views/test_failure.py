@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,6 @@ from stoker.store.logs import LONGEST_SAID
 from stoker.store.schema import Change
 from stoker.store.writer import Store
 from support.store import added
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "queue.db")) as opened:
-        yield opened
 
 
 def ended_with(store: Store, log: Path, result: Result = "failed", note: str = "") -> Job:

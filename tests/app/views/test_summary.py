@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
-
-import pytest
-
 from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.model import GroupLine
@@ -19,12 +13,6 @@ from stoker.core.planner.fairshare import Demand
 from stoker.ledger import LedgerView
 from stoker.store.writer import Store
 from support.views import GIB, NOW, texts
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path / "queue.db")) as opened:
-        yield opened
 
 
 def a_lease(owner: str, *claims: Claim) -> Lease:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,13 +20,6 @@ from support.past import NOW, PastQueue
 
 HOUR = 3600.0
 TODAY = Period(NOW - 24 * HOUR)
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[PastQueue]:
-    made = PastQueue(tmp_path)
-    yield made
-    made.close()
 
 
 def bars(timeline: Timeline, lane: int = 0) -> list[tuple[str, str, float, float]]:

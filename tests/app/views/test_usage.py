@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 
 from stoker.app.jobs.local_time import midnight
 from stoker.app.views.usage import busy_seconds, days_of, usage_of
@@ -15,13 +11,6 @@ from support.build import GIB
 from support.past import NOW, PastQueue
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def queue(tmp_path: Path) -> Iterator[PastQueue]:
-    made = PastQueue(tmp_path)
-    yield made
-    made.close()
 
 
 def test_sharing_saves_gpu_time(queue: PastQueue) -> None:

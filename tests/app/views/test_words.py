@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-
 import msgspec
 import pytest
 
@@ -26,15 +23,7 @@ NOON = 1_794_052_800.0
 """2026-11-07 12:00 UTC, a Saturday."""
 DAY = 86400.0
 
-
-@pytest.fixture(autouse=True)
-def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The clock of the tests is at Greenwich."""
-    monkeypatch.setenv("TZ", "UTC")
-    time.tzset()
-    yield
-    monkeypatch.undo()
-    time.tzset()
+pytestmark = pytest.mark.usefixtures("utc")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stoker.cli.charts.chart import Axes, Point, outcomes_svg, scatter_svg
 from stoker.cli.charts.svg import PALETTE, RED, Clock, Drawing, contrast, escape, fitted, ink_on, tinted
-from stoker.core.colours import COLOURS
+from stoker.core.chart import COLOURS
 from stoker.core.outcomes import RESULT_COLOURS
 
 

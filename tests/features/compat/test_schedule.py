@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from stoker.features.compat.schedule.command import main
 from stoker.features.compat.schedule.info import find_info
+from support.schedule import InfoFile
 
 FOUR_FREE = "Free GPU:\n---------\nGPU 0\nGPU 1\nGPU 2\nGPU 3\n"
 
 
-class Machine:
+class Machine(InfoFile):
     """`schedule` typed on a machine with its own state, ledger and info file."""
 
     def __init__(self, directory: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -27,17 +26,6 @@ class Machine:
     def schedule(self, *words: str) -> tuple[int, str, str]:
         code = main(words)
         return code, *self._capfd.readouterr()
-
-    def info(self) -> dict[str, list[Any]]:
-        table: dict[str, list[Any]] = json.loads(self.info_path.read_text())
-        return table
-
-    def mark(self, number: int, **values: object) -> None:
-        """Change the file as another script would."""
-        table = self.info()
-        for name, value in values.items():
-            table[name][number] = value
-        self.info_path.write_text(json.dumps(table))
 
 
 @pytest.fixture

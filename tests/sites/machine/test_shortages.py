@@ -46,6 +46,16 @@ def sent(world: EngineOnFakeRunner) -> list[str]:
     return [attempt for _, attempt in world.runner.called("start")]
 
 
+def fail_nine(world: EngineOnFakeRunner) -> None:
+    """Nine jobs are started together, and none can be."""
+    world.add(9, resources=CPU)
+    world.turn()
+    for key in sent(world):
+        world.runner.started(key)
+        world.runner.returned(key, errno.EAGAIN, NO_PROCESS)
+    world.turn(2)
+
+
 def test_no_job_starts_during_the_pause(world: EngineOnFakeRunner) -> None:
     """All of them wait for the same reason, also those that were not tried; the user is told."""
     (first,) = world.add(resources=CPU)
@@ -76,12 +86,7 @@ def test_an_attempt_that_was_returned_counts_for_nothing(world: EngineOnFakeRunn
 
 def test_pauses_grow_and_one_start_tries_each_time(world: EngineOnFakeRunner) -> None:
     """1, 2, 4 ... 60 seconds, in which nothing is started."""
-    world.add(9, resources=CPU)
-    world.turn()
-    for key in sent(world):
-        world.runner.started(key)
-        world.runner.returned(key, errno.EAGAIN, NO_PROCESS)
-    world.turn(2)
+    fail_nine(world)
     before = len(sent(world))
     for pause in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
         world.clock.pass_seconds(pause - 0.01)
@@ -96,12 +101,7 @@ def test_pauses_grow_and_one_start_tries_each_time(world: EngineOnFakeRunner) ->
 
 def test_one_start_that_succeeds_ends_the_pause(world: EngineOnFakeRunner) -> None:
     """All others start at once, also those that failed before."""
-    world.add(9, resources=CPU)
-    world.turn()
-    for key in sent(world):
-        world.runner.started(key)
-        world.runner.returned(key, errno.EAGAIN, NO_PROCESS)
-    world.turn(2)
+    fail_nine(world)
     count = len(sent(world))
     world.clock.pass_seconds(FIRST_PAUSE)
     world.turn(3)

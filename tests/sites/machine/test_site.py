@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +24,6 @@ from stoker.sites.machine.site import PREFETCHED_INTERVAL, SOON
 from stoker.store.schema import Change
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[EngineOnFakeRunner]:
-    """An engine with two named devices."""
-    made = EngineOnFakeRunner(tmp_path)
-    yield made
-    made.close()
 
 
 def warm_up(world: EngineOnFakeRunner, count: int = 6) -> None:

@@ -108,12 +108,18 @@ def stage() -> Stage:
     return Stage()
 
 
-@pytest.fixture
-def child() -> Iterator[int]:
+@contextlib.contextmanager
+def a_child() -> Iterator[int]:
     """A process of ours."""
     with ending(subprocess.Popen(["sleep", "60"])) as sleeping:
         yield sleeping.pid
         sleeping.kill()
+
+
+@pytest.fixture
+def child() -> Iterator[int]:
+    with a_child() as pid:
+        yield pid
 
 
 class TestNumbersThatComeAgain:
@@ -286,14 +292,6 @@ def test_many_processes_of_one_attempt(stage: Stage, child: int) -> None:
     stage.telemetry.running()[0].pids.update(range(10**6, 10**6 + 5000))
     stage.refresh(*snapshot.readings.values())
     assert stage.telemetry.processes(job) == {child}
-
-
-@contextlib.contextmanager
-def a_child() -> Iterator[int]:
-    """Another process of ours."""
-    with ending(subprocess.Popen(["sleep", "60"])) as sleeping:
-        yield sleeping.pid
-        sleeping.kill()
 
 
 def test_cost(stage: Stage) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ from stoker.core.spec import Resources
 from stoker.runner.interface import AttemptExited, AttemptReturned, AttemptStarted
 from support.build import GIB, simulated
 from support.fakes import EngineOnFakeRunner, FakeDevices
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[EngineOnFakeRunner]:
-    """An engine with two named devices."""
-    made = EngineOnFakeRunner(tmp_path)
-    yield made
-    made.close()
 
 
 def test_a_journal_that_is_read_twice_changes_nothing(world: EngineOnFakeRunner) -> None:

@@ -130,6 +130,15 @@ export function Modal({ title, close, children }: ModalProps): JSX.Element {
   );
 }
 
+/** The second line of an entry, cut off if it has no room: its tooltip has all of it. */
+export function Second({ text, kind = "" }: { text: string; kind?: string }): JSX.Element {
+  return (
+    <span class={`second ${kind}`} title={text}>
+      {text}
+    </span>
+  );
+}
+
 /** A link to a job, or to a line of several tasks. */
 export function JobLink({ href, label, title }: { href: string; label: string; title: string }): JSX.Element {
   return (

@@ -7,6 +7,7 @@ import { ago, clock, count, duration, hours, known, moment, left, size } from ".
 import { arrayHash, go, jobHash } from "../router";
 import { now } from "../state";
 import type { JobColumn, JobLine, PastLine } from "../types";
+import { Second } from "./boxes";
 import { Progress, StateMark, jobMemory } from "./marks";
 
 type Line = JobLine | PastLine;
@@ -81,9 +82,7 @@ function Name({ job, priority = 0, second, isBad }: NameProps): JSX.Element {
       </a>
       {job.group ? <span class="group">{job.group}</span> : null}
       {priority ? <span class="group">priority {priority}</span> : null}
-      <span class={`second ${isBad ? "why" : ""}`} title={second}>
-        {second}
-      </span>
+      <Second text={second} kind={isBad ? "why" : ""} />
     </>
   );
 }

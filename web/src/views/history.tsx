@@ -15,7 +15,7 @@ import { Choices, Pages, Search } from "../parts/controls";
 import { JobTable, PAST_CELLS } from "../parts/job_table";
 import { StateMark } from "../parts/marks";
 import { Empty, Loading, Pending } from "../parts/placeholder";
-import { adjust, go, hashOf, jobHash, route } from "../router";
+import { adjust, go, hashOf, jobHash, pageOf, route } from "../router";
 import { useChanges } from "../state";
 import { HISTORY_TABLE, type PastLine, RESULTS, TONES, type Usage, type UserLine } from "../types";
 
@@ -27,7 +27,7 @@ export function History(): JSX.Element {
   const query = route.value.query;
   const since = query.get("since") ?? "7d";
   const search = query.get("search") ?? "";
-  const page = Math.max(1, Number(query.get("page") ?? 1) || 1);
+  const page = pageOf(query);
   const usage = useLoaded(`usage ${since}`, () => getUsage({ since }), USAGE_REST_MS);
   const past = useLoaded(`history ${since} ${search} ${page}`, () => getHistory({ since, search, page }), 2000);
   useChanges((changes) => {

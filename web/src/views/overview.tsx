@@ -7,7 +7,7 @@ import { getSamples, getUsage } from "../api";
 import { countIn, isActive, isWaiting } from "../changes";
 import { ago, clock, hours, moment, size } from "../format";
 import { useLoaded } from "../load";
-import { JobLink, Tile } from "../parts/boxes";
+import { JobLink, Second, Tile } from "../parts/boxes";
 import { MemoryBar, Progress, StateMark } from "../parts/marks";
 import { Empty, Loading } from "../parts/placeholder";
 import { type Point, Sparkline } from "../parts/sparkline";
@@ -308,9 +308,7 @@ function nextLine(job: JobLine): JSX.Element {
   return (
     <>
       <span class="right">{whenText(job, now.value) || job.state}</span>
-      <span class="second" title={job.why}>
-        {job.why}
-      </span>
+      <Second text={job.why} />
     </>
   );
 }
@@ -328,9 +326,7 @@ function Failures({ status: shown }: { status: Status }): JSX.Element | null {
               <StateMark state={job.state} /> <span class="faint">{job.how === job.state ? "" : job.how}</span>
             </span>
             <span class="right">{ago(moment(job.ended), now.value)}</span>
-            <span class="second" title={job.why}>
-              {job.why}
-            </span>
+            <Second text={job.why} />
           </li>
         ))}
         {shown.interrupted.map((run) => (

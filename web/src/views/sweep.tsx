@@ -16,7 +16,7 @@ import { Chip, Pages } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Pending } from "../parts/placeholder";
 import { TrialTable } from "../parts/trial_table";
-import { adjust, go, hashOf, jobHash, route } from "../router";
+import { adjust, go, hashOf, jobHash, pageOf, route } from "../router";
 import { now, useChanges } from "../state";
 import { ACTIVE, FAILURES, RESULTS, type SweepPage, type SweepPoint, type SweepView, type TrialView } from "../types";
 
@@ -28,7 +28,7 @@ const NARROW = 700;
 const LINES = 100;
 
 export function SweepContent({ id }: { id: string }): JSX.Element {
-  const page = Math.max(1, Number(route.value.query.get("page") ?? 1) || 1);
+  const page = pageOf(route.value.query);
   const loaded = useLoaded(`sweep ${id} ${page}`, () => getSweep(id, page), REST_MS);
   useChanges((changes) => {
     if (changes.changed.length || changes.more) loaded.again();
@@ -396,7 +396,6 @@ function CurvesChart({ data, chosen }: { data: SweepPage; chosen: Chosen }): JSX
 
 /** The page of the table that the server sent; of chosen trials, all that the charts have. */
 function Trials({ data, chosen, clear }: { data: SweepPage; chosen: Chosen; clear: () => void }): JSX.Element {
-  const asked = Math.max(1, Number(route.value.query.get("page") ?? 1) || 1);
   const found: TrialView[] = chosen
     ? data.points
         .filter((point) => chosen.has(point.trial.number))
@@ -404,7 +403,7 @@ function Trials({ data, chosen, clear }: { data: SweepPage; chosen: Chosen; clea
         .map((point) => point.trial)
     : data.sweep.trials;
   const pages = chosen ? Math.max(1, Math.ceil(found.length / LINES)) : data.pages;
-  const page = Math.min(asked, pages);
+  const page = Math.min(pageOf(route.value.query), pages);
   const shown = chosen ? found.slice((page - 1) * LINES, page * LINES) : found;
   const turn = (to: number): void => adjust({ page: to > 1 ? String(to) : "" });
   const parameters = data.axes.length ? parametersOf(data.axes) : Object.keys(data.sweep.trials[0]?.params ?? {});

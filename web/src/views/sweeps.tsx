@@ -9,7 +9,7 @@ import { paramsText } from "../charts/sweep_data";
 import { ago, count, moment, number } from "../format";
 import { useKeys } from "../keys";
 import { useLoaded } from "../load";
-import { type Column, Table } from "../parts/boxes";
+import { type Column, Second, Table } from "../parts/boxes";
 import { rowKeys } from "../parts/controls";
 import { Progress, StateMark } from "../parts/marks";
 import { Empty, Pending } from "../parts/placeholder";
@@ -73,15 +73,12 @@ function NoSweeps(): JSX.Element {
 
 function Name({ sweep }: { sweep: SweepLine }): JSX.Element {
   const title = sweep.name || `sweep ${sweep.id}`;
-  const best = paramsText(sweep.params);
   return (
     <>
       <a href={hashOf("sweeps", String(sweep.id))} title={title}>
         {title}
       </a>
-      <span class="second" title={best}>
-        {best || count(sweep.total, "trial")}
-      </span>
+      <Second text={paramsText(sweep.params) || count(sweep.total, "trial")} />
     </>
   );
 }
@@ -90,11 +87,7 @@ function Best({ sweep: { best, objective } }: { sweep: SweepLine }): JSX.Element
   return (
     <>
       {best === null ? <span class="faint">–</span> : <b>{number(best)}</b>}
-      {objective ? (
-        <span class="second" title={objective}>
-          {objective}
-        </span>
-      ) : null}
+      {objective ? <Second text={objective} /> : null}
     </>
   );
 }

@@ -27,7 +27,6 @@ from stoker.core.settings import (
     setting_text,
 )
 from stoker.core.text import shown_value
-from stoker.devices.interface import user_name
 from stoker.features import FEATURES, load
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
@@ -144,6 +143,8 @@ def _distrust(found: os.stat_result) -> str:
     if not stat.S_ISREG(found.st_mode):
         return "it is not a file"
     if found.st_uid not in (0, os.geteuid()):
+        from stoker.devices.interface import user_name
+
         return f"it belongs to user {user_name(found.st_uid)}, who could make your jobs run anything"
     if found.st_mode & stat.S_IWOTH:
         return "every user can write to it (fix: chmod o-w)"

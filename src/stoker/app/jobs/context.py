@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from stoker.core.errors import UsageError
 from stoker.core.spec import Dependency, JobSpec
-from stoker.devices.interface import user_name
 
 
 def _no_earlier_jobs(text: str) -> tuple[Dependency, ...]:
@@ -78,6 +77,8 @@ def check_directory(path: str) -> None:
 
 
 def current_user() -> str:
+    from stoker.devices.interface import user_name  # a submit needs nothing of devices
+
     return user_name(os.getuid())
 
 

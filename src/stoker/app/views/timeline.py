@@ -16,7 +16,7 @@ from stoker.app.views.model import Counts
 from stoker.app.views.samples import Curves, Steps, curves_from, curves_of, steps_of
 from stoker.app.views.status import expected_empty
 from stoker.core.amounts import resources_of_attempts
-from stoker.core.colours import colours_of
+from stoker.core.chart import colours_of
 from stoker.core.device import Device
 from stoker.core.job import Active, Ended, Job, id_text, resources_of, result_of, single
 from stoker.core.outcomes import JobStateName

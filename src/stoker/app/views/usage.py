@@ -18,7 +18,7 @@ from stoker.app.views.job import past_line
 from stoker.app.views.model import UserLine
 from stoker.app.views.summary import ledger_here, user_lines
 from stoker.core.amounts import VramMode
-from stoker.core.colours import colours_of
+from stoker.core.chart import colours_of
 from stoker.core.outcomes import JobStateName
 from stoker.core.units import DAY
 from stoker.store import past_jobs

@@ -1,4 +1,4 @@
-"""`stoker run`: run a list of commands, or one command, in the foreground."""
+"""`stoker run` and `stoker shell`: commands in the foreground, and a session in this terminal."""
 
 from __future__ import annotations
 
@@ -26,6 +26,12 @@ from stoker.core.spec import parse_array, shell_of
 from stoker.core.units import parse_duration
 from stoker.runner.forkserver_client import Forkserver
 
+_devices = option("--devices", metavar="IDS", help="Use only these devices; without a driver, any names.")
+_max_use = option(
+    "--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, including your other runs."
+)
+_min_free = option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N free GPUs to others.")
+
 
 @click.command(name="run", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE | SCRIPT... | - | COMMAND...]")
@@ -33,11 +39,11 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option(
     "-f", "--file", metavar="FILE", help="Read FILE as a job list, even if it looks like a script; - is stdin."
 )
-@option("--devices", metavar="IDS", help="Use only these devices; without a driver, any names.")
+@_devices
 @sim_option
 @option("-j", "--jobs", type=click.IntRange(1), metavar="N", help="Run at most N jobs at once.")
-@option("--max-use", type=click.IntRange(1), metavar="N", help="Use at most N GPUs at once, including your other runs.")
-@option("--min-free", type=click.IntRange(0), metavar="N", help="Leave N free GPUs to others.")
+@_max_use
+@_min_free
 @option("--halt", metavar="WHEN", help="Stop early: soon,fail=1 lets running jobs end, now,fail=20% does not.")
 @click.option(
     "--resume",
@@ -53,7 +59,7 @@ from stoker.runner.forkserver_client import Forkserver
 @click.option("--idle", metavar="DUR", help="With --pty: end the session after this time without use.")
 @click.option("--demo", is_flag=True, help="Run a 20-second demonstration on four simulated GPUs.")
 @click.pass_context
-def command(
+def run(
     context: click.Context, /, words: tuple[str, ...], file: str | None, demo: bool, pty: bool, **values: Any
 ) -> int:
     """Run a job list (one command per line), a script or a command on free GPUs.
@@ -78,7 +84,7 @@ def command(
     """
     if pty:
         _refuse_with_terminal({**values, "file": file, "demo": demo})
-        return run_session(values, words or (shell_of(os.environ),), forward_ports=bool(words))
+        return _run_session(values, words)
     if values["idle"] is not None:
         raise UsageError("--idle is for interactive sessions", "add --pty, or use -t for a time limit")
     options = options_from(values)
@@ -110,6 +116,29 @@ def command(
     return _run(values, kind, spread(items, options))
 
 
+@click.command(name="shell", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
+@job_options
+@option("--idle", metavar="DUR", help="Warn, then end the session after this time without keyboard, GPU or CPU use.")
+@_devices
+@sim_option
+@_max_use
+@_min_free
+def shell(words: tuple[str, ...], **values: Any) -> int:
+    """Start an interactive session with GPUs in this terminal.
+
+    \b
+      stoker shell -G 1 -t 2h              your shell, with one GPU for two hours
+      stoker shell -m 8G python            Python with 8G of a shared GPU
+      stoker shell --idle 30m jupyter lab  shows the ssh command that forwards its port
+
+    It waits until the GPUs are free, and shows why and about when; Ctrl-C stops waiting. The session is a job like any
+    other: status shows it, cancel ends it, edit changes its time limit. When this terminal goes away (ssh), it ends,
+    as a login shell does; use it inside tmux to keep it. Its exit code is that of the command.
+    """
+    return _run_session(values, words)
+
+
 def _cluster(config: Config, options: JobOptions) -> ClusterSettings | None:
     return None if options.cluster in (None, LOCAL) else config.cluster(str(options.cluster))
 
@@ -136,8 +165,8 @@ def _refuse_with_terminal(values: dict[str, Any]) -> None:
         raise UsageError(f"--{given[0]} cannot be used with --pty", "leave one of them out")
 
 
-def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports: bool) -> int:
-    """Run a command in this terminal. The relay is forked first, while this process is small and has no threads."""
+def _run_session(values: dict[str, Any], words: tuple[str, ...]) -> int:
+    """Run a command, or the user's shell, in this terminal."""
     from stoker.cli.relay import Relay
 
     options = options_from(values)
@@ -149,19 +178,21 @@ def run_session(values: dict[str, Any], words: tuple[str, ...], *, forward_ports
     config = config_here(say)
     if _cluster(config, config.completed(options)):
         raise UsageError("a session is in this terminal, and nodes of a cluster are not", "add -M local")
-    with contextlib.closing(Relay(forward_ports=forward_ports)) as relay:
+    user_shell = shell_of(os.environ)
+    # The relay is forked first, while this process is small and has no threads.
+    with contextlib.closing(Relay(forward_ports=bool(words))) as relay:
         values |= {"options": config.completed(options), "settings": config.engine, "relay": relay, "dry_run": False}
         values["terminal"] = relay.terminal
-        return _run(values, "--", [ParsedJob(command_of(words, shell_of(os.environ)), COMMAND_LINE)])
+        return _run(values, "--", [ParsedJob(command_of(words or (user_shell,), user_shell), COMMAND_LINE)])
 
 
 def _run(values: dict[str, Any], label: str, items: Sequence[ParsedJob | RejectedLine] | JobLines) -> int:
     """Start the forkserver, and meanwhile load the modules of a run, which takes as long."""
     with contextlib.ExitStack() as closing:
         forkserver = None if values["dry_run"] else closing.enter_context(contextlib.closing(Forkserver()))
-        from stoker.cli.foreground import RunOptions, run
+        from stoker.cli import foreground
 
-        return run(RunOptions(**values), label, items, forkserver)
+        return foreground.run(foreground.RunOptions(**values), label, items, forkserver)
 
 
 def _parse_words(

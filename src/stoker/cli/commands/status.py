@@ -31,7 +31,6 @@ from stoker.core.units import count_text
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter, counts_of_open
 from stoker.store.paths import Paths, host_name
-from stoker.store.web_server import web_address
 
 MOST_LINES = 200
 """How many waiting jobs are read without --all."""
@@ -86,7 +85,10 @@ def command(
         status = status_of(
             facts, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
-        status = replace(status, web=web_address(paths))
+        if paths.web_server.exists():
+            from stoker.store.web_server import web_address
+
+            status = replace(status, web=web_address(paths))
         if by:
             status = _with_summary(status, facts, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
@@ -114,7 +116,7 @@ def _statuses(paths: Paths) -> EngineStatuses:
 def _watch(ids: Sequence[str], by: str | None, chosen: Filter, screen: Screen) -> int:
     if ids or by:
         raise UsageError("-w follows the whole queue", f"leave out {'the ids' if ids else f'--by-{by}'}")
-    from stoker.cli.commands.top import show_top
+    from stoker.cli.top import show_top
 
     return show_top(screen.paths, chosen=chosen)
 

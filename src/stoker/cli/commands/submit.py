@@ -20,7 +20,6 @@ from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, Rejecte
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, find_script
 from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submit, key_of
-from stoker.cli.advice import misplaced_option
 from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
 from stoker.cli.options import json_option, sim_option, wants_json, write_json
@@ -254,8 +253,11 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
         click.echo(context.get_help())
         return 2
     items, script = _parse_words(context, words, file, as_line=shell)
-    if note := misplaced_option(CommandLine("submit", context.meta[TYPED_OPTIONS], words), options):
-        say(note)
+    if any(word.startswith("-") for word in words[1:]):
+        from stoker.cli.advice import misplaced_option
+
+        if note := misplaced_option(CommandLine("submit", context.meta[TYPED_OPTIONS], words), options):
+            say(note)
     return submit_jobs(SubmitOptions(options=options, label=file or "submit", script=script, **values), items)
 
 

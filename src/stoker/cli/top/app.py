@@ -12,21 +12,18 @@ from typing import ClassVar
 
 from textual import events, on, work
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.widget import Widget
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.app.views.feed import Changes
 from stoker.app.views.model import Status
-from stoker.cli.top import actions
-from stoker.cli.top.actions import Target, Verb
-from stoker.cli.top.bars import Footer, Help, Question, Tab, TabBar
 from stoker.cli.top.details import DetailsPane
-from stoker.cli.top.source import LINES, Freshness, QueueReader
+from stoker.cli.top.source import ASKS, LINES, Freshness, QueueReader, Target, Verb, question, refusal
 from stoker.cli.top.summary import Summary, filter_text
 from stoker.cli.top.tabs import HistoryTab, JobsTab, TableWidget, TimelineChart
-from stoker.cli.top.widgets import STYLE_SHEET
+from stoker.cli.top.widgets import STYLE_SHEET, Footer, Help, Question, Tab, TabBar, bindings
 from stoker.core.errors import StokerError
 from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
@@ -46,27 +43,7 @@ class Top(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = STYLE_SHEET
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c,ctrl+q", "quit", show=False, priority=False),
-        Binding("question_mark,h,f1", "help", show=False),
-        Binding("slash", "filter", show=False),
-        Binding("escape", "close", show=False),
-        Binding("space", "tag", show=False),
-        Binding("o", "order", show=False),
-        Binding("c", "act('cancel')", show=False),
-        Binding("r", "act('retry')", show=False),
-        Binding("p", "act('pause')", show=False),
-        Binding("plus,equals_sign", "more(1)", show=False),
-        Binding("minus", "more(-1)", show=False),
-        Binding("left", "shift(-1)", show=False),
-        Binding("right", "shift(1)", show=False),
-        Binding("home", "shift(0)", show=False),
-        Binding("1", "tab('jobs')", show=False),
-        Binding("2", "tab('timeline')", show=False),
-        Binding("3", "tab('history')", show=False),
-        Binding("tab", "focus_other", show=False, priority=True),
-        Binding("ctrl+z", "suspend_process", show=False, priority=True),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = bindings()
 
     def __init__(self, source: QueueReader, *, readonly: bool, chosen: Filter = NO_FILTER) -> None:
         """`source` must have looked at the queue once."""
@@ -358,10 +335,10 @@ class Top(App[None]):
         targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in table.chosen]
         if not targets:
             return
-        if refusal := actions.refusal(verb, targets):
-            self._footer.say(refusal)
+        if reason := refusal(verb, targets):
+            self._footer.say(reason)
             return
-        if verb not in actions.ASKS:
+        if verb not in ASKS:
             self._act(verb, targets)
             return
 
@@ -369,12 +346,12 @@ class Top(App[None]):
             if yes:
                 self._act(verb, targets)
 
-        self.push_screen(Question(actions.question(verb, targets)), answered)
+        self.push_screen(Question(question(verb, targets)), answered)
 
     @work(group="act")
     async def _act(self, verb: Verb, targets: Sequence[Target]) -> None:
         try:
-            said = await self._source.call(self._source.act, lambda control: actions.act(control, verb, targets))
+            said = await self._source.call(self._source.act, verb, targets)
         except StokerError as error:
             said = str(error)
         self._jobs.tagged.clear()

@@ -1,24 +1,34 @@
-"""The content of the live view, read by `queue` in a thread of its own."""
+"""The queue as the live view reads it, in a thread of its own, and as its keys change it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
+from stoker.app.control.actions import cancel, hold, release
+from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control, opened
+from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
+from stoker.app.control.sentences import Effect
+from stoker.app.jobs.select import find, jobs_in_order, tasks_of_line
 from stoker.app.views.feed import Changes, Feed
 from stoker.app.views.history import History, read_history
 from stoker.app.views.job_details import JobDetails, read_jobs
 from stoker.app.views.samples import GpuSamples, read_samples
 from stoker.app.views.timeline import Timeline, read_timeline
 from stoker.cli.screens.logs import Collapser
+from stoker.cli.screens.text import clip, one_line
 from stoker.core.errors import StokerError
+from stoker.core.job import Ended, Job, OnHold, part
 from stoker.core.logs.text import without_colours
+from stoker.core.outcomes import RESULTS
+from stoker.core.ranges import Ranges, distinct
 from stoker.core.text import printable
+from stoker.core.units import count_text
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import read_tail, size_of
 from stoker.store.past_jobs import Period
@@ -33,6 +43,10 @@ STATUS_SECONDS = 1.5
 MOST_LINES = 5000
 CURVE_SECONDS = 3600.0
 """Length of the curves of GPUs."""
+Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
+ASKS: tuple[Verb, ...] = ("cancel", "retry")
+"""Actions that cannot be undone: the view asks once."""
+_NAMED = 3
 Arguments = ParamSpec("Arguments")
 Value = TypeVar("Value")
 
@@ -105,10 +119,11 @@ class QueueReader:
         self._log = path, size
         return tail_lines(read_tail(path, LOG_BYTES), cut=size > LOG_BYTES)
 
-    def act(self, action: Callable[[Control], str]) -> str:
+    def act(self, verb: Verb, targets: Sequence[Target]) -> str:
         """Do something to jobs, and return what became of them in words."""
         with opened(self.paths) as control:
-            return action(control)
+            ids = distinct(ids for target in targets for ids in _ids(control, target).parts)
+            return summary(_effects(control, verb, jobs_in_order(control.store, ids)))
 
 
 def tail_lines(text: str, *, cut: bool = False) -> list[str]:
@@ -146,3 +161,78 @@ class Freshness:
         self._stale.discard(name)
         self._read_at[name] = now
         return True
+
+
+# -- what keys do to jobs -----------------------------------------------------------------------------
+
+
+class Target(NamedTuple):
+    """A line of a table: a job, or waiting tasks of an array."""
+
+    label: str
+    title: str
+    state: str
+    tasks: int = 1
+
+
+def refusal(verb: Verb, targets: Sequence[Target]) -> str:
+    """Why something cannot be done to these jobs, before anything is asked; empty if it can."""
+    ended = [target for target in targets if target.state in RESULTS]
+    if verb == "retry" and len(ended) < len(targets):
+        first = next(target for target in targets if target not in ended)
+        return f"{first.label} has not finished: cancel it first (c), then retry it in the history (3)"
+    if verb != "retry" and ended:
+        return f"{ended[0].label} has already finished ({ended[0].state}); r runs it again"
+    return ""
+
+
+def question(verb: Verb, targets: Sequence[Target]) -> str:
+    """`cancel 41 vit-b (running)?`; of many jobs the first are named."""
+    named = ", ".join(_named(target) for target in targets[:_NAMED])
+    jobs = sum(target.tasks for target in targets)
+    if len(targets) == 1:
+        return f"{verb} {named}?"
+    more = ", …" if len(targets) > _NAMED else ""
+    return f"{verb} {count_text(jobs, 'job')}: {named}{more}?"
+
+
+def _named(target: Target) -> str:
+    tasks = f", {count_text(target.tasks, 'task')}" if target.tasks > 1 else ""
+    return f"{target.label} {clip(one_line(target.title), 30)} ({target.state}{tasks})"
+
+
+def _ids(control: Control, target: Target) -> Ranges:
+    if target.tasks > 1:
+        return tasks_of_line(control.store, target.label, target.state)
+    return find(control.store, [target.label])
+
+
+def _effects(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[Effect]:
+    match verb:
+        case "cancel":
+            return cancel(control, jobs)
+        case "retry":
+            refuse_unfinished(jobs)
+            return retry(control, planned_retries(control, jobs))
+        case "pause":
+            held = all(isinstance(job.state, OnHold) for job in jobs)
+            return release(control, jobs) if held else hold(control, jobs)
+        case _:
+            step = 1 if verb == "raise" else -1
+            return [effect for job in jobs for effect in _prioritise(control, job, step)]
+
+
+def _prioritise(control: Control, job: Job, step: int) -> list[Effect]:
+    if isinstance(job.state, Ended):
+        return edit_jobs(control, Rewriter(control), [job], {})
+    return edit_jobs(control, Rewriter(control), [job], {"priority": job.spec.priority + step})
+
+
+def summary(effects: Sequence[Effect]) -> str:
+    """What was said of one job; of several, what was said of the first, and of how many others."""
+    if not effects:
+        return "no such job any more"
+    first = next((effect for effect in effects if effect.refused), effects[0])
+    others = sum(effect.job.count for effect in effects) - 1
+    said = first._replace(job=part(first.job, first.job.id, first.job.id)).said
+    return said if not others else f"{said} (and {count_text(others, 'more job')})"

@@ -1,4 +1,4 @@
-"""GPU time used lately, and whether this engine yields to others."""
+"""Sharing the machine: GPU time used lately, whether this engine yields to others, and what it tells them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import functools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from msgspec.structs import replace
 
+from stoker.core.job import Job, Running, id_text, limit_of
+from stoker.core.launch import attempt_key
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import (
     GRAIN_GPU_SECONDS,
@@ -27,9 +30,10 @@ from stoker.core.planner.fairshare import (
     yield_reason,
 )
 from stoker.devices.detect import NO_GPU
-from stoker.ledger import Ledger
-from stoker.ledger.demands import HeldDemand
+from stoker.ledger import HeldNotice, Ledger, LedgerNotice, LedgerUnusable
 from stoker.ledger.files import owner_name
+from stoker.ledger.formats import MOST_LEASES, HeldDemand, LeaseJob
+from stoker.runner.interface import ProcessIds
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.ref import is_nested
@@ -98,7 +102,7 @@ PUBLISH_INTERVAL = 0.25
 """Seconds between two changes of the published demand; other engines read it no more often."""
 
 REFRESH_INTERVAL = 60.0
-"""Seconds after which it is published again, in case a cleaner removed it from the ledger."""
+"""Seconds after which a demand or notice is published again, in case a cleaner removed it from the ledger."""
 
 
 class Sharing:
@@ -194,3 +198,42 @@ def _differ(demand: Demand, published: Demand) -> bool:
 
 def _essence(demand: Demand) -> Demand:
     return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN_GPU_SECONDS)
+
+
+class Notices:
+    """This engine's notice in the ledger; screens of other users show it."""
+
+    def __init__(self, ledger: Ledger, processes: ProcessIds, job_of: Callable[[int], Job | None]) -> None:
+        self._ledger = ledger
+        self._processes = processes
+        self._job_of = job_of
+        self._published: HeldNotice | None = None
+        self._published_at = 0.0
+
+    def publish(self, allocations: Iterable[Allocation], waiting: int, now: float) -> None:
+        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails."""
+        leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs][:MOST_LEASES]
+        told = ((allocation, self._job_of(allocation.jobs[0])) for allocation in leased)
+        leases = {
+            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job)
+            for allocation, job in told
+            if job
+        }
+        notice = LedgerNotice(waiting=waiting, leases=leases)
+        before = self._published
+        if before is not None and before.notice == notice and now - self._published_at < REFRESH_INTERVAL:
+            return
+        with suppress(LedgerUnusable):
+            self._published = self._ledger.notify(notice, before)
+            self._published_at = now
+
+    def withdraw(self) -> None:
+        if self._published is not None:
+            self._ledger.retract(self._published)
+            self._published = None
+
+    def _lease_job(self, worker: str, job: Job) -> LeaseJob:
+        limit = limit_of(job)
+        until = job.state.since + limit if isinstance(job.state, Running) and limit is not None else None
+        pid = self._processes.process_of(worker, attempt_key(job.id, job.attempts))
+        return LeaseJob(id_text(job), pid or 0, until)

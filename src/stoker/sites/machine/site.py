@@ -40,13 +40,11 @@ from stoker.sites.interface import RETRY_INTERVAL, SiteContext, SiteStatus
 from stoker.sites.machine.allocations import Allocation, LeaseCheck
 from stoker.sites.machine.context import MachineContext, machine_context
 from stoker.sites.machine.dispatch import Dispatch
-from stoker.sites.machine.fairshare import Sharing
+from stoker.sites.machine.fairshare import Notices, Sharing
 from stoker.sites.machine.mps import POLL_INTERVAL
-from stoker.sites.machine.notices import Notices
 from stoker.sites.machine.observation import REFRESH_INTERVAL
-from stoker.sites.machine.progress import ExpectedEnds
 from stoker.sites.machine.ref import adopted_lease, read_ref
-from stoker.sites.machine.telemetry import Learning
+from stoker.sites.machine.telemetry import ExpectedEnds, Learning
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
 

@@ -9,9 +9,9 @@ import pytest
 
 from stoker.core.job import Job, Running
 from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
-from stoker.ledger.notices import MOST_LEASES, LeaseJob
+from stoker.ledger.formats import MOST_LEASES, LeaseJob
 from stoker.sites.machine.allocations import Allocation
-from stoker.sites.machine.notices import REPEAT_SECONDS, Notices
+from stoker.sites.machine.fairshare import REFRESH_INTERVAL, Notices
 from support.build import a_job
 from support.fakes import START, FakeRunner
 from support.ledger_files import lease_name
@@ -66,9 +66,9 @@ def test_it_is_written_when_it_changes(stage: Stage) -> None:
     path.unlink()
     stage.notices.publish([allocation], 0, START + 1)
     assert not stage.files
-    stage.notices.publish([allocation], 0, START + REPEAT_SECONDS)
+    stage.notices.publish([allocation], 0, START + REFRESH_INTERVAL)
     assert stage.files == [path]
-    stage.notices.publish([allocation], 1, START + REPEAT_SECONDS)
+    stage.notices.publish([allocation], 1, START + REFRESH_INTERVAL)
     assert stage.files == [path]
     stage.notices.withdraw()
     assert not stage.files

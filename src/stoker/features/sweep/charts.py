@@ -158,11 +158,12 @@ def value_in(trial: TrialView, objective: Objective) -> float:
 
 
 def _axis(data: SweepData, name: str, values: Sequence[Scalar]) -> tuple[Axis, list[float]]:
-    """An axis for a parameter, and where its values are on it."""
+    """An axis for a parameter, and where its values are on it; texts are in the order of the space."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values) and len(set(numbers)) > 1:
         log = name in data.log_names or wants_log(numbers)
         return axis_over(name, numbers, log=log, margin=0.02), numbers
-    texts = list(dict.fromkeys(value_text(value) for value in values))
+    shown = dict.fromkeys(value_text(value) for value in values)
+    texts = [text for text in dict.fromkeys([*data.listed.get(name, ()), *shown]) if text in shown]
     places = {text: float(place) for place, text in enumerate(texts)}
     return Axis(name, -0.5, len(texts) - 0.5, names=tuple(texts)), [places[value_text(value)] for value in values]

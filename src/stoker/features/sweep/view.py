@@ -17,7 +17,7 @@ from stoker.core.job import Ended, Job, state_word
 from stoker.core.outcomes import ACTIVE, RESULTS
 from stoker.features.sweep.model.objective import Curve, Objective
 from stoker.features.sweep.model.result import decode_result
-from stoker.features.sweep.model.space import Params, Range, Scalar, Space, parameter_text
+from stoker.features.sweep.model.space import Choices, Params, Range, Scalar, Space, parameter_text, value_text
 from stoker.features.sweep.model.summary import TrialRecord, TrialSummary
 from stoker.features.sweep.store import (
     StoredSweep,
@@ -155,6 +155,8 @@ class SweepData(Struct, frozen=True):
     """Those that differ between trials."""
     log_names: frozenset[str] = frozenset()
     """Those whose range is logarithmic."""
+    listed: dict[str, list[str]] = {}
+    """The values of those that have a list of them, in its order."""
 
 
 class SweepNow(Struct, frozen=True):
@@ -272,7 +274,14 @@ def sweep_data(sweep: SweepNow, trials: list[TrialView], best: int | None = None
         notices=sorted(notice for notice, count in summary.notices.items() if count),
         trials=trials,
     )
-    return SweepData(view, sweep.objectives, tracked.names(spec), tracked.tuned(spec), _log_names(spec.space))
+    return SweepData(
+        view,
+        sweep.objectives,
+        tracked.names(spec),
+        tracked.tuned(spec),
+        _log_names(spec.space),
+        _listed_values(spec.space),
+    )
 
 
 def best_points(sweep: SweepNow, most: int | None = None) -> list[BestView]:
@@ -346,6 +355,14 @@ def _log_names(space: Space) -> frozenset[str]:
     return frozenset(
         parameter.name for parameter in space.parameters if isinstance(parameter.domain, Range) and parameter.domain.log
     )
+
+
+def _listed_values(space: Space) -> dict[str, list[str]]:
+    listed: dict[str, list[str]] = {}
+    for parameter in space.parameters:
+        if isinstance(parameter.domain, Choices):
+            listed.setdefault(parameter.name, []).extend(map(value_text, parameter.domain.values))
+    return listed
 
 
 def _counts(tracked: TrackedSweep) -> dict[str, int]:

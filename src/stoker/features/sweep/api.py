@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from math import ceil, inf
+from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.app.views.pages import LINES
 from stoker.core.chart import Axis
 from stoker.core.errors import NoSuchJob
-from stoker.core.outcomes import ACTIVE
-from stoker.features.sweep.charts import in_order, parallel, shown_curves, value_in, with_value
-from stoker.features.sweep.model.importance import best_so_far
-from stoker.features.sweep.model.objective import score
-from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
+from stoker.features.sweep.charts import parallel
+from stoker.features.sweep.model.summary import TrialSummary
+from stoker.features.sweep.store import active_trials, trials_without
+from stoker.features.sweep.summary import SweepSummaries
+from stoker.features.sweep.view import (
+    SweepData,
+    SweepNow,
+    SweepView,
+    TrialView,
+    opened_sweep,
+    read_sweeps,
+    shown_curves,
+    sweep_data,
+    trials_of,
+)
 from stoker.store.paths import Paths
 from stoker.web.answers import answer
 from stoker.web.query import page_of
@@ -92,13 +101,16 @@ class QueueService(Protocol):
 
 def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
     """Paths below /api/v1 and their endpoints."""
+    summaries = SweepSummaries(service.paths)
 
     def sweeps(_request: Request) -> Response:
-        return answer(read_sweeps(service.paths))
+        return answer(read_sweeps(service.paths, summaries))
 
     def sweep(request: Request) -> Response:
         page = page_of(request.query_params)
-        return answer(sweep_page(read_sweep(service.paths, _sweep_id(request)), page))
+        with opened_sweep(service.paths, _sweep_id(request), summaries) as now:
+            shown = sweep_page(now, page)
+        return answer(shown)
 
     return {"sweeps": sweeps, "sweeps/{sweep}": sweep}
 
@@ -110,83 +122,78 @@ def _sweep_id(request: Request) -> str:
     return str(text)
 
 
-def sweep_page(data: SweepData, page: int) -> SweepPage:
-    view = data.view
-    ordered = _ordered(data)
-    trials = with_value(data) if data.objectives else []
-    axes, points = _points(data, trials) if trials else ([], [])
-    shown = _chosen(points, MOST_POINTS)
-    curves = _curves(data)
+def sweep_page(sweep: SweepNow, page: int) -> SweepPage:
+    summary, total = sweep.summary, sweep.tracked.total
+    jobs = _jobs_of_page(sweep, page)
+    places = _chosen(summary, MOST_POINTS)
+    point_jobs = [summary.records[number].job for number in places]
+    trials = {trial.job: trial for trial in trials_of(sweep, {*jobs, *point_jobs})}
+    data = sweep_data(sweep, [trials[job] for job in jobs], MOST_BEST)
+    axes, points = _points(sweep, data, [trials[job] for job in point_jobs], places) if places else ([], [])
+    curves, curves_left_out = shown_curves(sweep)
+    records = summary.records
     return SweepPage(
         SCHEMA,
-        replace(view, best=view.best[:MOST_BEST], trials=ordered[(page - 1) * LINES : page * LINES]),
+        data.view,
         page=page,
-        pages=max(1, ceil(len(ordered) / LINES)),
-        total=len(ordered),
+        pages=max(1, ceil(total / LINES)),
+        total=total,
         axes=axes,
-        points=shown,
-        points_left_out=len(points) - len(shown),
-        steps=_steps(data, trials),
-        curves=curves,
-        curves_left_out=sum(1 for curve in data.curves.values() if curve) - len(curves),
+        points=points,
+        points_left_out=len(summary.by_end.numbers) - len(points),
+        steps=summary.steps,
+        curves=[
+            SweepCurve(number, records[number].job, records[number].state, list(curve))
+            for number, curve in curves.items()
+        ],
+        curves_left_out=curves_left_out,
     )
 
 
-def _ordered(data: SweepData) -> list[TrialView]:
+def _jobs_of_page(sweep: SweepNow, page: int) -> list[int]:
     """By value, the best first; then those without one, those that run first."""
+    first, end = (page - 1) * LINES, page * LINES
+    records = sweep.summary.records
+    ordered = sweep.summary.in_table
+    if end > len(ordered):
+        valued = set(ordered)
+        active = [trial.number for trial in active_trials(sweep.reader, sweep.stored.batch)]
+        ordered += sorted(number for number in active if number not in valued)
+    jobs = [records[number].job for number in ordered[first:end]]
+    if missing := end - first - len(jobs):
+        jobs += trials_without(sweep.reader, sweep.stored.batch, ordered, missing, offset=max(0, first - len(ordered)))
+    return jobs
 
-    def key(trial: TrialView) -> tuple[float, bool, int]:
-        value = trial.values.get(data.objectives[0].name) if data.objectives else None
-        by_value = inf if value is None or trial.state == "failed" else score(data.objectives[0].goal, value)
-        return by_value, trial.state not in ACTIVE, trial.number
 
-    return sorted(data.view.trials, key=key)
+def _chosen(summary: TrialSummary, most: int) -> dict[int, int]:
+    """At most so many trials with a value, each with its place in the order of ends.
+
+    The best tenth as far as it fits in half of them, and every n-th of the rest.
+    """
+    ended, ranked = summary.by_end.numbers, summary.ranked.numbers
+    if len(ended) <= most:
+        return {number: place for place, number in enumerate(ended, 1)}
+    best = set(ranked[: min(most // 2, ceil(len(ended) / 10))])
+    rest = [place for place, number in enumerate(ended) if number not in best]
+    room = most - len(best)
+    spread = {ended[rest[index * len(rest) // room]] for index in range(room)}
+    return {number: place for place, number in enumerate(ended, 1) if number in best or number in spread}
 
 
-def _points(data: SweepData, trials: Sequence[TrialView]) -> tuple[list[SweepAxis], list[SweepPoint]]:
-    """All trials in the order in which they ended."""
+def _points(
+    sweep: SweepNow, data: SweepData, trials: Sequence[TrialView], places: Mapping[int, int]
+) -> tuple[list[SweepAxis], list[SweepPoint]]:
+    """The chosen trials in the order in which they ended."""
     chart = parallel(data, trials)
-    places = {trial.number: place for place, trial in enumerate(in_order(data, trials), 1)}
+    ranked = sweep.summary.ranked.numbers
+    worst = max(1, len(ranked) - 1)
+    goodness = {number: 1 - rank / worst for rank, number in enumerate(ranked) if number in places}
     points = [
-        SweepPoint(trial, places[trial.number], list(line), round(goodness, 4))
-        for trial, line, goodness in zip(trials, chart.lines, chart.goodness, strict=True)
+        SweepPoint(trial, places[trial.number], list(line), round(goodness[trial.number], 4))
+        for trial, line in zip(trials, chart.lines, strict=True)
     ]
-    return [_axis(axis) for axis in chart.axes], sorted(points, key=lambda point: point.place)
+    return [_axis(axis) for axis in chart.axes], points
 
 
 def _axis(axis: Axis) -> SweepAxis:
     return SweepAxis(axis.title, axis.log, list(axis.names))
-
-
-def _chosen(points: list[SweepPoint], most: int) -> list[SweepPoint]:
-    """At most so many, with the best tenth as far as it fits in half of them, and every n-th of the rest."""
-    if len(points) <= most:
-        return points
-    ranked = sorted(points, key=lambda point: -point.goodness)
-    best = ranked[: min(most // 2, ceil(len(points) / 10))]
-    taken = {point.place for point in best}
-    rest = [point for point in points if point.place not in taken]
-    room = most - len(best)
-    spread = [rest[index * len(rest) // room] for index in range(room)]
-    return sorted([*best, *spread], key=lambda point: point.place)
-
-
-def _steps(data: SweepData, trials: Sequence[TrialView]) -> list[tuple[int, float]]:
-    if not trials:
-        return []
-    objective = data.objectives[0]
-    values = [value_in(trial, objective) if trial.state == "done" else None for trial in in_order(data, trials)]
-    steps: list[tuple[int, float]] = []
-    for place, value in enumerate(best_so_far(values, smallest=objective.goal == "min"), 1):
-        if value is not None and (not steps or value != steps[-1][1]):
-            steps.append((place, value))
-    return steps
-
-
-def _curves(data: SweepData) -> list[SweepCurve]:
-    trials = {trial.number: trial for trial in data.view.trials}
-    return [
-        SweepCurve(number, trials[number].job, trials[number].state, list(curve))
-        for number, curve in shown_curves(data).items()
-        if number in trials
-    ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import isfinite
+from collections.abc import Mapping, Sequence
 
 from stoker.core.chart import Axis, Chart, ChartSeries, Parallel, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
@@ -11,13 +10,14 @@ from stoker.core.outcomes import GOOD_RESULTS
 from stoker.features.sweep.model.importance import best_so_far
 from stoker.features.sweep.model.objective import Curve, Objective, score
 from stoker.features.sweep.model.space import Scalar, value_text
-from stoker.features.sweep.view import SweepData, TrialView, tuned_names
+from stoker.features.sweep.view import SweepData, TrialView
 
 KINDS = ("best", "parallel", "parameter", "curves")
-MOST_CURVES = 200
 
 
-def chart_of(data: SweepData, kind: str, parameter: str | None = None) -> Chart | Parallel:
+def chart_of(
+    data: SweepData, shown_curves: Mapping[int, Curve], kind: str, parameter: str | None = None
+) -> Chart | Parallel:
     """The chart of a kind; refuses a sweep that has nothing to show yet."""
     if not data.objectives:
         raise UsageError("this sweep has no objective to plot", "name one: stoker sweep --objective val_loss:min ...")
@@ -32,7 +32,7 @@ def chart_of(data: SweepData, kind: str, parameter: str | None = None) -> Chart 
         case "parameter":
             return one_parameter(data, trials, parameter)
         case "curves":
-            return curves(data)
+            return curves(data, shown_curves)
         case _:
             return best_over_trials(data, trials)
 
@@ -65,7 +65,7 @@ def in_order(data: SweepData, trials: Sequence[TrialView]) -> list[TrialView]:
 def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None) -> Chart:
     """An objective against one parameter."""
     objective = data.objectives[0]
-    names = tuned_names(data.view)
+    names = data.tuned
     chosen = name or next(iter(data.view.importance), None) or next(iter(names), None)
     if chosen is None or (chosen not in names and not any(chosen in trial.params for trial in trials)):
         raise UsageError(
@@ -92,7 +92,7 @@ def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
     """A line for each trial through all parameters that differ."""
     objective = data.objectives[0]
     axes, columns = [], []
-    for name in tuned_names(data.view):
+    for name in data.tuned:
         having = [trial.params[name] for trial in trials if name in trial.params]
         axis, places = _axis(data, name, having)
         places_left = iter(places)
@@ -109,10 +109,9 @@ def parallel(data: SweepData, trials: Sequence[TrialView]) -> Parallel:
     )
 
 
-def curves(data: SweepData) -> Chart:
-    """Values over steps of all trials; the best one stands out."""
+def curves(data: SweepData, shown: Mapping[int, Curve]) -> Chart:
+    """Values over steps of the shown trials; the best one stands out."""
     objective = data.objectives[0]
-    shown = shown_curves(data)
     if not shown:
         raise StokerError(
             f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
@@ -124,7 +123,7 @@ def curves(data: SweepData) -> Chart:
         for number, curve in shown.items()
         if number != best
     ]
-    if best in shown:
+    if best is not None and best in shown:
         series.append(ChartSeries(f"trial {best}, the best", shown[best], "line", "good"))
     values = [value for curve in shown.values() for _, value in curve]
     steps = [step for curve in shown.values() for step, _ in curve]
@@ -134,19 +133,6 @@ def curves(data: SweepData) -> Chart:
         axis_over(objective.name, values, log=wants_log(values)),
         tuple(series),
     )
-
-
-def shown_curves(data: SweepData) -> dict[int, Curve]:
-    """The finite values by step of the newest trials and of the best one, by number."""
-    newest = [number for number, curve in data.curves.items() if curve][-MOST_CURVES:]
-    best = _best_trial(data)
-    numbers = [best, *newest[1:]] if best in data.curves and best not in newest else newest
-    finite = {
-        number: tuple((step, value) for step, value in data.curves[number] if isfinite(value))
-        for number in numbers
-        if number is not None
-    }
-    return {number: curve for number, curve in finite.items() if curve}
 
 
 def _best_trial(data: SweepData) -> int | None:
@@ -172,11 +158,12 @@ def value_in(trial: TrialView, objective: Objective) -> float:
 
 
 def _axis(data: SweepData, name: str, values: Sequence[Scalar]) -> tuple[Axis, list[float]]:
-    """An axis for a parameter, and where its values are on it."""
+    """An axis for a parameter, and where its values are on it; texts are in the order of the space."""
     numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
     if len(numbers) == len(values) and len(set(numbers)) > 1:
         log = name in data.log_names or wants_log(numbers)
         return axis_over(name, numbers, log=log, margin=0.02), numbers
-    texts = list(dict.fromkeys(value_text(value) for value in values))
+    shown = dict.fromkeys(value_text(value) for value in values)
+    texts = [text for text in dict.fromkeys([*data.listed.get(name, ()), *shown]) if text in shown]
     places = {text: float(place) for place, text in enumerate(texts)}
     return Axis(name, -0.5, len(texts) - 0.5, names=tuple(texts)), [places[value_text(value)] for value in values]

@@ -20,7 +20,7 @@ from stoker.features.sweep.model.grammar import check_space, parse_space
 from stoker.features.sweep.model.space import Space
 from stoker.features.sweep.store import jobs_of_sweep
 from stoker.features.sweep.submit import EarlierTrials, SweepPlan, SweepRequest, prepare, submit_sweep
-from stoker.features.sweep.view import SweepView, read_sweep
+from stoker.features.sweep.view import SweepView, chosen_sweep, read_overview, read_sweep
 from stoker.python import calls
 from stoker.python.calls import Call
 from stoker.python.connection import Link, find_link
@@ -52,7 +52,8 @@ class Sweep:
     def find(cls, sweep_id: int | str | None = None) -> Sweep:
         """The sweep with this id or name; the newest without one."""
         link = find_link()
-        return cls(link, _view(link, None if sweep_id is None else str(sweep_id)).id)
+        with link.opened() as store:
+            return cls(link, chosen_sweep(store, None if sweep_id is None else str(sweep_id)).id)
 
     @property
     def jobs(self) -> list[Job]:
@@ -61,7 +62,7 @@ class Sweep:
 
     def view(self) -> SweepView:
         """Everything about it, as `stoker sweep status --json` prints it."""
-        return _view(self._link, str(self.id))
+        return read_sweep(self._link.paths, str(self.id)).view
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until all its trials have ended; False after the timeout."""
@@ -111,11 +112,11 @@ class Sweep:
 
     def best(self) -> dict[str, Any] | None:
         """The best trial so far: its parameters, its values and its job; None if no trial has a value yet."""
-        best = self.view().best
+        best = read_overview(self._link.paths, str(self.id), 1).view.best
         return None if not best else {"params": best[0].params, "values": best[0].values, "jobs": best[0].jobs}
 
     def __repr__(self) -> str:
-        view = self.view()
+        view = read_overview(self._link.paths, str(self.id), 1).view
         counts = ", ".join(f"{count} {state}" for state, count in view.counts.items())
         return f"<stoker.Sweep {self.id} {view.state}: {counts or 'no trials yet'} of {view.total}>"
 
@@ -229,10 +230,6 @@ def _submitted(
         text = f"sweep {done.id} is in the queue, but the engine could not be started or reached: {done.failure}"
         warnings.warn(text, RuntimeWarning, stacklevel=5)
     return Sweep(link, done.id)
-
-
-def _view(link: Link, word: str | None) -> SweepView:
-    return read_sweep(link.paths, word).view
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from stoker.cli.screens.text import EMPTY, Column, Line, Look, Span, clip, clipp
 from stoker.core.outcomes import ACTIVE, FAILURES, GOOD_RESULTS, RESULTS
 from stoker.core.text import printable
 from stoker.core.units import count_text, duration_text
-from stoker.features.sweep.view import BestView, SweepLine, SweepView, TrialView, tuned_names
+from stoker.features.sweep.view import BestView, SweepData, SweepLine, SweepView, TrialView
 
 if TYPE_CHECKING:
     from stoker.features.sweep.model.space import Scalar
@@ -52,8 +52,9 @@ def counts_text(counts: dict[str, int]) -> str:
     return " · ".join(f"{counts[word]} {word}" for word in ORDER if counts.get(word))
 
 
-def render_sweep(view: SweepView, width: int, option: str = "") -> list[Line]:
+def render_sweep(data: SweepData, width: int, option: str = "") -> list[Line]:
     """The state of a sweep, its best points, and what runs."""
+    view = data.view
     parts = [
         f"sweep {view.id}",
         view.name,
@@ -69,14 +70,14 @@ def render_sweep(view: SweepView, width: int, option: str = "") -> list[Line]:
         lines += [EMPTY, *best_lines(best, view, width)]
     running = [trial for trial in view.trials if trial.state in ACTIVE]
     if running:
-        lines += [EMPTY, *trial_lines(running[:SHOWN_RUNNING], view, width)]
+        lines += [EMPTY, *trial_lines(running[:SHOWN_RUNNING], data, width)]
     more = [f"stoker sweep {word} {view.id}{option}" for word in ("best", "table", "plot")]
     lines += [EMPTY, (Span(fitting(more, width), "faint"),)]
     return [clipped(line, width) for line in lines]
 
 
 def _over(view: SweepView) -> int:
-    return sum(trial.ended is not None for trial in view.trials)
+    return sum(view.counts.get(result, 0) for result in RESULTS)
 
 
 def _facts(view: SweepView) -> Iterator[str]:
@@ -138,9 +139,8 @@ def _trials(best: BestView) -> str:
     return f"trial {first}" if first == last else f"trials {first}-{last}"
 
 
-def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> list[Line]:
+def trial_lines(trials: Sequence[TrialView], data: SweepData, width: int) -> list[Line]:
     """A line for each trial."""
-    names = tuned_names(view)
 
     def column(title: str, text: Callable[[TrialView], str], weight: int, *, right: bool = True) -> Column:
         return Column(title, [Span(text(trial)) for trial in trials], weight, right=right)
@@ -155,12 +155,12 @@ def trial_lines(trials: Sequence[TrialView], view: SweepView, width: int) -> lis
                 lambda trial, name=objective.name: number_text(trial.values.get(name)),  # type: ignore[misc]
                 8,
             )
-            for objective in view.objectives
+            for objective in data.objectives
         ),
         column("STEP", lambda trial: number_text(trial.step), 3),
         column("TIME", lambda trial: "-" if trial.seconds is None else duration_text(trial.seconds), 4),
     ]
-    last = [(Span(params_text(trial.params, names)), *_message(trial)) for trial in trials]
+    last = [(Span(params_text(trial.params, data.tuned)), *_message(trial)) for trial in trials]
     return table_lines(columns, "PARAMETERS", last, width, 20)
 
 
@@ -169,8 +169,8 @@ def _message(trial: TrialView) -> Line:
     return (Span(f"  {trial.message}", look),) if trial.message else ()
 
 
-def render_table(view: SweepView, trials: Sequence[TrialView], width: int) -> list[Line]:
-    return [clipped(line, width) for line in trial_lines(trials, view, width)] if trials else [(Span("no trials yet"),)]
+def render_table(data: SweepData, trials: Sequence[TrialView], width: int) -> list[Line]:
+    return [clipped(line, width) for line in trial_lines(trials, data, width)] if trials else [(Span("no trials yet"),)]
 
 
 def render_best(view: SweepView, best: Sequence[BestView], width: int) -> list[Line]:
@@ -193,10 +193,10 @@ def render_list(sweeps: Sequence[SweepLine], width: int) -> list[Line]:
 # -- for programs -----------------------------------------------------------------------------------
 
 
-def rows_of(view: SweepView, trials: Sequence[TrialView]) -> Iterator[list[str]]:
+def rows_of(data: SweepData, trials: Sequence[TrialView]) -> Iterator[list[str]]:
     """A header and a row for each trial, with a column for each parameter and each objective."""
-    names = list(dict.fromkeys(name for trial in view.trials for name in trial.params))
-    goals = [objective.name for objective in view.objectives]
+    names = data.names
+    goals = [objective.name for objective in data.objectives]
     yield ["trial", "job", "state", *names, *goals, "step", "seconds", "gpu_hours", "message"]
     for trial in trials:
         values = [trial.params.get(name) for name in names] + [trial.values.get(name) for name in goals]

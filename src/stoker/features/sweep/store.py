@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.ranges import Ranges
 from stoker.core.spec import JobSpec
-from stoker.features.sweep.model.record import SweepSpec, trial_job
+from stoker.features.sweep.model.record import SweepSpec, read_params, trial_job
 from stoker.features.sweep.model.space import Params, Scalar
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
@@ -27,6 +27,9 @@ KIND = "sweep"
 _IS_SWEEP = f"first_job IS NOT NULL AND kind = '{KIND}'"  # the first part lets SQLite use the index
 _SWEEP = f"SELECT first_job, id, created, coordinator, spec, record FROM batches WHERE {_IS_SWEEP}"
 _TRIAL = "SELECT member, id, state, params, attempts, ended FROM jobs"
+_STATE = "SELECT member, id, state, attempts, ended FROM jobs"
+_VALUES = "SELECT value FROM json_each(?)"
+_AMONG = f"id IN ({_VALUES})"
 
 
 class StoredSweep(Struct, frozen=True):
@@ -201,6 +204,57 @@ def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
     ]
 
 
+class TrialState(NamedTuple):
+    """A trial without its parameters, which take longest to read."""
+
+    number: int
+    job: int
+    state: str
+    attempt: int
+    ended: float | None
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing has happened to it."""
+        return self.state == "waiting" and not self.attempt
+
+
+def count_trials(reader: Reader, batch: int) -> int:
+    return int(reader.rows(f"SELECT count(*) FROM jobs WHERE batch = ? AND {IS_MEMBER}", batch)[0][0])
+
+
+def touched_trials(reader: Reader, batch: int) -> list[TrialState]:
+    """The trials that something has happened to."""
+    query = f"{_STATE} WHERE batch = ? AND {IS_MEMBER} AND NOT (state = 'waiting' AND attempts = 0)"
+    return [TrialState(*row) for row in reader.rows(query, batch)]
+
+
+def trials_among(reader: Reader, batch: int, jobs: Collection[int]) -> list[TrialState]:
+    """Those of the jobs that are trials of a sweep."""
+    rows = reader.rows(f"{_STATE} WHERE {_AMONG} AND {IS_MEMBER} AND +batch = ?", _listed(jobs), batch)
+    return [TrialState(*row) for row in rows]
+
+
+def trial_params(reader: Reader, batch: int, jobs: Collection[int] | None = None) -> list[tuple[int, int, Params]]:
+    """Number, job and parameters of trials, by number: of some jobs, or of all."""
+    among, values = ("batch = ?", [batch]) if jobs is None else (f"{_AMONG} AND +batch = ?", [_listed(jobs), batch])
+    query = f"SELECT member, id, params FROM jobs WHERE {among} AND {IS_MEMBER} ORDER BY member"
+    return [(number, job, read_params(params)) for number, job, params in reader.rows(query, *values)]
+
+
+def params_at_ends(reader: Reader, batch: int, most: int) -> list[Params]:
+    """The parameters of the first and the last trials."""
+    query = f"SELECT params FROM jobs WHERE batch = ? AND {IS_MEMBER} ORDER BY member {{}} LIMIT ?"
+    return [read_params(params) for way in ("ASC", "DESC") for (params,) in reader.rows(query.format(way), batch, most)]
+
+
+def trials_without(reader: Reader, batch: int, numbers: Collection[int], limit: int, offset: int) -> list[int]:
+    """The jobs of trials by number, a part of them, without some numbers."""
+    among = "member NOT IN (SELECT value FROM json_each(?))"
+    query = f"SELECT id FROM jobs WHERE batch = ? AND {IS_MEMBER} AND {among} ORDER BY member LIMIT ? OFFSET ?"
+    return [job for (job,) in reader.rows(query, batch, _listed(numbers), limit, offset)]
+
+
 class TrialTime(NamedTuple):
     """When the attempts of a trial ran, and for how long they had GPUs."""
 
@@ -213,25 +267,33 @@ class TrialTime(NamedTuple):
     """GPUs of its last attempt."""
 
 
-def trial_times(reader: Reader, batch: int) -> dict[int, TrialTime]:
-    """Times of all trials that have started, by number."""
+def trial_times(reader: Reader, batch: int, jobs: Collection[int] | None = None) -> dict[int, TrialTime]:
+    """Times of trials that have started, by job: of some jobs, or of all."""
+    members = f"SELECT id FROM jobs WHERE batch = ? AND {IS_MEMBER}" if jobs is None else _VALUES
     query = (
-        "SELECT member, started, attempts.ended, json_array_length(devices) FROM jobs JOIN attempts ON job = jobs.id"
-        f" WHERE batch = ? AND {IS_MEMBER} AND started IS NOT NULL ORDER BY member, number"
+        "SELECT job, started, ended, json_array_length(devices) FROM attempts"
+        f" WHERE job IN ({members}) AND started IS NOT NULL ORDER BY job, number"
     )
     times: dict[int, TrialTime] = {}
-    for trial, started, ended, devices in reader.rows(query, batch):
-        before = times[trial].gpu_seconds if trial in times else 0.0
+    for job, started, ended, devices in reader.rows(query, batch if jobs is None else _listed(jobs)):
+        before = times[job].gpu_seconds if job in times else 0.0
         spent = max(0.0, ended - started) * devices if ended is not None else 0.0
-        times[trial] = TrialTime(started, ended, before + spent, devices)
+        times[job] = TrialTime(started, ended, before + spent, devices)
     return times
+
+
+def _listed(numbers: Collection[int]) -> str:
+    return msgspec.json.encode(list(numbers)).decode()
 
 
 # -- results ---------------------------------------------------------------------------------------
 
 
 def set_trial_result(store: Store, batch: int, number: int, body: Mapping[str, Any]) -> None:
-    """Keep what is known about the result of a trial, in place of what was known before."""
+    """Keep what is known about the result of a trial, in place of what was known before.
+
+    What was written of an attempt that is over stays: summaries do not read it again.
+    """
     with store.writing() as connection:
         row = (batch, number, msgspec.json.encode(body).decode())
         connection.execute("INSERT OR REPLACE INTO member_records VALUES (?, ?, ?)", row)
@@ -241,3 +303,19 @@ def trial_results(reader: Reader, batch: int) -> dict[int, dict[str, Any]]:
     """The recorded results of trials, by number."""
     rows = reader.rows("SELECT number, body FROM member_records WHERE batch = ? ORDER BY number", batch)
     return {number: msgspec.json.decode(body) for number, body in rows}
+
+
+def result_bodies(reader: Reader, batch: int, numbers: Collection[int] | None = None) -> dict[int, str]:
+    """The recorded results as they are stored: of some trials, or of all."""
+    query = "SELECT number, body FROM member_records WHERE batch = ?"
+    if numbers is None:
+        return dict(reader.rows(query, batch))
+    return dict(reader.rows(f"{query} AND number IN ({_VALUES})", batch, _listed(numbers)))
+
+
+# -- changes ---------------------------------------------------------------------------------------
+
+
+def event_at(reader: Reader, event: int) -> list[tuple[int, float]]:
+    """Job and time of an event: another one may get its id after it was deleted."""
+    return [(job, at) for job, at in reader.rows("SELECT job, at FROM events WHERE id = ?", event)]

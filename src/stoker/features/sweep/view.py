@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
-from math import nan
-from statistics import fmean, median
+from math import isfinite, isnan
 
 from msgspec import Struct
 
@@ -16,29 +14,28 @@ from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.failure import failure_text
 from stoker.core.errors import NoSuchJob
 from stoker.core.job import Ended, Job, state_word
-from stoker.core.outcomes import GOOD_RESULTS
-from stoker.features.sweep.model.importance import METHOD, importance_of, pareto, saved_seconds
-from stoker.features.sweep.model.objective import Curve, Objective, parse_objectives, score
-from stoker.features.sweep.model.record import REPEAT
-from stoker.features.sweep.model.result import TrialResult, read_result
-from stoker.features.sweep.model.space import Params, Range, Scalar, Space, parameter_text
+from stoker.core.outcomes import ACTIVE, RESULTS
+from stoker.features.sweep.model.objective import Curve, Objective
+from stoker.features.sweep.model.result import decode_result
+from stoker.features.sweep.model.space import Choices, Params, Range, Scalar, Space, parameter_text, value_text
+from stoker.features.sweep.model.summary import TrialRecord, TrialSummary
 from stoker.features.sweep.store import (
     StoredSweep,
-    TrialJob,
-    TrialTime,
+    active_trials,
     all_sweeps,
-    all_trials,
     find_sweep,
+    result_bodies,
     study_path,
-    trial_results,
-    trial_times,
+    trial_params,
 )
+from stoker.features.sweep.summary import SweepSummaries, TrackedSweep, without_repeat
 from stoker.store.paths import Paths, host_name
 from stoker.store.reader import Reader
 from stoker.store.writer import open_store
 
 SCHEMA = "stoker.sweep-status/1"
 LIST_SCHEMA = "stoker.sweeps/1"
+MOST_CURVES = 200
 _WORDS = {"waiting": "queued"}
 
 
@@ -148,14 +145,37 @@ class SweepList(Struct, frozen=True):
 
 
 class SweepData(Struct, frozen=True):
-    """A view, and what charts need besides."""
+    """A view, and what tables and charts need besides."""
 
     view: SweepView
     objectives: tuple[Objective, ...]
-    curves: dict[int, Curve]
-    """Of the first objective, by trial."""
+    names: list[str]
+    """All parameters, in the order of the space."""
+    tuned: list[str]
+    """Those that differ between trials."""
     log_names: frozenset[str] = frozenset()
-    """Parameters whose range is logarithmic."""
+    """Those whose range is logarithmic."""
+    listed: dict[str, list[str]] = {}
+    """The values of those that have a list of them, in its order."""
+
+
+class SweepNow(Struct, frozen=True):
+    """A sweep within a read transaction: its parts are read when they are asked for."""
+
+    reader: Reader
+    paths: Paths
+    stored: StoredSweep
+    tracked: TrackedSweep
+    tuner: Job | None
+    now: float
+
+    @property
+    def summary(self) -> TrialSummary:
+        return self.tracked.summary
+
+    @property
+    def objectives(self) -> tuple[Objective, ...]:
+        return self.tracked.objectives
 
 
 def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
@@ -173,101 +193,162 @@ def chosen_sweep(reader: Reader, word: str | None) -> StoredSweep:
     return chosen
 
 
-def read_sweep(paths: Paths, word: str | None) -> SweepData:
-    """A sweep and its trials as they are now."""
-    with contextlib.closing(open_store(paths)) as store, store.reading():
-        return sweep_data(store, paths, chosen_sweep(store, word))
+@contextlib.contextmanager
+def opened_sweep(paths: Paths, word: str | None, summaries: SweepSummaries | None = None) -> Iterator[SweepNow]:
+    """A sweep as it is now; a process that shows it again passes the same summaries."""
+    summaries = summaries or SweepSummaries(paths)
+    with summaries.locked(), contextlib.closing(open_store(paths)) as store, store.reading():
+        yield _sweep_now(store, paths, chosen_sweep(store, word), summaries)
 
 
-def read_sweeps(paths: Paths) -> SweepList:
-    """All sweeps in a line each."""
-    with contextlib.closing(open_store(paths)) as store, store.reading():
-        return SweepList(LIST_SCHEMA, [_line(store, stored) for stored in all_sweeps(store)])
-
-
-def sweep_data(reader: Reader, paths: Paths, stored: StoredSweep) -> SweepData:
-    sweep = stored.sweep
-    objectives = parse_objectives(sweep.objectives, sweep.goal or None)
-    results = {number: read_result(body) for number, body in trial_results(reader, stored.batch).items()}
-    times = trial_times(reader, stored.batch)
-    now = time.time()
-    trials = [
-        _trial(row, results.get(row.number), times.get(row.number), objectives, now)
-        for row in all_trials(reader, stored.batch)
-    ]
+def _sweep_now(reader: Reader, paths: Paths, stored: StoredSweep, summaries: SweepSummaries) -> SweepNow:
     tuner = reader.job(stored.tuner) if stored.tuner is not None else None
-    full = [trial.gpu_hours for trial in trials if trial.state == "done" and trial.gpu_hours]
-    stopped = [trial.gpu_hours for trial in trials if trial.state == "stopped"]
-    studied = [
-        (_tuned(trial.params), _number(trial.values.get(objectives[0].name)))
-        for trial in trials
-        if _counts(trial, objectives)
-    ]
+    return SweepNow(reader, paths, stored, summaries.look(reader, stored, tuner), tuner, time.time())
+
+
+def read_sweep(paths: Paths, word: str | None, best: int | None = None) -> SweepData:
+    """A sweep and all its trials as they are now, with at most so many of the best points."""
+    with opened_sweep(paths, word) as sweep:
+        return sweep_data(sweep, trials_of(sweep), best)
+
+
+def read_overview(paths: Paths, word: str | None, best: int) -> SweepData:
+    """A sweep with the trials that run, and at most so many of the best points."""
+    with opened_sweep(paths, word) as sweep:
+        running = [trial.job for trial in active_trials(sweep.reader, sweep.stored.batch)]
+        return sweep_data(sweep, trials_of(sweep, running), best)
+
+
+def read_best(paths: Paths, word: str | None, best: int) -> SweepData:
+    """A sweep with at most so many of the best points, and their trials; of several objectives, with all."""
+    with opened_sweep(paths, word) as sweep:
+        points = best_points(sweep, best if len(sweep.objectives) == 1 else None)
+        trials = trials_of(sweep, [job for point in points for job in point.jobs])
+        by_job = {trial.job: trial for trial in trials}
+        return sweep_data(sweep, [by_job[job] for point in points for job in point.jobs], len(points))
+
+
+def read_sweeps(paths: Paths, summaries: SweepSummaries | None = None) -> SweepList:
+    """All sweeps in a line each."""
+    summaries = summaries or SweepSummaries(paths)
+    with summaries.locked(), contextlib.closing(open_store(paths)) as store, store.reading():
+        return SweepList(
+            LIST_SCHEMA, [_line(_sweep_now(store, paths, stored, summaries)) for stored in all_sweeps(store)]
+        )
+
+
+def sweep_data(sweep: SweepNow, trials: list[TrialView], best: int | None = None) -> SweepData:
+    """The data of a screen that shows these trials, and at most so many of the best points."""
+    stored, tracked, summary = sweep.stored, sweep.tracked, sweep.summary
+    spec = stored.sweep
+    full = summary.full_hours
+    tuner = sweep.tuner
     view = SweepView(
         schema=SCHEMA,
-        at=to_datetime(now),
+        at=to_datetime(sweep.now),
         host=host_name(),
-        simulated=paths.is_simulated,
+        simulated=sweep.paths.is_simulated,
         id=stored.id,
-        name=sweep.name,
-        state=_state(stored, trials, tuner),
-        method=sweep.method,
-        space=[parameter_text(parameter) for parameter in sweep.space.parameters],
-        command=sweep.command.text,
-        objectives=[ObjectiveView(objective.name, objective.goal, objective.source_text) for objective in objectives],
-        pruners=list(sweep.pruners),
+        name=spec.name,
+        state=_state(sweep),
+        method=spec.method,
+        space=[parameter_text(parameter) for parameter in spec.space.parameters],
+        command=spec.command.text,
+        objectives=[
+            ObjectiveView(objective.name, objective.goal, objective.source_text) for objective in sweep.objectives
+        ],
+        pruners=list(spec.pruners),
         created=to_datetime(stored.created),
-        total=sweep.trials,
-        counts=dict(Counter(trial.state for trial in trials)),
-        best=best_points(trials, objectives, sweep.repeat),
-        importance={name: round(share, 4) for name, share in importance_of(studied).items()},
-        importance_method=METHOD,
-        gpu_hours=round(sum(trial.gpu_hours for trial in trials), 6),
-        gpu_hours_saved=round(saved_seconds(full, stopped), 6),
-        gpu_hours_full_trial=round(median(full), 6) if full else None,
+        total=spec.trials,
+        counts=_counts(tracked),
+        best=best_points(sweep, best),
+        importance={name: round(share, 4) for name, share in tracked.importance(sweep.reader).items()},
+        importance_method=tracked.importance_method,
+        gpu_hours=summary.gpu_hours(sweep.now),
+        gpu_hours_saved=round(summary.saved_hours, 6),
+        gpu_hours_full_trial=None if full is None else round(full, 6),
         tuner=stored.tuner,
         tuner_state="" if tuner is None else _WORDS.get(state_word(tuner), state_word(tuner)),
-        tuner_message="" if tuner is None else failure_text(reader, tuner),
-        study=str(path) if (path := study_path(paths, stored.id)).exists() else None,
-        notices=sorted({result.notice for result in results.values() if result.notice}),
+        tuner_message="" if tuner is None else failure_text(sweep.reader, tuner),
+        study=str(path) if (path := study_path(sweep.paths, stored.id)).exists() else None,
+        notices=sorted(notice for notice, count in summary.notices.items() if count),
         trials=trials,
     )
-    name = objectives[0].name if objectives else ""
-    curves = {number: result.curve(name) for number, result in results.items()}
-    return SweepData(view, objectives, curves, _log_names(sweep.space))
+    return SweepData(
+        view,
+        sweep.objectives,
+        tracked.names(spec),
+        tracked.tuned(spec),
+        _log_names(spec.space),
+        _listed_values(spec.space),
+    )
 
 
-def best_points(trials: Sequence[TrialView], objectives: Sequence[Objective], repeat: int) -> list[BestView]:
+def best_points(sweep: SweepNow, most: int | None = None) -> list[BestView]:
     """The best points, by the means of their trials that have a usable value."""
-    points: dict[int, list[TrialView]] = {}
-    for trial in trials:
-        if (
-            trial.state == "done"
-            and all(trial.values.get(objective.name) is not None for objective in objectives)
-            and objectives
-        ):
-            points.setdefault(trial.number // repeat, []).append(trial)
-    means = {
-        point: {
-            objective.name: fmean(_number(trial.values[objective.name]) for trial in repeats)
-            for objective in objectives
-        }
-        for point, repeats in points.items()
-    }
-    scores = {
-        point: [score(objective.goal, mean[objective.name]) for objective in objectives]
-        for point, mean in means.items()
-    }
-    order = sorted(scores, key=lambda point: scores[point]) if len(objectives) == 1 else pareto(scores)
+    summary = sweep.summary
+    points = [summary.repeats(point) for point in summary.best(most)]
+    jobs = [repeats[0].job for repeats in points]
+    params = {job: without_repeat(point) for _, job, point in trial_params(sweep.reader, sweep.stored.batch, jobs)}
     return [
         BestView(
-            [trial.number for trial in points[point]],
-            [trial.job for trial in points[point]],
-            _tuned(points[point][0].params),
-            means[point],
+            [record.number for record in repeats],
+            [record.job for record in repeats],
+            params[repeats[0].job],
+            summary.means(repeats),
         )
-        for point in order
+        for repeats in points
     ]
+
+
+def trials_of(sweep: SweepNow, jobs: Collection[int] | None = None) -> list[TrialView]:
+    """Trials by number: those of some jobs, or all."""
+    records = sweep.summary.records
+    names = [objective.name for objective in sweep.objectives]
+    return [
+        TrialView(number, job, "queued", params, {}, None, None, None, None, 0.0, "")
+        if (record := records.get(number)) is None
+        else _trial(record, params, names, sweep.now)
+        for number, job, params in trial_params(sweep.reader, sweep.stored.batch, jobs)
+    ]
+
+
+def _trial(record: TrialRecord, params: Params, names: Sequence[str], now: float) -> TrialView:
+    seconds = record.seconds(now)
+    values = zip(names, record.values, strict=True)
+    return TrialView(
+        number=record.number,
+        job=record.job,
+        state=record.state,
+        params=params,
+        values={name: None if isnan(value) else value for name, value in values if value is not None},
+        step=record.step,
+        started=to_datetime_or_none(record.started),
+        ended=to_datetime_or_none(record.ended),
+        seconds=None if seconds is None else round(seconds, 3),
+        gpu_hours=record.gpu_hours(now),
+        message=record.message,
+    )
+
+
+def shown_curves(sweep: SweepNow) -> tuple[dict[int, Curve], int]:
+    """The finite values by step of the newest trials and of the best one, by number, and how many are left out."""
+    if not sweep.objectives:
+        return {}, 0
+    summary = sweep.summary
+    newest = summary.with_curve.numbers[-MOST_CURVES:]
+    best = [summary.repeats(point)[0] for point in summary.best(1)]
+    if best and best[0].has_curve and best[0].number not in newest:
+        newest = [best[0].number, *newest[1:]]
+    bodies = result_bodies(sweep.reader, sweep.stored.batch, newest)
+    name = sweep.objectives[0].name
+    curves = {number: _finite(decode_result(bodies[number]).curve(name)) for number in newest}
+    shown = {number: curve for number, curve in curves.items() if curve}
+    return shown, len(summary.with_curve.numbers) - len(shown)
+
+
+def _finite(curve: Curve) -> Curve:
+    return tuple((step, value) for step, value in curve if isfinite(value))
 
 
 def _log_names(space: Space) -> frozenset[str]:
@@ -276,90 +357,46 @@ def _log_names(space: Space) -> frozenset[str]:
     )
 
 
-def tuned_names(view: SweepView) -> list[str]:
-    """Parameters that differ between trials, in the order of the space."""
-    names = dict.fromkeys(name for trial in view.trials for name in trial.params)
-    return [name for name in names if len({repr(trial.params.get(name)) for trial in view.trials}) > 1]
+def _listed_values(space: Space) -> dict[str, list[str]]:
+    listed: dict[str, list[str]] = {}
+    for parameter in space.parameters:
+        if isinstance(parameter.domain, Choices):
+            listed.setdefault(parameter.name, []).extend(map(value_text, parameter.domain.values))
+    return listed
 
 
-def _tuned(params: Mapping[str, Scalar]) -> Params:
-    return {name: value for name, value in params.items() if name != REPEAT}
+def _counts(tracked: TrackedSweep) -> dict[str, int]:
+    """Trials in the queue by state."""
+    counts = tracked.summary.counts.copy()
+    counts["queued"] += tracked.total - len(tracked)
+    return {state: count for state, count in counts.items() if count}
 
 
-def _trial(
-    row: TrialJob,
-    result: TrialResult | None,
-    spent: TrialTime | None,
-    objectives: Sequence[Objective],
-    now: float,
-) -> TrialView:
-    current = result if result is not None and result.attempt == row.attempt else None
-    state = _WORDS.get(row.state, row.state)
-    if state == "done" and current is not None and current.message:
-        state = "failed"
-    running = spent is not None and spent.ended is None and spent.started is not None and row.ended is None
-    seconds = None if spent is None or spent.started is None else max(0.0, (spent.ended or now) - spent.started)
-    lately = (seconds or 0.0) * spent.devices if running and spent is not None else 0.0
-    steps = current.curves.get(objectives[0].name, ()) if current and objectives else ()
-    return TrialView(
-        number=row.number,
-        job=row.job,
-        state=state,
-        params=row.params,
-        values=dict(current.values) if current else {},
-        step=steps[-1][0] if steps else None,
-        started=to_datetime_or_none(spent.started) if spent else None,
-        ended=to_datetime_or_none(row.ended),
-        seconds=None if seconds is None else round(seconds, 3),
-        gpu_hours=round(((spent.gpu_seconds if spent else 0.0) + lately) / 3600, 6),
-        message=current.message if current else "",
-    )
-
-
-def _counts(trial: TrialView, objectives: Sequence[Objective]) -> bool:
-    """Whether a trial says something about its parameters."""
-    return bool(objectives) and trial.state in GOOD_RESULTS and trial.values.get(objectives[0].name) is not None
-
-
-def _number(value: float | None) -> float:
-    return nan if value is None else value
-
-
-def _state(stored: StoredSweep, trials: Sequence[TrialView], tuner: Job | None) -> str:
-    open_trials = [trial for trial in trials if trial.ended is None]
-    if not open_trials and (tuner is None or isinstance(tuner.state, Ended)):
+def _state(sweep: SweepNow) -> str:
+    counts, stored, tuner = _counts(sweep.tracked), sweep.stored, sweep.tuner
+    over = sum(counts.get(word, 0) for word in RESULTS)
+    if over == sweep.tracked.total and (tuner is None or isinstance(tuner.state, Ended)):
         if stored.stopped is not None:
             return "stopped"
         return "done" if tuner is None or state_word(tuner) == "done" else "interrupted"
-    active = any(trial.state not in ("queued", "held") for trial in open_trials)
-    return "running" if active or len(open_trials) < len(trials) else "queued"
+    return "running" if over or any(counts.get(word) for word in ACTIVE) else "queued"
 
 
-def _line(reader: Reader, stored: StoredSweep) -> SweepLine:
-    rows = all_trials(reader, stored.batch)
-    counts = Counter(_WORDS.get(row.state, row.state) for row in rows)
-    over = all(row.ended is not None for row in rows)
-    state = ("stopped" if stored.stopped else "done") if over and rows else "running"
-    sweep = stored.sweep
-    objectives = parse_objectives(sweep.objectives, sweep.goal or None)
-    best = _best(reader, stored, rows, objectives) if len(objectives) == 1 else None
+def _line(sweep: SweepNow) -> SweepLine:
+    stored, spec = sweep.stored, sweep.stored.sweep
+    counts = _counts(sweep.tracked)
+    is_over = counts and all(word in RESULTS for word in counts)
+    objectives = sweep.objectives
+    best = next(iter(best_points(sweep, 1)), None) if len(objectives) == 1 else None
     return SweepLine(
         id=stored.id,
-        name=sweep.name,
-        state=state,
-        method=sweep.method,
-        total=sweep.trials,
-        counts=dict(counts),
+        name=spec.name,
+        state=("stopped" if stored.stopped else "done") if is_over else "running",
+        method=spec.method,
+        total=spec.trials,
+        counts=counts,
         created=to_datetime(stored.created),
         objective=objectives[0].name if objectives else "",
         best=best.values[objectives[0].name] if best else None,
         params=best.params if best else {},
     )
-
-
-def _best(
-    reader: Reader, stored: StoredSweep, rows: Sequence[TrialJob], objectives: Sequence[Objective]
-) -> BestView | None:
-    results = {number: read_result(body) for number, body in trial_results(reader, stored.batch).items()}
-    trials = [_trial(row, results.get(row.number), None, objectives, 0.0) for row in rows if row.state == "done"]
-    return next(iter(best_points(trials, objectives, stored.sweep.repeat)), None)

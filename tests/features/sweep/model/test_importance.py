@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from random import Random
 
-from stoker.features.sweep.model.importance import LEAST, best_so_far, importance_of, pareto, saved_seconds
+from stoker.features.sweep.model.importance import LEAST, best_so_far, importance_of, pareto
 from stoker.features.sweep.model.space import Params
 
 
@@ -45,10 +45,8 @@ def test_a_parameter_that_not_all_trials_have() -> None:
     assert importance_of(mixed) == {"opt": 1.0, "m": 1.0}
 
 
-def test_best_so_far_saved_and_not_beaten() -> None:
-    """Without numbers there is no best; without a full trial nothing was saved."""
+def test_best_so_far_and_not_beaten() -> None:
+    """Without numbers there is no best."""
     assert best_so_far([None, 3.0, nan, 4.0, 1.0], smallest=True) == [None, 3.0, 3.0, 3.0, 1.0]
     assert best_so_far([1.0, 3.0, 2.0], smallest=False) == [1.0, 3.0, 3.0]
-    assert saved_seconds([10.0, 12.0, 50.0], [2.0, 20.0]) == 10.0
-    assert saved_seconds([], [2.0]) == 0.0
     assert pareto({1: (1.0, 5.0), 2: (2.0, 2.0), 3: (3.0, 3.0), 4: (1.0, 5.0)}) == [1, 4, 2]

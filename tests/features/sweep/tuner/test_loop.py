@@ -18,9 +18,11 @@ from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Retried, Re
 from stoker.core.launch import variables
 from stoker.core.requests import Cancel
 from stoker.core.spec import Command, JobSpec, NewJob
+from stoker.features.sweep import summary
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec
 from stoker.features.sweep.store import StoredSweep, TrialJob, add_sweep, all_trials, stop_sweep, trial_results
+from stoker.features.sweep.summary import summary_path
 from stoker.features.sweep.tuner import loop
 from stoker.features.sweep.tuner.loop import NO_ENGINE_SECONDS, Tuner, only_tuner
 from stoker.features.sweep.tuner_job import RETRIED_CODES, TRY_AGAIN
@@ -134,6 +136,20 @@ def test_trials_are_added_as_others_end(queue: Queue) -> None:
     assert tuner.is_over
     values = {number: body["values"] for number, body in trial_results(queue.store, queue.batch).items()}
     assert values == {number: {"loss": float(number)} for number in range(4)}
+
+
+def test_the_summary_follows_the_results(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tuner writes its file after some of them, for the first screen."""
+    monkeypatch.setattr(summary, "LEAST_SAVED", 3)
+    tuner = queue.start()
+    path = summary_path(queue.paths, queue.sweep)
+    for number in range(3):
+        tuner.turn()
+        assert not path.exists()
+        queue.run(number, f"loss={number}")
+        queue.end(number)
+    tuner.turn()
+    assert path.exists()
 
 
 def test_a_crash_between_study_and_queue_is_repaired(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

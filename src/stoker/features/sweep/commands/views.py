@@ -11,7 +11,7 @@ from stoker.cli.screens.text import Line, write_lines
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score
-from stoker.features.sweep.view import SweepData, SweepView, TrialView, read_sweep, read_sweeps
+from stoker.features.sweep.view import SweepData, TrialView, read_best, read_overview, read_sweep, read_sweeps
 
 WITHOUT_OBJECTIVE = "this sweep has no objective, so no trial is better than another"
 
@@ -38,11 +38,11 @@ def status(*, sweep: str | None, everything: bool, screen: Screen) -> int:
         else:
             write_lines(text.render_list(listed.sweeps, screen.size[0]), screen.color)
         return 0
-    view = read_sweep(paths, sweep).view
     if screen.form == "json":
-        write_json(view)
+        write_json(read_sweep(paths, sweep).view)
     else:
-        write_lines(text.render_sweep(view, screen.size[0], screen.typed), screen.color)
+        data = read_overview(paths, sweep, text.SHOWN_BEST)
+        write_lines(text.render_sweep(data, screen.size[0], screen.typed), screen.color)
     return 0
 
 
@@ -61,7 +61,7 @@ def best(*, sweep: str | None, top: int, as_csv: bool, screen: Screen) -> int:
       stoker sweep best 12 --top 5
       stoker sweep best 12 --json
     """
-    data = read_sweep(screen.paths, sweep)
+    data = read_best(screen.paths, sweep, top)
     view = data.view
     if not view.objectives:
         raise UsageError(WITHOUT_OBJECTIVE, "name one: stoker sweep --objective val_loss:min ...")
@@ -69,10 +69,7 @@ def best(*, sweep: str | None, top: int, as_csv: bool, screen: Screen) -> int:
         raise NoneYet(
             f"no trial of sweep {view.id} has succeeded with a value yet", f"see stoker sweep status {view.id}"
         )
-    chosen = view.best[: top if len(view.objectives) == 1 else max(top, len(view.best))]
-    numbers = [number for point in chosen for number in point.trials]
-    trials = [trial for number in numbers for trial in view.trials if trial.number == number]
-    _write(view, trials, screen, as_csv=as_csv, best=True, lines=lambda: text.render_best(view, chosen, screen.size[0]))
+    _write(data, view.trials, screen, as_csv=as_csv, lines=lambda: text.render_best(view, view.best, screen.size[0]))
     return 0
 
 
@@ -98,31 +95,29 @@ def table(
       stoker sweep table --sort value -n 20      the best 20
       stoker sweep table 12 --csv > trials.csv
     """
-    data = read_sweep(screen.paths, sweep)
+    data = read_sweep(screen.paths, sweep, None if screen.form == "json" else 0)
     trials = sorted(data.view.trials, key=_order(data, sort or "trial"), reverse=reverse)[:limit]
-    lines = lambda: text.render_table(data.view, trials, screen.size[0])  # noqa: E731
-    _write(data.view, trials, screen, as_csv=as_csv, best=False, lines=lines)
+    lines = lambda: text.render_table(data, trials, screen.size[0])  # noqa: E731
+    _write(data, trials, screen, as_csv=as_csv, lines=lines)
     return 0
 
 
 def _write(
-    view: SweepView,
+    data: SweepData,
     trials: Sequence[TrialView],
     screen: Screen,
     *,
     as_csv: bool,
-    best: bool,
     lines: Callable[[], Sequence[Line]],
 ) -> None:
     if as_csv:
-        write_plain(text.csv_rows(text.rows_of(view, trials)))
+        write_plain(text.csv_rows(text.rows_of(data, trials)))
     elif screen.form == "json":
         from msgspec.structs import replace
 
-        shown = view.best[: len(trials)] if best else view.best
-        write_json(replace(view, trials=list(trials), best=shown))
+        write_json(replace(data.view, trials=list(trials)))
     elif screen.form == "plain":
-        write_plain("\t".join(cell or "-" for cell in row) for row in text.rows_of(view, trials))
+        write_plain("\t".join(cell or "-" for cell in row) for row in text.rows_of(data, trials))
     else:
         write_lines(lines(), screen.color)
 
@@ -141,9 +136,8 @@ def _order(data: SweepData, column: str) -> Callable[[TrialView], tuple[object, 
     }
     if column in plain:
         return lambda trial: (plain[column](trial), trial.number)
-    names = list(dict.fromkeys(name for trial in data.view.trials for name in trial.params))
-    if column not in names:
-        columns = (*plain, "value", *objectives, *names)
+    if column not in data.names:
+        columns = (*plain, "value", *objectives, *data.names)
         raise UsageError(
             f"there is no column {column}", did_you_mean(column, columns, f"columns: {', '.join(columns)}")
         )

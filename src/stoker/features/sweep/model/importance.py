@@ -73,24 +73,13 @@ def best_so_far(values: Sequence[float | None], *, smallest: bool) -> list[float
     return bests
 
 
-def saved_seconds(full: Sequence[float], stopped: Sequence[float]) -> float:
-    """Seconds that early stopping saved, against the median of the full trials; 0 if no trial ran in full."""
-    if not full:
-        return 0.0
-    from statistics import median
-
-    typical = median(full)
-    return sum(max(0.0, typical - seconds) for seconds in stopped)
-
-
 def pareto(points: Mapping[int, Sequence[float]]) -> list[int]:
     """The points that no other point beats in all objectives, where smaller is better; by their first value."""
-    best = [
-        number
-        for number, own in points.items()
-        if not any(_beats(other, own) for key, other in points.items() if key != number)
-    ]
-    return sorted(best, key=lambda number: tuple(points[number]))
+    best: list[int] = []
+    for number in sorted(points, key=lambda number: tuple(points[number])):  # none is beaten by one that comes later
+        if not any(_beats(points[other], points[number]) for other in best):
+            best.append(number)
+    return best
 
 
 def _beats(scores: Sequence[float], other: Sequence[float]) -> bool:

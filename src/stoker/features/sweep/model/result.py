@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import isfinite, nan
 from typing import Any
 
@@ -42,6 +43,23 @@ class TrialResult(Struct, frozen=True, omit_defaults=True):
         return tuple((step, nan if value is None else value) for step, value in self.curves.get(name, ()))
 
 
+class BriefResult(Struct, frozen=True):
+    """A result whose curves are not decoded, which would take longer than all the rest."""
+
+    attempt: int
+    curves: dict[str, msgspec.Raw] = {}
+    values: dict[str, float | None] = {}
+    over: bool = False
+    message: str = ""
+    notice: str = ""
+
+    def last_step(self, name: str) -> float | None:
+        """The last step of an objective; None without a curve."""
+        curve = bytes(self.curves.get(name, b""))
+        _, bracket, point = curve.rpartition(b"[")
+        return float(point.partition(b",")[0]) if bracket and curve != b"[]" else None
+
+
 def made_result(
     objectives: Sequence[Objective], curves: Mapping[str, Curve], attempt: int, notice: str = ""
 ) -> TrialResult:
@@ -69,6 +87,15 @@ def ended_result(result: TrialResult, objectives: Sequence[Objective], state: st
 def read_result(body: Mapping[str, Any]) -> TrialResult:
     """A result as the store has it."""
     return msgspec.convert(body, TrialResult)
+
+
+def decode_result(body: str) -> TrialResult:
+    return msgspec.json.decode(body, type=TrialResult)
+
+
+@cache
+def brief_results() -> msgspec.json.Decoder[BriefResult]:
+    return msgspec.json.Decoder(BriefResult)
 
 
 def _read(result: TrialResult, name: str) -> float | None:

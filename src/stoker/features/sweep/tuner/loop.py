@@ -45,6 +45,7 @@ from stoker.features.sweep.store import (
     trial_results,
     trials_numbered,
 )
+from stoker.features.sweep.summary import SweepSummaries, is_save_due
 from stoker.features.sweep.tuner.values import TrialValues
 from stoker.features.sweep.tuner_job import TRY_AGAIN, StudyLost
 from stoker.store.changes import StoreChanges
@@ -83,6 +84,8 @@ class Tuner:
         self._study: Study | None = None
         self._untold: set[int] = set()
         """Points in the study that have no result there."""
+        self._unsummarised = 0
+        """Results since the file of the summary was written."""
         self._ended_up_to = 0.0
         self._changes = StoreChanges(store)
         self._saved_at = 0.0
@@ -195,6 +198,15 @@ class Tuner:
                 self._record_end(row)
             if (trial := self._running.pop(row.number, None)) is not None:
                 trial.close()
+        if is_save_due(self._unsummarised, len(self._results)):
+            self._summarise()
+
+    def _summarise(self) -> None:
+        """Let the file of the summary follow the results, so that the first screen need not read all of them."""
+        summaries = SweepSummaries(self._paths)
+        with summaries.locked(), self._store.reading():
+            summaries.look(self._store, self._stored, None)
+        self._unsummarised = 0
 
     def _record_end(self, row: TrialJob) -> None:
         job = self._store.job(row.job)
@@ -203,6 +215,7 @@ class Tuner:
         result = ended_result(self._last_values(row), self._objectives, job.state.result, self._why(job))
         set_trial_result(self._store, self._stored.batch, row.number, msgspec.to_builtins(result))
         self._results[row.number] = result
+        self._unsummarised += 1
         self._ended_curves.pop(row.number, None)
         if result.message and not result.stopped:
             say(f"trial {row.number}: {result.message}")

@@ -13,7 +13,7 @@ from stoker.core.job import (
     Job,
     Started,
 )
-from stoker.core.spec import Command, JobSpec, Resources, Work, content_of, tasks_of, work_of
+from stoker.core.spec import Command, JobSpec, Resources, WorkKey, content_of, tasks_of, work_of
 from stoker.store.schema import Adoption
 from stoker.store.writer import Store
 from support.store import EVENTS, TRUE, added, after
@@ -151,7 +151,7 @@ class TestContent:
         succeeded = [*EVENTS[:2], Exited(1, 0, 0, 3.0)]
         store.record([after(one, succeeded), after(other, succeeded), after(third, EVENTS)])
         assert store.times_done(work_of(TRUE)) == 2
-        assert store.times_done(Work(content_of(self.COMMAND, self.SPEC), None)) == 0
+        assert store.times_done(WorkKey(content_of(self.COMMAND, self.SPEC), None)) == 0
         assert store.times_done(work_of(structs.replace(TRUE, task=3))) == 0
 
     def test_times_open(self, store: Store) -> None:

@@ -278,7 +278,7 @@ def content_of(command: Command, spec: JobSpec, member: Member | None = None) ->
     return hashlib.sha256("\0".join(parts).encode(errors="surrogateescape")).digest()[:16]
 
 
-class Work(NamedTuple):
+class WorkKey(NamedTuple):
     """The work of a job: equal for jobs that do the same."""
 
     content: bytes
@@ -299,8 +299,8 @@ class HasWork(Protocol):
     def member(self) -> Member | None: ...
 
 
-def work_of(job: HasWork) -> Work:
-    return Work(content_of(job.command, job.spec, job.member), None if job.member else job.task)
+def work_of(job: HasWork) -> WorkKey:
+    return WorkKey(content_of(job.command, job.spec, job.member), None if job.member else job.task)
 
 
 def digest_of(variables: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ import msgspec
 
 from stoker.core.job import Job, Waiting
 from stoker.core.run_result import Tally
-from stoker.core.spec import NewJob, Work, work_of
+from stoker.core.spec import NewJob, WorkKey, work_of
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
 from stoker.store.engine_lock import InterruptedJob, interrupted_active_jobs, interrupted_jobs, interrupted_nested_jobs
@@ -56,9 +56,9 @@ def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
 class Supply:
     """Counts how often a piece of work is left; each counts for one of several equal jobs."""
 
-    def __init__(self, count: Callable[[Work], int]) -> None:
+    def __init__(self, count: Callable[[WorkKey], int]) -> None:
         self._count = count
-        self._left: dict[Work, int] = {}
+        self._left: dict[WorkKey, int] = {}
 
     def spend(self, job: NewJob) -> bool:
         """Use one up for the job; False if none is left."""
@@ -86,10 +86,10 @@ class Resumer:
 
     def _look(self) -> None:
         """Adopt what workers of dead runs hold, and find what these left waiting."""
-        self._running: dict[Work, list[Job]] = {}
+        self._running: dict[WorkKey, list[Job]] = {}
         for job in adopt_all(interrupted_active_jobs(self._paths, self._store), self._store, self._engine):
             self._running.setdefault(work_of(job), []).append(job)
-        self._left: dict[Work, list[InterruptedJob]] = {}
+        self._left: dict[WorkKey, list[InterruptedJob]] = {}
         for interrupted in interrupted_jobs(self._paths, self._store):
             if isinstance(interrupted.job.state, Waiting):
                 self._left.setdefault(work_of(interrupted.job), []).append(interrupted)
@@ -146,7 +146,7 @@ class Resumer:
 Left = TypeVar("Left")
 
 
-def _popped(left: dict[Work, list[Left]], job: NewJob) -> Iterator[Left]:
+def _popped(left: dict[WorkKey, list[Left]], job: NewJob) -> Iterator[Left]:
     """Candidates for a job, each given only once."""
     candidates = left.get(work_of(job), [])
     while candidates:

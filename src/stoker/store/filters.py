@@ -38,8 +38,8 @@ class Filter(NamedTuple):
 NO_FILTER = Filter()
 
 
-class Rows(NamedTuple):
-    """Rows of jobs in SQL, and which of the jobs that a row stands for are meant."""
+class JobRows(NamedTuple):
+    """JobRows of jobs in SQL, and which of the jobs that a row stands for are meant."""
 
     tables: str = "jobs"
     first: str = FIRST
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
         return f"(jobs.task - (jobs.id - {self.first}) * jobs.step)"
 
 
-ALL_ROWS = Rows()
+ALL_ROWS = JobRows()
 _AMONG = (
     "(SELECT value ->> 0 AS low, value ->> 1 AS high FROM json_each(?)) AS part CROSS JOIN jobs ON jobs.id >= low"
     " AND jobs.id <= coalesce((SELECT min(other.id) FROM jobs AS other WHERE other.id >= high), high)"
@@ -70,17 +70,17 @@ _AMONG = (
 )
 
 
-def rows_among(ids: Sequence[int]) -> Rows:
+def rows_among(ids: Sequence[int]) -> JobRows:
     """The rows that stand for some of these jobs; of each row, only these jobs are meant."""
     parts = json.dumps([[part[0], part[-1]] for part in ranges_of(ids).parts])
-    return Rows(_AMONG, f"max({FIRST}, low)", "min(jobs.id, high)", (parts,))
+    return JobRows(_AMONG, f"max({FIRST}, low)", "min(jobs.id, high)", (parts,))
 
 
-def ids_where(reader: Reader, rows: Rows, where: str, *values: object) -> Ranges:
+def ids_where(reader: Reader, rows: JobRows, where: str, *values: object) -> Ranges:
     """Ids of the jobs of which a condition is true, in order; those among others in the order of these."""
     query = f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where}"
-    found = reader.rows(query if rows.values else f"{query} ORDER BY jobs.id", *rows.values, *values)
-    return joined(range(first, last + 1) for first, last in found)
+    ends = reader.rows(query if rows.values else f"{query} ORDER BY jobs.id", *rows.values, *values)
+    return joined(range(first, last + 1) for first, last in ends)
 
 
 class Group(NamedTuple):
@@ -100,7 +100,7 @@ class Group(NamedTuple):
         return Ranges(sorted(ranges, key=lambda part: part[0]))
 
 
-def _of_group(rows: Rows) -> str:
+def _of_group(rows: JobRows) -> str:
     """The columns of a `Group` in a query that groups jobs."""
     tasks = f"json_group_array(json_array({rows.task}, jobs.step, {rows.size}))"
     return f"engine, {rows.total} AS total, min({rows.first}) AS first, {tasks} AS tasks"
@@ -295,8 +295,8 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
     query = f"SELECT {_of_group(rows)}, {queued} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
     # A group has at least one line, so that these are enough groups.
     most = -1 if limit < 0 else offset + limit
-    found = reader.rows(f"{query} ORDER BY {order}, first LIMIT ?", *values, most)
-    groups = ((Group(*row), bool(is_line)) for *row, is_line in found)
+    rows_of_groups = reader.rows(f"{query} ORDER BY {order}, first LIMIT ?", *values, most)
+    groups = ((Group(*row), bool(is_line)) for *row, is_line in rows_of_groups)
     lines = (
         line
         for group, is_line in groups
@@ -308,8 +308,8 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
 def ids_of_listing(reader: Reader, listing: Listing) -> Ranges:
     """The jobs of all lines, by id."""
     rows, where, values = _where(reader, listing)
-    found = reader.rows(f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where} ORDER BY jobs.id", *values)
-    return joined(range(first, last + 1) for first, last in found)
+    ends = reader.rows(f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where} ORDER BY jobs.id", *values)
+    return joined(range(first, last + 1) for first, last in ends)
 
 
 def waiting_with_conditions(reader: Reader, limit: int) -> Ranges:
@@ -322,8 +322,8 @@ def waiting_with_conditions(reader: Reader, limit: int) -> Ranges:
     return Ranges(range(first, last + 1) for first, last in reader.rows(query, limit))
 
 
-def _where(reader: Reader, listing: Listing) -> tuple[Rows, str, list[Any]]:
-    """Rows, a condition, and the values of both."""
+def _where(reader: Reader, listing: Listing) -> tuple[JobRows, str, list[Any]]:
+    """JobRows, a condition, and the values of both."""
     rows = ALL_ROWS._replace(tables=_FROM[listing.scope]) if listing.only is None else rows_among(listing.only)
     matching, values = condition(listing.chosen)
     parts = [SCOPES[listing.scope], *([] if listing.chosen == NO_FILTER else [matching])]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from stoker.core.job import Active, Ended, Job, part
 from stoker.core.outcomes import FAILURES
 from stoker.core.ranges import Ranges, ranges_of
-from stoker.store.filters import ALL_ROWS, NO_FILTER, Filter, Rows, condition, rows_among
+from stoker.store.filters import ALL_ROWS, NO_FILTER, Filter, JobRows, condition, rows_among
 from stoker.store.queries import jobs_of, marks, on_finish_specs
 from stoker.store.reader import Reader
 from stoker.store.schema import ENDED, IN_ARRAY, JOB, OPEN, AttemptRow, attempt_of
@@ -72,10 +72,10 @@ def past(reader: Reader, period: Period, limit: int, offset: int = 0) -> list[Pa
     rows, where, values = _in_period(reader, period)
     query = f"SELECT {rows.first}, {rows.last} FROM {rows.tables} WHERE {where}"
     # A row has at least one job, so that these are enough rows.
-    found = reader.rows(f"{query} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?", *values, offset + limit)
-    newest_first = Ranges(range(last, first - 1, -1) for first, last in found)
+    ends = reader.rows(f"{query} ORDER BY jobs.ended DESC, jobs.id DESC LIMIT ?", *values, offset + limit)
+    newest_first = Ranges(range(last, first - 1, -1) for first, last in ends)
     ids = list(newest_first[offset : offset + limit])
-    ended = {one.job.id: one for one in past_of(reader, ids)}
+    ended = {over.job.id: over for over in past_of(reader, ids)}
     return [ended[job_id] for job_id in ids]
 
 
@@ -83,8 +83,8 @@ def past_of(reader: Reader, ids: Sequence[int]) -> list[Past]:
     """Those of the jobs that are over, each by itself."""
     rows = rows_among(ids)
     tables = _PAST.replace(" FROM jobs LEFT", f", {rows.first}, {rows.last} FROM {rows.tables} LEFT")
-    found = reader.rows(f"{tables} WHERE jobs.{ENDED}", *rows.values)
-    return [_past(reader, row[:-2], job_id) for row in found for job_id in range(row[-2], row[-1] + 1)]
+    ended = reader.rows(f"{tables} WHERE jobs.{ENDED}", *rows.values)
+    return [_past(reader, row[:-2], job_id) for row in ended for job_id in range(row[-2], row[-1] + 1)]
 
 
 def _past(reader: Reader, row: tuple[Any, ...], job_id: int) -> Past:
@@ -104,7 +104,7 @@ def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | Pas
     )
     groups = reader.rows(query, *values, limit)
     single = [last for _, size, last in groups if size == 1]
-    alone = {one.job.id: one for one in past_of(reader, single)}
+    alone = {over.job.id: over for over in past_of(reader, single)}
     return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
 
 
@@ -147,8 +147,8 @@ def past_gpu_seconds(reader: Reader, period: Period) -> float:
     return float(reader.rows(query, *values)[0][0] or 0.0)
 
 
-def _in_period(reader: Reader, period: Period) -> tuple[Rows, str, list[Any]]:
-    """Rows of ended jobs, the condition, and the values of both."""
+def _in_period(reader: Reader, period: Period) -> tuple[JobRows, str, list[Any]]:
+    """JobRows of ended jobs, the condition, and the values of both."""
     rows = ALL_ROWS if period.only is None else rows_among(period.only)
     matching, values = condition(period.chosen)
     where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"

@@ -372,8 +372,8 @@ def expected_engines(reader: Reader) -> list[str]:
 def clusters_of(reader: Reader, ids: Sequence[int]) -> dict[str, Ranges]:
     """The jobs by the cluster that they are for; the empty name is this machine."""
     clusters: dict[str, list[range]] = {}
-    for spec_id, found in _ids_by(reader, "spec", ids).items():
-        clusters.setdefault(reader.spec(spec_id).cluster, []).extend(found.parts)
+    for spec_id, jobs in _ids_by(reader, "spec", ids).items():
+        clusters.setdefault(reader.spec(spec_id).cluster, []).extend(jobs.parts)
     return {cluster: union(parts) for cluster, parts in clusters.items()}
 
 

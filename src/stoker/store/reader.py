@@ -11,7 +11,7 @@ import msgspec
 from stoker.core.job import Event, Job, State, Waiting, part
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome, Work
+from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome, WorkKey
 from stoker.store.database import Database
 from stoker.store.schema import (
     ACTIVE,
@@ -127,12 +127,12 @@ class Reader:
         rows = self.rows("SELECT label FROM batches WHERE id = ?", batch)
         return str(rows[0][0]) if rows else ""
 
-    def times_done(self, work: Work) -> int:
+    def times_done(self, work: WorkKey) -> int:
         """How many jobs that do this work have succeeded."""
         query = "SELECT count(*) FROM jobs WHERE content = ? AND (member IS NOT NULL OR task IS ?) AND state = 'done'"
         return int(self.rows(query, *work)[0][0])
 
-    def times_open(self, work: Work, engine: str) -> int:
+    def times_open(self, work: WorkKey, engine: str) -> int:
         """How many open jobs that do this work other engines own."""
         among = f"size > 1 AND ? BETWEEN {FIRST_TASK} AND task AND (task - ?) % step = 0"
         same = f"content = ? AND (member IS NOT NULL OR task IS ? OR ({among}))"

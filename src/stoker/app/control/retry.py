@@ -139,19 +139,19 @@ def _for_coordinators(store: Store, members: Sequence[Job]) -> list[Again]:
 def rounds(jobs: Sequence[Job]) -> Iterator[list[Job]]:
     """The jobs by id, in rounds: a job that depends on an array comes after all its tasks."""
     levels: dict[int, int] = {}
-    known = JobsById()
+    earlier = JobsById()
     of_arrays: dict[int, int] = {}
     for job in sorted(jobs, key=lambda job: job.id):
         behind = [
             of_arrays.get(dependency.target, -1) + 1
             if dependency.array
             else levels[before.id]
-            if (before := known.entry(dependency.target))
+            if (before := earlier.entry(dependency.target))
             else 0
             for dependency in job.spec.after
         ]
         levels[job.id] = max(behind, default=0)
-        known.add(job)
+        earlier.add(job)
         if job.array:
             of_arrays[job.array] = max(levels[job.id], of_arrays.get(job.array, 0))
     ordered = sorted(jobs, key=lambda job: (levels[job.id], job.id))

@@ -81,11 +81,12 @@ class Effect(NamedTuple):
 
 def change_results(effects: Iterable[Effect]) -> list[ChangeResult]:
     """The effect on each job by itself."""
-    alone = (effect._replace(job=job) for effect in effects for job in single([effect.job]))
-    return [
-        ChangeResult(one.job.id, id_text(one.job), one.job.name, one.before, one.after, one.refused, one.said)
-        for one in alone
-    ]
+    return [_change_result(effect._replace(job=job)) for effect in effects for job in single([effect.job])]
+
+
+def _change_result(effect: Effect) -> ChangeResult:
+    job = effect.job
+    return ChangeResult(job.id, id_text(job), job.name, effect.before, effect.after, effect.refused, effect.said)
 
 
 _OVER = Sentence("already finished: {id} ({was})", before=RESULTS)
@@ -154,7 +155,7 @@ def state_name(job: Job) -> str:
 
 
 def effect(verb: str, before: Job, after: Job, when: str = "", **details: str) -> Effect:
-    """What a command did to a job; `details` fill the sentence."""
+    """The effect of a command on a job that was in one state and is in another; `details` fill the sentence."""
     was, now = state_name(before), state_name(after)
     sentence = next(candidate for candidate in SENTENCES[verb] if candidate.fits(was, now, when))
     return Effect(before, was, now, sentence, details)

@@ -20,7 +20,7 @@ from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT, literal
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import Policy
-from stoker.core.spec import Command, JobSpec, NewJob, Resources, Work, work_of
+from stoker.core.spec import Command, JobSpec, NewJob, Resources, WorkKey, work_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
 from stoker.features.compat.priority_scheduler.task_file import TaskRow, TaskRows
@@ -257,7 +257,7 @@ class Batches:
     def _succeeded(self, run: TaskRun) -> bool:
         return self._run.store.times_done(self._work(run)) > 0
 
-    def _work(self, run: TaskRun) -> Work:
+    def _work(self, run: TaskRun) -> WorkKey:
         return work_of(self._jobs.job(run))
 
     def _wake_if_over(self) -> None:

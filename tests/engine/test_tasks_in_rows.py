@@ -29,12 +29,15 @@ BEHIND_ONE, BEHIND_ALL = LAST + 1, LAST + 2
 Step = Callable[[EngineAtFakeSite], None]
 
 
-def ask(make: Callable[[int, int], Request], ids: tuple[int, int]) -> Step:
-    """Ask something of the jobs from one id to another, and let the engine answer."""
-    first, last = min(ids), max(ids)
+Ask = Callable[[int, int], Request]
+
+
+def ask(*asked: tuple[Ask, tuple[int, int]]) -> Step:
+    """Ask things of the jobs from one id to another, all at once, and let the engine answer."""
+    requests = [make(min(ids), abs(ids[1] - ids[0]) + 1) for make, ids in asked]
 
     def step(world: EngineAtFakeSite) -> None:
-        world.store.ask([(world.name, make(first, last - first + 1))], world.clock())
+        world.store.ask([(world.name, request) for request in requests], world.clock())
         world.engine.wake()
         world.turn(2)
 
@@ -67,14 +70,17 @@ def restart(world: EngineAtFakeSite) -> None:
 
 IDS = st.tuples(st.integers(FIRST, LAST), st.integers(FIRST, LAST))
 EDITED = JobSpec(priority=3)
+ASKS: list[Ask] = [
+    lambda job, count: Cancel(job, "why", count=count),
+    lambda job, count: Hold(job, "why", count=count),
+    lambda job, count: Release(job, count=count),
+    lambda job, count: Edit(job, EDITED, "new", count=count),
+    lambda job, count: Again(job, count=count),
+    lambda job, count: Again(job, EDITED, count=count),
+]
 STEPS = st.lists(
     st.one_of(
-        st.builds(ask, st.just(lambda job, count: Cancel(job, "why", count=count)), IDS),
-        st.builds(ask, st.just(lambda job, count: Hold(job, "why", count=count)), IDS),
-        st.builds(ask, st.just(lambda job, count: Release(job, count=count)), IDS),
-        st.builds(ask, st.just(lambda job, count: Edit(job, EDITED, "new", count=count)), IDS),
-        st.builds(ask, st.just(lambda job, count: Again(job, count=count)), IDS),
-        st.builds(ask, st.just(lambda job, count: Again(job, EDITED, count=count)), IDS),
+        st.lists(st.tuples(st.sampled_from(ASKS), IDS), min_size=1, max_size=3).map(lambda asked: ask(*asked)),
         st.builds(start_and_end, st.integers(1, 3), st.sampled_from([0, 0, 1])),
         st.just(restart),
     ),
@@ -178,7 +184,7 @@ def test_a_waiting_array_is_one_row(world: EngineAtFakeSite) -> None:
     start_and_end(2, 0)(world)
     ended = "SELECT id, size, state FROM jobs WHERE array = 1 ORDER BY id"
     assert world.store.rows(ended) == [(1, 1, "done"), (2, 1, "done"), (1000, 998, "waiting")]
-    ask(lambda job, count: Cancel(job, count=count), (1, 1000))(world)
+    ask((lambda job, count: Cancel(job, count=count), (1, 1000)))(world)
     assert world.store.rows(ended) == [(1, 1, "done"), (2, 1, "done"), (1000, 998, "cancelled")]
     assert world.store.rows("SELECT job, count FROM events WHERE count > 1") == [(3, 998)]
 
@@ -198,7 +204,30 @@ def test_a_full_disk_changes_no_row(world: EngineAtFakeSite) -> None:
 
 def test_an_edit_of_a_part_splits_it(world: EngineAtFakeSite) -> None:
     """Only the edited tasks have the new spec; ids and indices stay."""
-    ask(lambda job, count: Edit(job, replace(NEW.spec, priority=9), "new", count=count), (11, 20))(world)
+    ask((lambda job, count: Edit(job, replace(NEW.spec, priority=9), "new", count=count), (11, 20)))(world)
     rows = world.store.rows("SELECT id, size, task, name FROM jobs WHERE array = 1 ORDER BY id")
     assert rows == [(10, 10, 9, "arr"), (20, 10, 19, "new"), (1000, 980, 999, "arr")]
     assert [world.job(job_id).spec.priority for job_id in (10, 11, 20, 21)] == [0, 9, 9, 0]
+
+
+def test_a_task_is_retried_in_the_turn_in_which_all_are_cancelled(world: EngineAtFakeSite) -> None:
+    """The store does not know of the cancel yet; only that task waits again."""
+    ask((lambda job, count: Cancel(job, count=count), (1, 1000)), (lambda job, count: Again(job, count=count), (5, 5)))(
+        world
+    )
+    assert world.engine.waiting == 1
+    assert [type(world.job(job_id).state).__name__ for job_id in (4, 5, 6)] == ["Ended", "Waiting", "Ended"]
+
+
+def test_a_cancelled_task_does_not_come_back(world: EngineAtFakeSite) -> None:
+    """If it is held, released or edited in the turn in which all are cancelled."""
+    later: list[Ask] = [
+        lambda job, count: Hold(job, count=count),
+        lambda job, count: Release(job, count=count),
+        lambda job, count: Edit(job, EDITED, "new", count=count),
+    ]
+    ask((lambda job, count: Cancel(job, count=count), (1, 1000)), *((make, (5, 5)) for make in later))(world)
+    world.site.room = 3
+    world.turn(3)
+    assert world.site.sent == [1001, 1002], "the jobs behind the array"
+    assert world.store.rows("SELECT size, state FROM jobs WHERE array = 1") == [(1000, "cancelled")]

@@ -56,6 +56,8 @@ class Recorder:
         self._after_batches: dict[int, AfterBatch] = {}
         self._pending: dict[tuple[int, int], _Pending] = {}
         """By first and last id. What changed together may then change in part, which follows it here."""
+        self._several: list[tuple[int, int]] = []
+        """Of those, the ones that are about several jobs."""
         self._job_events: list[JobEvent] = []
         self._handled: dict[int, Request | None] = {}
         self._learnt: dict[str, Learnt] = {}
@@ -72,6 +74,7 @@ class Recorder:
         pending = self._pending.get((job.id, job.last))
         if pending is None:
             pending = self._pending[job.id, job.last] = _Pending(after)
+            self._several += [(job.id, job.last)] if job.count > 1 else []
         pending.job = after
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
@@ -87,8 +90,9 @@ class Recorder:
     def now(self, job: Job) -> list[Job]:
         """A job from the store after its unwritten events; if it stands for several, parts of it may differ."""
         if job.count == 1:
-            pending = self._pending.get((job.id, job.id))
-            return [job if pending is None else pending.job]
+            covering = ((first, last) for first, last in reversed(self._several) if first <= job.id <= last)
+            ids = (job.id, job.id) if (job.id, job.id) in self._pending else next(covering, None)
+            return [job if ids is None else part(self._pending[ids].job, job.id, job.id)]
         jobs = [job]
         for first, last in [ids for ids in self._pending if ids[0] <= job.last and ids[1] >= job.id]:
             rest = missing(range(job.id, job.last + 1), [range(first, last + 1)])
@@ -125,6 +129,7 @@ class Recorder:
         self._follow_ups.clear()
         self._after_batches.clear()
         self._pending.clear()
+        self._several.clear()
         self._learnt.clear()
         self._measured.clear()
         self._samples.clear()

@@ -39,7 +39,7 @@ NO_FILTER = Filter()
 
 
 class JobRows(NamedTuple):
-    """JobRows of jobs in SQL, and which of the jobs that a row stands for are meant."""
+    """Rows of jobs in SQL, and which of the jobs that a row stands for are meant."""
 
     tables: str = "jobs"
     first: str = FIRST

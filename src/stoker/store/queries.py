@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.core.job import Job, part
+from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.ranges import Ranges, joined, ranges_of, union
 from stoker.core.settings import Policy
 from stoker.store.filters import (
@@ -24,6 +25,7 @@ from stoker.store.filters import (
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     ACTIVE,
+    ENDED,
     FIRST,
     FIRST_TASK,
     HELD,
@@ -318,6 +320,12 @@ def end_of_rows(reader: Reader, first: int, count: int) -> int | None:
     """The last id of the next so many rows, from that of a job on; None if there are fewer."""
     rows = reader.rows("SELECT id FROM jobs WHERE id >= ? ORDER BY id LIMIT 1 OFFSET ?", first, count - 1)
     return rows[0][0] if rows else None
+
+
+def unsuccessful_among(reader: Reader, ids: Sequence[int]) -> Ranges:
+    """Jobs that ended without success, also those that were cancelled."""
+    good = ", ".join(f"'{result}'" for result in GOOD_RESULTS)
+    return ids_where(reader, rows_among(sorted_ids(ids)), f"{ENDED} AND state NOT IN ({good})")
 
 
 def open_among(reader: Reader, ids: Sequence[int]) -> Ranges:

@@ -21,6 +21,7 @@ from stoker.cli.console import say
 from stoker.cli.options import StokerCommand, complete_jobs, controlling, wants_json, write_json
 from stoker.core.job import Ended, Job, id_text, ids_of, single
 from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
+from stoker.core.ranges import Ranges
 from stoker.core.text import outcome, title
 from stoker.core.units import parse_duration
 from stoker.store import queries
@@ -86,8 +87,7 @@ def command(ids: tuple[str, ...], timeout: str | None, as_json: bool, paths: Pat
         except KeyboardInterrupt:
             say(f"detached; {_those(control, wanted)}")
             return DETACHED
-        jobs = list(queries.jobs_of(control.store, wanted))
-        return _report(control, jobs, ids, in_time=in_time, as_json=wants_json(as_json))
+        return _report(control, wanted, ids, in_time=in_time, as_json=wants_json(as_json))
 
 
 def _wait(control: Control, wanted: Sequence[int], deadline: float | None) -> bool:
@@ -153,29 +153,30 @@ def _those(control: Control, wanted: Sequence[int]) -> str:
     return f"the {len(wanted)} jobs continue"
 
 
-def _report(control: Control, jobs: Sequence[Job], words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
+def _report(control: Control, wanted: Ranges, words: Sequence[str], *, in_time: bool, as_json: bool) -> int:
+    """Say how they ended; of many jobs only those are read that did not succeed, unless all are to be printed."""
+    store = control.store
+    bad = list(queries.jobs_of(store, queries.unsuccessful_among(store, wanted)))
     if as_json:
-        waited = [_waited(job, failure_text(control.store, job)) for job in single(jobs)]
+        waited = [_waited(job, failure_text(store, job)) for job in single(queries.jobs_of(store, wanted))]
         counts = Counter(job.result for job in waited if job.result is not None)
         write_json(WaitResult(SCHEMA, waited, dict(counts), not in_time))
     elif in_time:
-        _sum_up(control, jobs, words)
+        _sum_up(control, bad, len(wanted), words)
     if not in_time:
-        left = [job for job in jobs if not isinstance(job.state, Ended)]
-        say(f"timed out; {_those(control, ids_of(left))}")
+        say(f"timed out; {_those(control, queries.open_among(store, wanted))}")
         return TIMED_OUT
-    if len(jobs) == 1 and jobs[0].count == 1:
-        return exit_code_of(jobs[0])
-    return 1 if any(exit_code_of(job) for job in jobs) else 0
+    if len(wanted) == 1:
+        return exit_code_of(bad[0]) if bad else 0
+    return 1 if bad else 0
 
 
-def _sum_up(control: Control, jobs: Sequence[Job], words: Sequence[str]) -> None:
+def _sum_up(control: Control, bad: Sequence[Job], total: int, words: Sequence[str]) -> None:
     """Name the failures, and count all jobs that did not succeed; of several jobs, no cancelled one is named."""
     by_result: dict[str, list[Job]] = {}
-    for job in jobs:
-        if isinstance(job.state, Ended) and job.state.result not in GOOD_RESULTS:
-            by_result.setdefault(job.state.result, []).append(job)
-    total = len(ids_of(jobs))
+    for job in bad:
+        assert isinstance(job.state, Ended)
+        by_result.setdefault(job.state.result, []).append(job)
     results = sorted(by_result, key=lambda result: (result == "cancelled", result == "skipped"))
     failures = [result for result in results if result != "cancelled" or total == 1]
     named = [job for result in failures for job in by_result[result]]

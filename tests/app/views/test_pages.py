@@ -9,10 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts, QueuePositions, read_facts
-from stoker.app.views.pages import lines_of, selected_lines
+from stoker.app.views.pages import jobs_page, lines_of, selected_lines
+from stoker.app.views.status import queued_lines
 from stoker.core.job import Cancelled, Paused
 from stoker.core.planner.order import QueuePosition
+from stoker.store.filters import Filter
 from stoker.store.paths import Paths
 from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store, open_store
@@ -85,3 +88,14 @@ def test_places_of_tasks(store: Store) -> None:
     positions = QueuePositions(store, [status], NOW)
     places = [positions.place(wanted(store, job_id), "queue") for job_id in (14, 15, 20, 17, TASKS)]
     assert places == [1, 2, 7, 4, TASKS - 13]
+
+
+def test_an_array_is_listed_once(store: Store) -> None:
+    """Though parts of it that differ, as in priority, have places of their own in the plan."""
+    order = (QueuePosition(100, 5, 9, NOW - 1.0, 60.0, True, 1), QueuePosition(14, 7, 0, NOW - 1.0, 60.0, True, 1))
+    status = EngineStatus("queue", "", 1, "1", 0.0, NOW, 0, 0, (), {}, "", "", False, (), (), order=order)
+    facts = QueueFacts(store, EngineStatuses(status, lives=True), NOW, simulated=False)
+    labels = [f"1.[13-{TASKS - 1}]", "1.[1-2]"]
+    assert [line.label for line in queued_lines(facts, None, each_task=False)] == labels
+    assert [line.label for line in jobs_page(facts, page=1).jobs] == labels
+    assert [line.label for line in jobs_page(facts, Filter(names=("*",))).jobs] == sorted(labels)

@@ -221,12 +221,13 @@ def _running(facts: QueueFacts, listing: Listing) -> list[Owned]:
 
 def _placed(facts: QueueFacts) -> list[Owned]:
     """The waiting jobs whose place in the plan is known, in that order, one for each array."""
-    owned = []
+    owned: dict[tuple[str, int], Owned] = {}
     for engine in facts.loads:
         order = facts.positions.first(engine)
         jobs = {job.id: job for job in single(queries.jobs_of(facts.store, order)) if isinstance(job.state, Waiting)}
-        owned += [Owned(jobs[job_id], engine) for job_id in order if job_id in jobs]
-    return owned
+        for job in [jobs[job_id] for job_id in order if job_id in jobs]:
+            owned.setdefault((engine, job.array or job.id), Owned(job, engine))
+    return list(owned.values())
 
 
 def _waiting_line(owned: Owned, facts: QueueFacts) -> JobLine:

@@ -87,7 +87,8 @@ def _queued_of(engine: str, facts: QueueFacts, *, each_task: bool, page: int = _
     jobs = {job.id: job for job in single(queries.jobs_of(store, order))}
     listed: set[int] = set()
     for job in (jobs[job_id] for job_id in order if job_id in jobs):
-        if isinstance(job.state, Queued) and not (job.array and each_task):
+        # Parts of an array that differ, as in priority, have places of their own.
+        if isinstance(job.state, Queued) and not (job.array and each_task) and (job.array or job.id) not in listed:
             listed.add(job.array or job.id)
             yield from _lines_of(job, engine, facts, each_task=each_task)
     after = 0

@@ -126,6 +126,18 @@ def test_a_job_that_ends_is_followed(store: Store) -> None:
     assert isinstance(found.state, Ended)
 
 
+def test_jobs_that_change_together_cost_as_much_as_one(store: Store) -> None:
+    """Without a job that follows each end, none of them is looked at by itself."""
+    new = NewJob(Command(("true",)), JobSpec(), task=0, count=10**12)
+    store.add_jobs(store.add_batch("test", NOW), "me", [new], NOW, array=True)
+    (tasks,) = store.open_jobs("me", 0, 9)
+    recorder = Recorder(store, FollowUp("other", None))
+    recorder.add(tasks, Skipped(NOW, "no"), ())
+    recorder.write()
+    assert store.rows("SELECT size, state FROM jobs") == [(10**12, "skipped")]
+    assert not recorder.follow_ups_written
+
+
 def test_samples_wait_for_a_transaction(store: Store) -> None:
     """They cause none, and are written with the next one."""
     recorder, job = Recorder(store), a_stored_job(store)

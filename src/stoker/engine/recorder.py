@@ -27,8 +27,8 @@ class FollowUp(NamedTuple):
 
     engine: str
     """Name of the engine that runs it."""
-    make: Callable[[Job, str], NewJob | None]
-    """From the ended job and the path of its log."""
+    make: Callable[[Job, str], NewJob | None] | None
+    """From the ended job and the path of its log; None if nothing follows a single job."""
     announce: Callable[[Job], NewJob] | None = None
     """From a job to be notified of: the job that follows when all of its batch have ended."""
 
@@ -139,7 +139,8 @@ class Recorder:
 
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
         self._follow_up_engine = follow_up.engine
-        self._follow_ups += [new for job in single([ended]) if (new := follow_up.make(job, log)) is not None]
+        if follow_up.make is not None:
+            self._follow_ups += [new for job in single([ended]) if (new := follow_up.make(job, log)) is not None]
         if ended.spec.notify and follow_up.announce is not None:
             self._after_batches[ended.batch] = AfterBatch(ended.batch, ended.id, follow_up.announce(ended))
 

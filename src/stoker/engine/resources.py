@@ -150,7 +150,7 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
         config.paths.logs.mkdir(mode=0o700, exist_ok=True)
     return FollowUp(
         QUEUE if is_background(engine) else engine,
-        lambda job, log: on_finish_job(job, log, line, shell, out) if line else None,
+        (lambda job, log: on_finish_job(job, log, line, shell, out)) if line else None,
         partial(notification, config.paths) if config.announces else None,
     )
 

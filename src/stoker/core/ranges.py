@@ -43,10 +43,9 @@ class Ranges(Sequence[int]):
     def __contains__(self, number: object) -> bool:
         if not isinstance(number, int):
             return False
-        if self._sorted is None:
-            self._sorted = sorted(self.parts, key=_first)
-        at = bisect_right(self._sorted, number, key=_first) - 1
-        return at >= 0 and number in self._sorted[at]
+        parts = self._in_order()
+        at = bisect_right(parts, number, key=_first) - 1
+        return at >= 0 and number in parts[at]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(int.__eq__, self, other))
@@ -64,8 +63,14 @@ class Ranges(Sequence[int]):
 
     def among(self, others: Ranges) -> Ranges:
         """Those that are among others, in the order of these. Both have ranges without steps."""
-        theirs = sorted(others.parts, key=_first)
+        theirs = others._in_order()
         return Ranges(common for part in self.parts for common in _common(part, theirs))
+
+    def _in_order(self) -> list[range]:
+        """Sorted once, however many look for something among these."""
+        if self._sorted is None:
+            self._sorted = sorted(self.parts, key=_first)
+        return self._sorted
 
 
 def _first(part: range) -> int:

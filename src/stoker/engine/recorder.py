@@ -56,6 +56,8 @@ class Recorder:
         self._after_batches: dict[int, AfterBatch] = {}
         self._pending: dict[tuple[int, int], _Pending] = {}
         """By first and last id. What changed together may then change in part, which follows it here."""
+        self._several: list[tuple[int, int]] = []
+        """The keys of those that stand for several jobs."""
         self._job_events: list[JobEvent] = []
         self._handled: dict[int, Request | None] = {}
         self._learnt: dict[str, Learnt] = {}
@@ -72,6 +74,8 @@ class Recorder:
         pending = self._pending.get((job.id, job.last))
         if pending is None:
             pending = self._pending[job.id, job.last] = _Pending(after)
+            if job.count > 1:
+                self._several.append((job.id, job.last))
         pending.job = after
         pending.events.append((after.attempts, event))
         log = job.state.log if isinstance(job.state, Active) else ""
@@ -86,11 +90,12 @@ class Recorder:
 
     def now(self, job: Job) -> list[Job]:
         """A job from the store after its unwritten events; if it stands for several, parts of it may differ."""
-        if job.count == 1:
-            pending = self._pending.get((job.id, job.id))
-            return [job if pending is None else pending.job]
+        alone = (job.id, job.id)
+        if job.count == 1 and alone in self._pending:
+            return [self._pending[alone].job]
         jobs = [job]
-        for first, last in [ids for ids in self._pending if ids[0] <= job.last and ids[1] >= job.id]:
+        keys = self._several if job.count == 1 else self._pending
+        for first, last in [ids for ids in keys if ids[0] <= job.last and ids[1] >= job.id]:
             rest = missing(range(job.id, job.last + 1), [range(first, last + 1)])
             kept = [part(old, ids[0], ids[-1]) for ids in rest.parts for old in jobs if _overlaps(old, ids)]
             jobs = [*kept, part(self._pending[first, last].job, job.id, job.last)]
@@ -125,6 +130,7 @@ class Recorder:
         self._follow_ups.clear()
         self._after_batches.clear()
         self._pending.clear()
+        self._several.clear()
         self._learnt.clear()
         self._measured.clear()
         self._samples.clear()

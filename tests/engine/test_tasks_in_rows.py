@@ -45,12 +45,12 @@ def ask(*requests: Request) -> Step:
     return step
 
 
-def start_and_end(count: int, code: int) -> Step:
-    """Give some tasks a slot; they start, and end with this code."""
+def start_and_end(count: int, code: int, requests: Sequence[Request] = ()) -> Step:
+    """Give some tasks a slot, in one turn with requests; they start, and end with this code."""
 
     def step(world: EngineAtFakeSite) -> None:
         world.site.room += count
-        world.turn(2)
+        ask(*requests)(world)
         for job in world.engine.active_jobs:
             if isinstance(job.state, Starting):
                 world.jobs.apply(job, Started(job.attempts, world.clock()))
@@ -83,7 +83,7 @@ REQUESTS = st.builds(request, st.sampled_from(MAKERS), IDS)
 STEPS = st.lists(
     st.one_of(
         st.lists(REQUESTS, min_size=1, max_size=4).map(lambda requests: ask(*requests)),
-        st.builds(start_and_end, st.integers(1, 3), st.sampled_from([0, 0, 1])),
+        st.builds(start_and_end, st.integers(1, 3), st.sampled_from([0, 0, 1]), st.lists(REQUESTS, max_size=3)),
         st.just(restart),
     ),
     max_size=8,
@@ -209,6 +209,17 @@ def test_a_cancelled_task_stays_so_whatever_else_is_asked_of_it(world: EngineAtF
     ask(Cancel(1, count=1000), Edit(26, replace(NEW.spec, priority=9), "new"), Hold(27), Release(27))(world)
     assert world.store.rows("SELECT id, size, state FROM jobs WHERE array = 1") == [(1000, 1000, "cancelled")]
     assert world.engine.waiting == 2  # those behind the array
+
+
+@pytest.mark.parametrize("task", [500, 1000])
+def test_a_task_that_starts_when_it_is_retried_leaves_its_row(world: EngineAtFakeSite, task: int) -> None:
+    """Both are recorded in one transaction; the other tasks stay cancelled."""
+    ask(Cancel(1, count=1000))(world)
+    start_and_end(3, 0)(world)  # those behind the array
+    start_and_end(1, 0, [Again(task)])(world)
+    rows = world.store.rows("SELECT id - size + 1, id, state FROM jobs WHERE array = 1")
+    assert [(first, last) for first, last, state in rows if state == "done"] == [(task, task)]
+    assert sum(last - first + 1 for first, last, state in rows if state == "cancelled") == 999
 
 
 def test_an_edit_of_a_part_splits_it(world: EngineAtFakeSite) -> None:

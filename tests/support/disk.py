@@ -25,12 +25,13 @@ def small_disk(path: Path, options: str) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", path], check=True, timeout=PATIENCE_SECONDS)
 
 
-def fill(disk: Path) -> Path:
-    """Leave not a byte free; returns the file to remove when there is to be space again."""
+def fill(disk: Path, spare: int = 0) -> Path:
+    """Leave so many bytes free, or none; returns the file to remove when there is to be space again."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
             while True:
                 file.write(b"x" * 4096)
         except OSError:
+            file.truncate(file.tell() - spare)
             return ballast

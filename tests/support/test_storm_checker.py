@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stoker.core.job import Cancelled, advance
+from stoker.core.spec import Command, JobSpec, NewJob, tasks_of
+from stoker.store.queries import jobs_of
+from stoker.store.schema import Change
+from stoker.store.writer import Store
 from support.storm.checker import Evidence, faults_of_runs
 from support.storm.job_script import DOUBLE, LogLine
 from support.storm.jobs import FIRST_EDITION, After, Work
 from support.storm.killer import WorkerKill, open_attempts
 from support.storm.promises import faults_of_queue
-from support.storm.record import AttemptRow, JobRow, Record
+from support.storm.record import AttemptRow, JobRow, Record, open_jobs, read_record
 from support.storm.request_log import CANCEL, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
 
 PLAIN, LOST, LATER, HELD = 1, 2, 3, 4
@@ -184,6 +191,42 @@ def begin_too_early(evidence: Evidence, request_log: RequestLog) -> None:
     request_log.submitted[PLAIN] = SubmittedJob(replace(request_log.submitted[PLAIN].work, delay=2.0), 0.0)
 
 
+def join_two_rows(evidence: Evidence, request_log: RequestLog) -> None:
+    evidence.record.rows.extend([range(1, 3), range(2, 5)])
+
+
+def forget_a_row(evidence: Evidence, request_log: RequestLog) -> None:
+    evidence.record.rows.extend([range(1, 2), range(3, 4), range(4, 5)])
+
+
+def start_in_a_shared_row(evidence: Evidence, request_log: RequestLog) -> None:
+    evidence.record.rows.extend([range(1, 2), range(2, 3), range(3, 5)])
+
+
+def run_as_another_task(evidence: Evidence, request_log: RequestLog) -> None:
+    evidence.lines[0] = replace(evidence.lines[0], task=3)
+
+
+def store_another_index(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.submitted[PLAIN] = replace(request_log.submitted[PLAIN], array=PLAIN)
+    evidence.lines[0] = replace(evidence.lines[0], task=0)
+    evidence.record.jobs[PLAIN] = replace(evidence.record.jobs[PLAIN], task=1)
+
+
+def cancel_a_range_in_vain(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests[2] = SentRequest(CANCEL, PLAIN, 5.0, answered=5.1, count=LATER)
+
+
+def give_out_after_a_cancel(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests[2] = SentRequest(CANCEL, LATER, 5.0, answered=5.1)
+    evidence.record.jobs[LATER] = replace(evidence.record.jobs[LATER], detail={"at": 5.0})
+
+
+def start_in_spite_of_a_hold(evidence: Evidence, request_log: RequestLog) -> None:
+    request_log.requests[2] = SentRequest(HOLD, LATER, 5.0, answered=5.1, count=2)
+    evidence.record.events[LATER][:0] = [{"type": "paused", "at": 5.0}, {"type": "resumed", "at": 5.5}]
+
+
 def leave_a_request(evidence: Evidence, request_log: RequestLog) -> None:
     evidence.record.requests.append("cancel")
 
@@ -216,6 +259,14 @@ def damage_the_store(evidence: Evidence, request_log: RequestLog) -> None:
         hold_in_vain,
         run_under_an_old_edition,
         begin_too_early,
+        join_two_rows,
+        forget_a_row,
+        start_in_a_shared_row,
+        run_as_another_task,
+        store_another_index,
+        cancel_a_range_in_vain,
+        give_out_after_a_cancel,
+        start_in_spite_of_a_hold,
         leave_a_request,
         damage_the_store,
     ],
@@ -225,6 +276,31 @@ def test_harm_is_found(harm: Callable[[Evidence, RequestLog], None]) -> None:
     evidence, request_log = an_evidence(), a_book()
     harm(evidence, request_log)
     assert faults(evidence, request_log)
+
+
+def test_rows_of_several_jobs_are_read_as_these(tmp_path: Path) -> None:
+    """Each job of a row has its own index, and the events of all of them."""
+    new = NewJob(Command(("exec sh job.sh 7",), "/bin/sh"), JobSpec())
+    with contextlib.closing(Store(tmp_path / "queue.db")) as store:
+        store.add_jobs(store.add_batch("test", 1.0), "queue", tasks_of(new, range(0, 50, 10)), 1.0, array=True)
+        (some,) = jobs_of(store, range(2, 5))
+        event = Cancelled(2.0)
+        store.record([Change(advance(some, event), [(0, event)])])
+    record = read_record(tmp_path)
+    assert record.rows == [range(1, 2), range(2, 5), range(5, 6)]
+    assert {job: (row.number, row.task, row.state) for job, row in record.jobs.items()} == {
+        1: (7, 0, "waiting"),
+        2: (7, 10, "cancelled"),
+        3: (7, 20, "cancelled"),
+        4: (7, 30, "cancelled"),
+        5: (7, 40, "waiting"),
+    }
+    assert {job: [event["type"] for event in events] for job, events in record.events.items()} == {
+        2: ["cancelled"],
+        3: ["cancelled"],
+        4: ["cancelled"],
+    }
+    assert open_jobs(tmp_path) == [1, 5]
 
 
 def test_what_a_journal_leaves_open_is_known() -> None:

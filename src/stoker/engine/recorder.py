@@ -90,8 +90,9 @@ class Recorder:
     def now(self, job: Job) -> list[Job]:
         """A job from the store after its unwritten events; if it stands for several, parts of it may differ."""
         if job.count == 1:
+            alone = (job.id, job.id)
             covering = ((first, last) for first, last in reversed(self._several) if first <= job.id <= last)
-            ids = (job.id, job.id) if (job.id, job.id) in self._pending else next(covering, None)
+            ids = alone if alone in self._pending else next(covering, None)
             return [job if ids is None else part(self._pending[ids].job, job.id, job.id)]
         jobs = [job]
         for first, last in [ids for ids in self._pending if ids[0] <= job.last and ids[1] >= job.id]:

@@ -280,9 +280,9 @@ def edits(change: Change) -> bool:
 
 
 def may_share_row(change: Change) -> bool:
-    """Whether the job may be in a row with others: tasks of an array are, until they start."""
-    job, first = change.job, change.events[0][1] if change.events else None
-    return job.task is not None and (not job.attempts or isinstance(first, Assigned))
+    """Whether the job may be in a row with others before its events: tasks of an array are, until they start."""
+    attempts = change.job.attempts - sum(isinstance(event, Assigned) for _, event in change.events)
+    return change.job.task is not None and not attempts
 
 
 def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:

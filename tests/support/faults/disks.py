@@ -8,15 +8,18 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from stoker.core.errors import StokerError
 from support.disk import fill, small_disk
 from support.faults.table import fault
 from support.storm.background import QueueStorm
+from support.storm.checker import faulty_rows
 from support.storm.jobs import Work
-from support.storm.record import open_jobs
+from support.storm.record import open_jobs, read_record
 from support.wait import wait_until
 
 FULL_SECONDS = 2.0
 """How long there is no space."""
+PAGE = 4096
 FEW_INODES = "nr_inodes=400"
 KEPT = "exit codes of running jobs are kept, nothing fails, and all goes on by itself when there is space again"
 
@@ -30,6 +33,33 @@ def full_state(trial: QueueStorm) -> None:
     ballast = fill(disk)
     _live_with_it(trial)
     ballast.unlink()
+
+
+@fault(
+    "full-state-at-split",
+    "tasks of an array get rows of their own all or none, and all goes on by itself when there is space again",
+    needs=("root",),
+    devices="declared",
+    noisy=True,
+)
+def full_state_at_split(trial: QueueStorm) -> None:
+    """The space ends while the engine records what was asked of parts of an array, and while tasks of it start."""
+    disk = trial.closing.enter_context(small_disk(trial.home / "state", "size=24m,mode=700"))
+    trial.submit([Work(trial.next_number, at_once=4)] * 60, array=True, alike=True)
+    trial.wait_running()
+    for _ in range(3):
+        trial.at_work().wait_ready()
+        ballast = fill(disk, spare=trial.dice.randint(4, 60) * PAGE)
+        with contextlib.suppress(StokerError):
+            for _ in range(20):
+                trial.client.change_tasks()
+        trial.disruptions["full disk"] += 1
+        time.sleep(FULL_SECONDS / 2)
+        trial.broken += faulty_rows(read_record(trial.killer.state))
+        if trial.dice.random() < 0.5:
+            trial.disruptions["engine"] += trial.at_work().kill()
+        ballast.unlink()
+        trial.client.note_answers()
 
 
 @fault("no-inodes-in-state", KEPT, needs=("root",), devices="declared", noisy=True)

@@ -10,12 +10,16 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from support.cli import PROGRAM
 from support.faults.kills import ONCE, enter_what_is_there
 from support.faults.table import fault
 from support.storm.background import QueueStorm
-from support.storm.command_line import start_submit
+from support.storm.checker import faulty_rows
+from support.storm.command_line import start_command, start_submit
 from support.storm.jobs import Work
 from support.storm.processes import children, is_forked
+from support.storm.record import read_record
+from support.storm.request_log import CANCEL, EDIT, HOLD, RELEASE
 from support.wait import PATIENCE_SECONDS, wait_until
 
 ERRORS = {
@@ -36,6 +40,10 @@ ERRORS = {
 MOMENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 45, 60)
 SUBMIT_CALLS = {"fdatasync": 2, "pwrite64": 18, "write": 3, "flock": 5, "openat": 250}
 """How often a submit does each."""
+SPLIT_CALLS = {"fdatasync": 1, "flock": 4, "pwrite64": 16}
+"""How often an engine does each while it records what becomes of some tasks of an array."""
+TASKS = 60
+MANY_TASKS = 1000
 POINTS = 3
 """How many engines meet one in a round."""
 STRIKE_SECONDS = 1.5
@@ -107,6 +115,82 @@ def kill_client_at_syscall(trial: QueueStorm) -> None:
         enter_what_is_there(trial, work, began)
         if client.returncode == 0 and int(out) not in trial.request_log.submitted:
             trial.broken.append(f"lost: job {out} was acknowledged and is not there")
+
+
+@fault(
+    "kill-engine-at-split",
+    "tasks of an array that share a row of the store get rows of their own in one step or not at all",
+    needs=("strace",),
+)
+def kill_engine_at_split(trial: QueueStorm) -> None:
+    """The engine dies at its n-th write while it records what was asked of some of the tasks."""
+    work = Work(trial.next_number, at_once=trial.dice.choice([2, None]))
+    trial.submit([work] * TASKS, array=True, held=True, alike=True)
+    for name in trial.dice.choices(sorted(SPLIT_CALLS), k=2 * POINTS):
+        engine = trial.at_work()
+        engine.wait_ready()
+        with traced([engine.pid], f"{name}:signal=KILL:when={trial.dice.randint(1, SPLIT_CALLS[name])}"):
+            trial.client.change_tasks([CANCEL, EDIT, EDIT, RELEASE, RELEASE])
+            _was_struck(trial)
+        trial.disruptions["engine at split"] += engine.wait_end(0) == -signal.SIGKILL  # else it left, or works
+        trial.broken += faulty_rows(read_record(trial.killer.state))
+        trial.client.note_answers()
+
+
+@fault(
+    "kill-client-of-array",
+    "an array is submitted with all of its tasks or not at all, and so is what is asked of a range of them",
+    needs=("strace",),
+)
+def kill_client_of_array(trial: QueueStorm) -> None:
+    """A submit of many tasks dies at its n-th call, and so do a cancel, a pause and a resume of a part of them."""
+    trial.feed(2)
+    trial.at_work().wait_ready()
+    for _ in range(2):
+        work = Work(trial.next_number, at_once=4)
+        trial.next_number += 1
+        array = _array_of_killed_client(trial, work)
+        if not array:
+            array = trial.submit([work] * MANY_TASKS, array=True, held=True, alike=True)
+        _change_as_killed_client(trial, RELEASE, "resume", array, range(4, 24))
+        _change_as_killed_client(trial, HOLD, "pause", array, range(12, MANY_TASKS))
+        _change_as_killed_client(trial, CANCEL, "cancel", array, range(24, MANY_TASKS))
+        trial.client.cancel(array[30], len(array) - 30)  # else the round takes long
+
+
+def _array_of_killed_client(trial: QueueStorm, work: Work) -> list[int]:
+    """The tasks that a submit left that was killed."""
+    began = time.time()
+    options = ["--hold", "-a", f"0-{MANY_TASKS - 1}%{work.at_once}"]
+    environment = {**trial.environment, "STORM": str(trial.home)}
+    client = start_submit(work, trial.work, environment, trial.sim, _words_of_kill(trial), options=options)
+    client.communicate(timeout=PATIENCE_SECONDS)
+    trial.disruptions["client of array"] += client.returncode != 0
+    found = sorted(row.job for row in read_record(trial.killer.state).jobs.values() if row.number == work.number)
+    if found and found != list(range(found[0], found[0] + MANY_TASKS)):
+        trial.broken.append(f"lost: of an array of {MANY_TASKS} there are jobs {found}")
+    if not found and client.returncode == 0:
+        trial.broken.append("lost: an array was acknowledged and is not there")
+    trial.client.enter(found, [work] * len(found), began, array=True, held=True, alike=bool(found))
+    return found
+
+
+def _change_as_killed_client(trial: QueueStorm, kind: str, verb: str, array: Sequence[int], tasks: range) -> None:
+    began, since = time.time(), trial.client.last_request
+    environment = {**trial.environment, **({"STOKER_SIM": trial.sim} if trial.sim else {})}
+    typed = [PROGRAM, verb, f"{array[0]}.{tasks[0]}-{tasks[-1]}"]
+    client = start_command([*_words_of_kill(trial), *typed], trial.work, environment)
+    _, said = client.communicate(timeout=PATIENCE_SECONDS)
+    trial.disruptions["client of range"] += client.returncode != 0
+    asked = trial.client.note_request(kind, range(array[tasks[0]], array[tasks[-1]] + 1), began, since)
+    if kind == CANCEL and client.returncode == 0 and not asked:  # the others may have found nothing to do
+        trial.broken.append(f"lost: `{' '.join(typed[1:])}` was acknowledged and is not there: {said}")
+
+
+def _words_of_kill(trial: QueueStorm) -> list[str]:
+    """The words before a command that dies at one of its calls."""
+    name = trial.dice.choice(sorted(SUBMIT_CALLS))
+    return ["strace", *_words(f"{name}:signal=KILL:when={trial.dice.randint(1, SUBMIT_CALLS[name])}")]
 
 
 @fault(

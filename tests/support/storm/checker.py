@@ -52,6 +52,18 @@ def faults_of_runs(evidence: Evidence) -> list[str]:
 def _integrity(evidence: Evidence) -> Iterator[str]:
     if evidence.record.integrity != ["ok"]:
         yield f"the store is damaged: {evidence.record.integrity}"
+    yield from faulty_rows(evidence.record)
+
+
+def faulty_rows(record: Record) -> Iterator[str]:
+    """Every id is in one row, and a row stands for several jobs only until they start."""
+    following = 1
+    for jobs in record.rows:
+        if jobs.start != following or not jobs:
+            yield f"rows of the store do not fit together: one of {jobs} where {following} comes next"
+        following = jobs.stop
+        if len(jobs) > 1 and (started := [job for job in jobs if job in record.attempts]):
+            yield f"jobs {started} have started, and share the row of {jobs}"
 
 
 def _twice(evidence: Evidence) -> Iterator[str]:

@@ -32,13 +32,27 @@ def submit_at_once(
 
 
 def start_submit(
-    work: Work, directory: Path, environment: Mapping[str, str], sim: str, wrapper: Sequence[str] = ()
+    work: Work,
+    directory: Path,
+    environment: Mapping[str, str],
+    sim: str,
+    wrapper: Sequence[str] = (),
+    *,
+    options: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """Start a submit by the command line, with the words of another program before it."""
     line = command(work.number, work.codes, work.seconds, work.kind)
     devices = ["--sim", sim] if sim else []
+    usual = ["-G", str(work.gpus), "-o", "/dev/null", "-s", line]
+    return start_command(
+        [*wrapper, PROGRAM, "submit", "--parsable", *devices, *options, *usual], directory, environment
+    )
+
+
+def start_command(words: Sequence[str], directory: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command line of a user."""
     return subprocess.Popen(
-        [*wrapper, PROGRAM, "submit", "--parsable", *devices, "-G", str(work.gpus), "-o", "/dev/null", "-s", line],
+        words,
         cwd=directory,
         env={**environment, "STORM_WORD": FIRST_EDITION},
         stdin=subprocess.DEVNULL,

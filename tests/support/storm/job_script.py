@@ -18,9 +18,10 @@ LOCK_SECONDS = 1
 
 _JOB = """\
 say() {
-  echo "$1 $id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> run.log
+  echo "$1 $who $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--} $(date +%s.%N) $2 ${STORM_WORD:--}" >> run.log
 }
 id=$1 codes=$2 seconds=$3 kind=${4%,shared} memory=${5:-}
+who=$id${STOKER_ARRAY_INDEX:+.$STOKER_ARRAY_INDEX}
 if [ -z "${STORM_GUARDED:-}" ]; then
   # All processes of a run inherit these locks, so that the kernel itself refuses a second run beside the first.
   export STORM_GUARDED=1
@@ -30,10 +31,11 @@ if [ -z "${STORM_GUARDED:-}" ]; then
   for device in $(echo "${CUDA_VISIBLE_DEVICES:-}" | tr , ' '); do
     set -- flock $guard -w LOCK_SECONDS -E DOUBLE -F "locks/gpu-$device" "$@"
   done
-  set -- flock -w LOCK_SECONDS -E DOUBLE -F "locks/job-$id" "$@"
+  set -- flock -w LOCK_SECONDS -E DOUBLE -F "locks/job-$who" "$@"
   case $kind in
     bare) exec env -i PATH="$PATH" STORM_GUARDED=1 STOKER_JOB_ID="$STOKER_JOB_ID" STOKER_ATTEMPT="$STOKER_ATTEMPT" \
-      CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-}" STORM_WORD="${STORM_WORD:-}" setsid -w "$@" ;;
+      CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-}" STORM_WORD="${STORM_WORD:-}" \\
+      STOKER_ARRAY_INDEX="${STOKER_ARRAY_INDEX:-}" setsid -w "$@" ;;
     session) exec setsid -w "$@" ;;
     *) exec "$@" ;;
   esac
@@ -61,7 +63,7 @@ seconds, before, code, after = sys.argv[1:]
 time.sleep(float(seconds))
 open('run.log', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
 sys.exit(int(code))" \\
-    "$seconds" "$id $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
+    "$seconds" "$who $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
 elif [ -z "$memory" ]; then
   sleep "$seconds"
 else
@@ -98,6 +100,8 @@ class LogLine:
     code: int
     edition: str
     """The word that the job was given to write, which an edit changes."""
+    task: int | None = None
+    """Its index by what the run was told, if it is a task of an array."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -142,6 +146,8 @@ def end_of_run(codes: tuple[str, ...], run: int) -> End:
 
 
 def _parse(line: str) -> LogLine:
-    word, number, job, attempt, devices, at, code, edition = line.split()
+    word, name, job, attempt, devices, at, code, edition = line.split()
+    number, _, task = name.partition(".")
     device_ids = () if devices == "-" else tuple(devices.split(","))
-    return LogLine(word, int(number), int(job), int(attempt), device_ids, float(at), int(code), edition)
+    index = int(task) if task else None
+    return LogLine(word, int(number), int(job), int(attempt), device_ids, float(at), int(code), edition, index)

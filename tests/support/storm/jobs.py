@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -13,6 +14,8 @@ FIRST_EDITION = "first"
 GRACE = 0.3
 WITH_MEMORY = 0.5
 """How many of the jobs hold memory, if devices have any."""
+TASKS = (8, 40)
+"""How many tasks an array has whose tasks are alike."""
 
 
 class After(NamedTuple):
@@ -61,24 +64,38 @@ class Bunch:
     held: bool = False
     chained: bool = False
     """Whether others are to come after it."""
+    alike: bool = False
+    """Whether its tasks have one and the same command, so that those that wait share a row of the store."""
 
 
 def a_bunch(dice: random.Random, first: int, *, memory: bool) -> Bunch:
     """Works with the numbers from the first on; some of them hold memory, if devices have any."""
     bunch = _a_bunch(dice, first)
-    return replace(bunch, works=tuple(_furnished(dice, work) for work in bunch.works)) if memory else bunch
+    if not memory:
+        return bunch
+    if bunch.alike:
+        return replace(bunch, works=(_furnished(dice, bunch.works[0], modest_memory),) * len(bunch.works))
+    return replace(bunch, works=tuple(_furnished(dice, work) for work in bunch.works))
 
 
 def _a_bunch(dice: random.Random, first: int) -> Bunch:
-    kind = dice.choices(["list", "array", "chain", "held"], [5, 2, 3, 1])[0]
+    kind = dice.choices(["list", "array", "alike", "chain", "held"], [5, 2, 2, 3, 1])[0]
     if kind == "array":
         at_once = dice.choice([1, 2, 3])
         works = [replace(_short(dice, first + at), at_once=at_once, gpus=1) for at in range(dice.randint(4, 14))]
         return Bunch(tuple(works), array=True, chained=dice.random() < 0.4)
+    if kind == "alike":
+        return an_array(dice, first, dice.randint(*TASKS))
     if kind == "chain":
         return Bunch((_short(dice, first),), chained=True)
     count = dice.randint(6, 16) if kind == "list" else dice.randint(1, 3)
     return Bunch(tuple(_any(dice, first + at) for at in range(count)), held=kind == "held")
+
+
+def an_array(dice: random.Random, number: int, count: int) -> Bunch:
+    """Tasks with the same command; some arrays wait for a time, and some have a limit."""
+    work = replace(dice.choice([_short, _short, _failing])(dice, number), at_once=dice.choice([1, 2, 3, None]), gpus=1)
+    return Bunch((work,) * count, array=True, chained=dice.random() < 0.5, alike=True)
 
 
 def followers(dice: random.Random, first: int, target: After) -> tuple[Work, ...]:
@@ -87,13 +104,13 @@ def followers(dice: random.Random, first: int, target: After) -> tuple[Work, ...
     return tuple(replace(work, delay=dice.choice([0.0, 0.0, 0.2])) for work in works)
 
 
-def _furnished(dice: random.Random, work: Work) -> Work:
+def _furnished(dice: random.Random, work: Work, memory: Callable[[random.Random], Memory] = any_memory) -> Work:
     """The same job with memory, unless it needs no GPU; then it takes a little longer, so that it can be seen."""
     if not work.gpus or dice.random() >= WITH_MEMORY:
         return work
     if work.seconds > 10:
         return replace(work, memory=modest_memory(dice))
-    return replace(work, memory=any_memory(dice), seconds=dice.uniform(0.05, 0.5), kind="plain")
+    return replace(work, memory=memory(dice), seconds=dice.uniform(0.05, 0.5), kind="plain")
 
 
 def _any(dice: random.Random, number: int) -> Work:

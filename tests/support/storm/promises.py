@@ -65,8 +65,13 @@ def faults_of_queue(evidence: Evidence, request_log: RequestLog, cpu_jobs: int, 
 
 
 def _shape(case: Case) -> Iterator[str]:
-    """It ran on as many devices as it asked for, saying what it was last given to say."""
+    """It ran on as many devices as it asked for, with its own index, saying what it was last given to say."""
+    index = case.job - case.entry.array if case.entry.array else None
+    if (stored := case.evidence.record.jobs[case.job].task) != index:
+        yield f"is task {stored} instead of {index}"
     for line in case.starts:
+        if line.task != index:
+            yield f"ran as task {line.task} instead of {index}"
         if len(line.devices) != case.entry.work.gpus:
             yield f"ran on {line.devices} instead of {case.entry.work.gpus} devices"
     said = {line.attempt: line.edition for line in case.starts}
@@ -77,7 +82,8 @@ def _shape(case: Case) -> Iterator[str]:
 def _not_before(case: Case) -> Iterator[str]:
     earliest = case.entry.at + case.entry.work.delay
     if case.entry.held:
-        earliest = max(earliest, min((request.asked for request in case.requests(RELEASE)), default=float("inf")))
+        released = [*case.requests(RELEASE), *case.requests(AGAIN)]  # it may have been cancelled meanwhile
+        earliest = max(earliest, min((request.asked for request in released), default=float("inf")))
     for line in case.starts:
         if line.at < earliest - SLACK:
             yield f"started {earliest - line.at:.3f} s too early"
@@ -133,8 +139,12 @@ def _all_that_was_asked(case: Case) -> Iterator[str]:
     """A request that is gone was obeyed, or came too late."""
     over = case.evidence.record.jobs[case.job].detail.get("at", 0.0)
     for request in case.requests(CANCEL):
-        if not case.moments("cancelled") and not case.requests(AGAIN) and over > request.answered + SLACK:
+        if case.requests(AGAIN):
+            continue
+        if not case.moments("cancelled") and over > request.answered + SLACK:
             yield f"went on for {over - request.answered:.3f} s after it was cancelled"
+        if any(attempt.assigned > request.answered + SLACK for attempt in case.attempts):
+            yield f"was given out after it was cancelled at {request.answered:.3f}"
     if case.moments("retried") or case.entry.held:  # it may have been over, or held, when that was asked
         return
     first = min((attempt.assigned for attempt in case.attempts), default=0.0)
@@ -142,6 +152,15 @@ def _all_that_was_asked(case: Case) -> Iterator[str]:
         in_time = any(first > request.answered + SLACK for request in case.requests(kind))
         if in_time and not case.moments(event):
             yield f"was never {event}, though that was asked in time"
+
+
+def _held_back(case: Case) -> Iterator[str]:
+    """What is held before it first runs does so only after somebody lets it."""
+    first = min((attempt.assigned for attempt in case.attempts), default=0.0)
+    let = [request.asked for kind in (RELEASE, AGAIN) for request in case.requests(kind)]
+    for request in case.requests(HOLD):
+        if first > request.answered + SLACK and not any(request.asked <= asked <= first for asked in let):
+            yield f"started though it was held since {request.answered:.3f}"
 
 
 def _limits(evidence: Evidence, request_log: RequestLog, cpu_jobs: int) -> Iterator[str]:
@@ -164,4 +183,4 @@ def tally(request_log: RequestLog) -> str:
 
 
 _UNTIMED = (_shape, _dependencies, _time_limits)
-_CHECKS = (*_UNTIMED, _not_before, _only_what_was_asked, _all_that_was_asked)
+_CHECKS = (*_UNTIMED, _not_before, _only_what_was_asked, _all_that_was_asked, _held_back)

@@ -24,6 +24,8 @@ class JobRow:
     engine: str
     resources: dict[str, Any] = field(default_factory=dict)
     """The resources of its spec."""
+    task: int | None = None
+    """Its index, if it is a task of an array."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ class Record:
     """Of each job, in their order."""
     requests: list[str]
     """Requests of clients that no engine has answered."""
+    rows: list[range] = field(default_factory=list)
+    """The ids of the jobs that each row stands for, in their order."""
 
     def runs(self) -> Iterator[tuple[int, int, AttemptRow]]:
         """Job, number of the run as the run itself sees it, and attempt: what was given back does not count."""
@@ -80,6 +84,7 @@ def read_record(state: Path) -> Record:
             attempts=_attempts(database),
             events=_events(database),
             requests=[body.decode() for (body,) in database.execute("SELECT body FROM requests")],
+            rows=[_ids(*row) for row in database.execute("SELECT id, size FROM jobs ORDER BY id")],
         )
 
 
@@ -87,15 +92,30 @@ def open_jobs(state: Path) -> list[int]:
     """The jobs that are not over."""
     over = "('done', 'failed', 'oom', 'timeout', 'cancelled', 'skipped', 'lost')"
     with contextlib.closing(sqlite3.connect(state / "queue.db")) as database:
-        return [job for (job,) in database.execute(f"SELECT id FROM jobs WHERE state NOT IN {over}")]
+        rows = database.execute(f"SELECT id, size FROM jobs WHERE state NOT IN {over}")
+        return [job for row in rows for job in _ids(*row)]
+
+
+def _ids(last: int, size: int) -> range:
+    """The jobs of a row, which has the id of the last one."""
+    return range(last - size + 1, last + 1)
 
 
 def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
-    columns = "jobs.id, words, state, detail, engine, json_extract(body, '$.resources')"
+    columns = "jobs.id, size, step, task, words, state, detail, engine, json_extract(body, '$.resources')"
     rows = database.execute(f"SELECT {columns} FROM jobs JOIN specs ON specs.id = jobs.spec")
     return {
-        job: JobRow(job, int(words.split()[3]), state, json.loads(detail), engine, json.loads(resources or "{}"))
-        for job, words, state, detail, engine, resources in rows
+        job: JobRow(
+            job,
+            int(words.split()[3]),
+            state,
+            json.loads(detail),
+            engine,
+            json.loads(resources or "{}"),
+            None if task is None else task - (last - job) * step,
+        )
+        for last, size, step, task, words, state, detail, engine, resources in rows
+        for job in _ids(last, size)
     }
 
 
@@ -110,6 +130,7 @@ def _attempts(database: sqlite3.Connection) -> dict[int, list[AttemptRow]]:
 
 def _events(database: sqlite3.Connection) -> dict[int, list[dict[str, Any]]]:
     events: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for job, body in database.execute("SELECT job, body FROM events ORDER BY id"):
-        events[job].append(json.loads(body))
+    for first, count, body in database.execute("SELECT job, count, body FROM events ORDER BY id"):
+        for job in range(first, first + count):
+            events[job].append(json.loads(body))
     return events

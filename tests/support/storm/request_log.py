@@ -21,6 +21,13 @@ class SentRequest:
     edition: str = ""
     answered: float = inf
     """When the request was first seen to be gone."""
+    count: int = 1
+    """About how many jobs it is, from `job` on."""
+
+    @property
+    def jobs(self) -> range:
+        """The jobs that it is about."""
+        return range(self.job, self.job + self.count)
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class RequestLog:
 
     def of(self, job: int, kind: str) -> list[SentRequest]:
         """The requests for a job."""
-        return [request for request in self.requests.values() if request.job == job and request.kind == kind]
+        return [request for request in self.requests.values() if request.kind == kind and job in request.jobs]
 
     def unanswered(self) -> Iterator[tuple[int, SentRequest]]:
         """Requests that are not yet seen to be gone."""

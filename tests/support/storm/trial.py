@@ -117,15 +117,18 @@ class Trial:
         """Submit until there are so many jobs."""
         while self.next_number < count:
             bunch = a_bunch(self.dice, self.next_number, memory=bool(self.sim))
-            ids = self.submit(bunch.works, array=bunch.array, held=bunch.held)
+            ids = self.submit(bunch.works, array=bunch.array, held=bunch.held, alike=bunch.alike)
             if bunch.chained and ids:
-                self._chain(After(ids[0], "", bunch.array))
+                one_task = bunch.alike and self.dice.random() < 0.5
+                self._chain(After(self.dice.choice(ids), "") if one_task else After(ids[0], "", bunch.array))
 
-    def submit(self, works: Sequence[Work], *, array: bool = False, held: bool = False) -> list[int]:
+    def submit(
+        self, works: Sequence[Work], *, array: bool = False, held: bool = False, alike: bool = False
+    ) -> list[int]:
         """Submit jobs by one call; none of them if the queue says that it cannot take them."""
-        self.next_number = max(self.next_number, *(work.number + 1 for work in works))
+        self.next_number = max(self.next_number, works[0].number + len(works))
         try:
-            return self.client.submit(works, array=array, held=held)
+            return self.client.submit(works, array=array, held=held, alike=alike)
         except StokerError:
             self.disruptions["submit refused"] += 1
             return []

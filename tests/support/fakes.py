@@ -246,7 +246,7 @@ class FakeSite:
 
     def place(self, now: float, policy: Policy) -> None:
         self.policies.append(policy)
-        waiting = [job for group in self.jobs.waiting.groups() for job in group]
+        waiting = sorted((job for group in self.jobs.waiting.groups() for job in group), key=lambda job: job.id)
         for job in waiting[: 0 if policy.paused else self.room]:
             self.room -= 1
             self.jobs.apply(job, Assigned(f"slot{job.id} x", ("0",), "/log", now))

@@ -134,7 +134,10 @@ class Recorder:
 
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
         self._follow_up_engine = follow_up.engine
-        self._follow_ups += [new for job in single([ended]) if (new := follow_up.make(job, log)) is not None]
+        for job in single([ended]):
+            if (new := follow_up.make(job, log)) is None:
+                break  # jobs that are alike all have one, or none
+            self._follow_ups.append(new)
         if ended.spec.notify and follow_up.announce is not None:
             self._after_batches[ended.batch] = AfterBatch(ended.batch, ended.id, follow_up.announce(ended))
 

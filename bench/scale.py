@@ -68,7 +68,7 @@ def main() -> None:
             for kind, jobs, figures in (("array", options.tasks, array), ("lines", options.lines, lines)):
                 say(f"{jobs:,} jobs, {kind}: round {number + 1} of {options.rounds}")
                 for name in (STOKER_QUEUE, *names) if jobs else ():
-                    place = directory / f"{kind} {number}" / name
+                    place = directory / f"{kind}-{number}" / name
                     for what, value in _measured(name, kind, place, jobs, options.seconds):
                         figures[name][what].append(value)
     if array:

@@ -112,7 +112,7 @@ format: $(STAMP)
 hooks: $(STAMP)
 	git config core.hooksPath .githooks
 
-BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes top samples web
+BENCHES ?= dispatch submit submit_busy waiting idle long_list packing python_calls gpu_task small grid keystrokes top samples web scale
 bench: $(STAMP)
 	$(BIN)/python -m compileall -q src
 	@for script in $(BENCHES); do echo; echo "== bench/$$script.py"; $(BIN)/python bench/$$script.py || exit; done

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pty
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fcntl import ioctl
 from pathlib import Path
 
 from rounds import Incomplete
@@ -19,6 +23,8 @@ FLOORS: Mapping[str, Sequence[str]] = {
     "... import click, msgspec, sqlite3": (sys.executable, "-I", "-c", "import click, msgspec, sqlite3"),
 }
 """The least cost of any Python program on this machine; what lies above it is Stoker's."""
+ROWS, COLUMNS = 40, 120
+"""Of terminals."""
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,6 +54,33 @@ def spend(words: Sequence[str | Path], directory: Path, environment: Mapping[str
             said = errors.read().decode(errors="replace").strip()
             raise Incomplete(f"ended with {process.returncode}: {' '.join(map(str, words))}: {said}")
     return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def spend_on_terminal(
+    words: Sequence[str | Path], directory: Path, environment: Mapping[str, str], codes: Collection[int] = (0,)
+) -> Cost:
+    """Run a command that must end with one of some codes, with a terminal of its own for input and output."""
+    started = time.perf_counter()
+    pid, terminal = open_terminal(words, directory, environment)
+    said = bytearray()
+    with contextlib.closing(open(terminal, "rb", buffering=0)) as screen, contextlib.suppress(OSError):
+        while some := screen.read(65536):  # OSError: the command has closed its end
+            said += some
+    _, status, usage = os.wait4(pid, 0)
+    seconds = time.perf_counter() - started
+    if os.waitstatus_to_exitcode(status) not in codes:
+        raise Incomplete(f"failed: {' '.join(map(str, words))}: {said[-1000:].decode(errors='replace')}")
+    return Cost(seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+def open_terminal(words: Sequence[str | Path], directory: Path, environment: Mapping[str, str]) -> tuple[int, int]:
+    """Start a program on a terminal: its process, and the other end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(directory)
+        os.execve(words[0], list(map(str, words)), {**environment, "TERM": "xterm-256color"})
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    return pid, terminal
 
 
 def processes_at_home(directory: Path) -> list[int]:
@@ -90,6 +123,12 @@ def memory_of(pids: Iterable[int], engine: int | None = None) -> Memory:
     ours = [pid for pid in pids if not _read(pid, "cmdline").startswith(b"sleep\0")]
     largest = _bytes(engine, "Rss:") if engine else max(_bytes(pid, "Rss:") for pid in ours)
     return Memory(largest, sum(_bytes(pid, "Pss:") for pid in ours), len(ours))
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process had; 0 once it has ended and waits to be reaped."""
+    lines = _read(pid, "status").decode().splitlines()
+    return 1024 * next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _bytes(pid: int, field: str) -> int:

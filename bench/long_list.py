@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bars import Bar, bars_shown, table
+from cost import peak_bytes
 from programs import LIST, STOKER, environment, program_named
 from rounds import MARKS, NO_OP, Incomplete
 
@@ -78,23 +79,15 @@ def _run(directory: Path, jobs: int) -> LongRun:
 
 def _watch(process: subprocess.Popen[bytes], marks: Path, jobs: int) -> int:
     """Show progress until the end, and return the most memory the process had, as the kernel counts it."""
-    peak_bytes = 0
+    most = 0
     while process.poll() is None:
-        peak_bytes = _peak_bytes(process.pid) or peak_bytes
+        most = peak_bytes(process.pid) or most
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.5)
         ran = marks.stat().st_size if marks.exists() else 0
         print(f"\r{ran:,} of {jobs:,}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return peak_bytes
-
-
-def _peak_bytes(pid: int) -> int:
-    """The high-water mark of a process; 0 once it has ended and waits to be reaped."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return most
 
 
 def _times(directory: Path) -> tuple[list[float], list[float]]:

@@ -1,4 +1,4 @@
-"""Keeps HyperQueue running and does what standard input says: `occupy`, `bulk N` or `single N PAUSE`."""
+"""Keeps HyperQueue running and does what standard input says: `occupy`, `bulk N`, `lines FILE` or `single N PAUSE`."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ def main(slots: int) -> None:
                     started = time.perf_counter()
                     client.submit(_job(int(count), "true"))
                     _answer(time.perf_counter() - started)
+                case ["lines", file]:
+                    started = time.perf_counter()
+                    _submit_lines(client, Path(file))
+                    _answer(time.perf_counter() - started)
                 case ["single", count, pause]:
                     _answer([_single(client, float(pause)) for _ in range(int(count))])
 
@@ -38,6 +42,14 @@ def _job(count: int, *words: str) -> Any:
     for _ in range(count):
         job.program(list(words))
     return job
+
+
+def _submit_lines(client: Any, file: Path) -> None:
+    job = Job(Path.cwd())
+    with file.open() as lines:
+        for line in lines:
+            job.program(["/bin/sh", "-c", line.rstrip()])
+    client.submit(job)
 
 
 def _single(client: Any, pause: float) -> float:

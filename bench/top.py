@@ -5,21 +5,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pty
 import select
 import signal
-import struct
 import sys
-import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fcntl import ioctl
 from pathlib import Path
 
 import standin
 from bars import Bar, bars_shown, table
-from cost import cpu_seconds
+from cost import cpu_seconds, open_terminal, spend
 from machine import exit_code, parser, workshop
 from rounds import Incomplete
 from servers import StokerServer, stoker
@@ -29,9 +25,8 @@ from submit_jobs import submit_all
 FIRST_SCREEN_SECONDS = 1.0
 IDLE_PERCENT = 2.0
 PATIENCE_SECONDS = 60.0
-ROWS, COLUMNS = 40, 120
 _PROGRAMS = Path(sys.executable).parent
-_QUIT = b"quit"
+QUIT = b"quit"
 """The last word of the first screen."""
 
 
@@ -49,10 +44,7 @@ class View:
     """A program on a terminal of its own."""
 
     def __init__(self, words: Sequence[str], variables: Mapping[str, str]) -> None:
-        self._pid, self._terminal = pty.fork()
-        if self._pid == 0:
-            os.execve(words[0], list(words), {**variables, "TERM": "xterm-256color"})
-        ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self._pid, self._terminal = open_terminal(words, Path.cwd(), variables)
 
     def wait_for(self, text: bytes) -> float:
         """CPU seconds that it has used when the text has been written."""
@@ -117,8 +109,6 @@ def _results(directory: Path, options: argparse.Namespace) -> Iterator[tuple[str
 
 def _stop_jobs(server: StokerServer) -> None:
     """Let the directory be removed: jobs hold files in it."""
-    from cost import spend
-
     program = str(_PROGRAMS / "stoker")
     spend([program, "pause", "--queue", "--sim"], server.directory, server.environment)
     spend(
@@ -128,7 +118,7 @@ def _stop_jobs(server: StokerServer) -> None:
     )
 
 
-def _measured(words: Sequence[str], variables: Mapping[str, str], seconds: float, mark: bytes = _QUIT) -> Result:
+def _measured(words: Sequence[str], variables: Mapping[str, str], seconds: float, mark: bytes = QUIT) -> Result:
     with contextlib.closing(View(words, variables)) as view:
         first = view.wait_for(mark)
         view.watch(min(2.0, seconds))  # the rest of the first screen

@@ -41,6 +41,7 @@ SHAPES = (1, 100)
 """Numbers of different shapes among the waiting jobs: the plan considers each."""
 KINDS_MILLISECONDS = {10: 0.3, 1_000: 0.5, 10_000: 0.5, 100_000: 0.5}
 """Numbers of different kinds of work, and what a plan on a full machine may take with each."""
+ACCEPT_SECONDS = 300.0
 GPUS, GPU_MEMORY = 8, 40 * 2**30
 
 
@@ -80,30 +81,33 @@ def _measure(
         if GFLOW in names:
             servers.append(running.enter_context(gflow(directory / "gflow")))
             servers[-1].occupy()
-            for size in _arrays(jobs):
+            for size in gflow_arrays(jobs):
                 servers[-1].run(*servers[-1].submit, "--array", f"1-{size}", "true")
         if HYPERQUEUE in names:
             library = running.enter_context(hyperqueue(directory / "hyperqueue"))
             library.occupy()
             library.ask(f"bulk {jobs}")
             servers.append(library)
-        _wait_until_accepted(ours, jobs)
+        wait_until_accepted(ours, jobs)
         looks = _looks(servers, options.rounds)
         busy = _busy_share(ours, options.seconds)
         return looks, {server.name: _memory(server) for server in servers}, busy
 
 
-def _arrays(jobs: int) -> Iterator[int]:
+def gflow_arrays(jobs: int) -> Iterator[int]:
     """gflow takes arrays of 1,000 at most."""
     for first in range(0, jobs, 1000):
         yield min(1000, jobs - first)
 
 
-def _wait_until_accepted(server: StokerServer, jobs: int) -> None:
-    deadline = time.monotonic() + 120
+def wait_until_accepted(server: StokerServer, jobs: int) -> None:
+    """Wait until the engine knows so many jobs that wait."""
+    deadline = time.monotonic() + ACCEPT_SECONDS
     while (view := read_status(server.paths.status_file(QUEUE))) is None or view.waiting < jobs:
         if time.monotonic() > deadline:
-            raise Incomplete(f"the engine knows {view.waiting if view else 0:,} of {jobs:,} jobs after two minutes")
+            raise Incomplete(
+                f"the engine knows {view.waiting if view else 0:,} of {jobs:,} jobs after {ACCEPT_SECONDS:g} s"
+            )
         time.sleep(0.2)
 
 

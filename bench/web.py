@@ -21,10 +21,9 @@ from machine import exit_code, parser, say, workshop
 from programs import HERE, OURS
 from rounds import Incomplete
 from servers import StokerServer, stoker
-from stoker.store.engine_lock import QUEUE
-from stoker.store.status_file import read_status
 from stoker.store.web_server import web_token
 from submit_jobs import NOTHING, submit_all
+from waiting import wait_until_accepted
 
 TABLES = (
     "/api/v1/jobs",
@@ -88,8 +87,8 @@ def main() -> None:
     options = _options()
     with workshop(options.directory) as directory, stoker(directory / "stoker") as queue:
         _fill(queue, options.jobs)
-        with _serving(queue) as page:
-            looks = {path: _look(page, path, options.rounds) for path in TABLES}
+        with serving(queue) as page:
+            looks = {path: look(page, path, options.rounds) for path in TABLES}
             delays = [_delay(queue, page) for _ in range(options.rounds)]
             idle, watched = _idle(page, options.seconds)
             memory = memory_of([page.process.pid], page.process.pid).engine
@@ -108,15 +107,12 @@ def _fill(queue: StokerServer, jobs: int) -> None:
     say(f"{jobs:,} jobs into the queue")
     queue.occupy()
     submit_all(queue.paths, [NOTHING] * jobs, queue.environment, str(queue.directory))
-    deadline = time.monotonic() + 2 * LIMIT_SECONDS
-    while (view := read_status(queue.paths.status_file(QUEUE))) is None or view.waiting < jobs:
-        if time.monotonic() > deadline:
-            raise Incomplete("the engine does not know the jobs after two minutes")
-        time.sleep(0.2)
+    wait_until_accepted(queue, jobs)
 
 
 @contextlib.contextmanager
-def _serving(queue: StokerServer) -> Iterator[Page]:
+def serving(queue: StokerServer) -> Iterator[Page]:
+    """The page of a queue."""
     command = [str(OURS / "stoker"), "web"]
     with subprocess.Popen(
         command,
@@ -148,7 +144,7 @@ def _wait_until_answers(page: Page) -> None:
     raise Incomplete("stoker web does not answer")
 
 
-def _look(page: Page, path: str, rounds: int) -> Look:
+def look(page: Page, path: str, rounds: int) -> Look:
     """The mean CPU time of many looks: the kernel counts it in hundredths of a second."""
     size = len(page.get(path).read())
     compressed = len(page.get(path, compressed=True).read())

@@ -84,8 +84,8 @@ def test_settings_can_change_while_it_runs(tmp_path: Path) -> None:
     runtime.adapt(a_config(tmp_path, config))
     follow_ups.append(runtime.engine._jobs.recorder.follow_up)
     ended = Job(1, 1, Command(("true",)), JobSpec(), Ended("done", 2.0, 0), submitted=1.0)
-    made = [follow_up.make(ended, "") for follow_up in follow_ups if follow_up is not None]
-    assert [job is None for job in made] == [False, True]
+    made = [follow_up.make(ended, "") for follow_up in follow_ups if follow_up and follow_up.make]
+    assert [job and job.command.words[-1] for job in made] == ["notify-me"]
     assert (tmp_path / "logs").is_dir()
     runtime.close()
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Paused, Resumed, Started
@@ -262,3 +263,36 @@ class TestBatches:
         assert not queries.has_open_members(store, batch)
         store.ask([("queue", Again(ids[1]))], 3.0)
         assert queries.has_open_members(store, batch)
+
+
+class TestJobsByState:
+    """Jobs for commands that look only at their states."""
+
+    def test_one_stands_for_those_that_differ_in_their_commands(self, store: Store) -> None:
+        """Consecutive jobs of a batch are one, up to a job in another state, of another spec or of another batch."""
+        lines = [NewJob(Command((f"echo {number}",), "/bin/sh"), JobSpec()) for number in range(6)]
+        ids = add(store, *lines, NewJob(Command(("true",)), JobSpec(priority=1)))
+        add(store, *lines)
+        apply(store, ids[2], Paused(2.0, "held by you"))
+        start(store, ids[4])
+        jobs = list(queries.jobs_by_state(store, range(1, 14)))
+        assert [(job.id, job.count) for job in jobs] == [(1, 2), (3, 1), (4, 1), (5, 1), (6, 1), (7, 1), (8, 6)]
+        assert jobs[0].command == lines[0].command
+
+    def test_order_of_the_ids(self, store: Store) -> None:
+        """Jobs come in the order of the ids that were asked for; ids without a job are left out."""
+        add(store, *[TRUE] * 5)
+        jobs = queries.jobs_by_state(store, [4, 5, 9, 1, 2])
+        assert [(job.id, job.count) for job in jobs] == [(4, 2), (1, 2)]
+
+    def test_tasks_of_arrays(self, store: Store) -> None:
+        """Tasks that have rows of their own are not joined: their indices may have gaps."""
+        add(store, *tasks(0, 5, 7), array=True)
+        assert [job.task for job in queries.jobs_by_state(store, [1, 2, 3])] == [0, 5, 7]
+
+    def test_more_than_a_page(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Pages do not show: jobs on two of them are joined, too."""
+        monkeypatch.setattr(queries, "_PAGE", 3)
+        ids = add(store, *[TRUE] * 10)
+        assert [(job.id, job.count) for job in queries.jobs_by_state(store, ids)] == [(1, 10)]
+        assert [job.id for job in queries.jobs_of(store, [*ids[2:], *ids[:2]])] == [*ids[2:], *ids[:2]]

@@ -42,6 +42,7 @@ ALL = (*XARGS, "--only", "stoker run", "--only", "stoker submit")
         ("submit.py", ["--alone", "--singles", "1", "--jobs", "20", "--rounds", "1"], "one stoker submit, ms of CPU"),
         ("submit_busy.py", ["--alone", "--calls", "2", "--commands", "1", "--jobs", "20000"], "submit() p99 in ms"),
         ("waiting.py", ["--alone", "--jobs", "20", "--rounds", "1", "--seconds", "0.1"], "status --json, ms of CPU"),
+        ("scale.py", ["--alone", "--tasks", "20", "--lines", "20", "--seconds", "0.1"], "cancel all, MB of the engine"),
         ("idle.py", ["--alone", "--seconds", "0.2", "--jobs", "8"], "stoker, declared devices, % of a core"),
         ("python_calls.py", ["--alone", "--rounds", "1", "--singles", "1", "--calls", "4"], "stoker.Executor.map"),
     ],

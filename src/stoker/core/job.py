@@ -203,7 +203,7 @@ class Skipped(Struct, frozen=True, tag="skipped"):
 Event = Assigned | Started | Exited | Returned | Lost | Cancelled | Paused | Resumed | Edited | Retried | Skipped
 
 
-class Job(Struct, frozen=True):
+class Job(Struct, frozen=True, gc=False):
     """One command and its spec, in its current state."""
 
     id: int

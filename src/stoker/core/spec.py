@@ -163,7 +163,7 @@ def with_fields(spec: Spec, other: Spec, fields: Iterable[str]) -> Spec:
     return replace(spec, **{name: getattr(other, name) for name in fields})
 
 
-class Command(Struct, frozen=True):
+class Command(Struct, frozen=True, gc=False):
     """Words to execute, or one line for a shell."""
 
     words: tuple[str, ...]
@@ -227,7 +227,7 @@ class Member(Struct, frozen=True):
     """The feature that made the batch, as `sweep`."""
 
 
-class NewJob(Struct, frozen=True):
+class NewJob(Struct, frozen=True, gc=False):
     """A job that has no id yet."""
 
     command: Command

@@ -17,6 +17,7 @@ from stoker.store.filters import (
     NOT_NESTED,
     NOT_ON_FINISH,
     SCOPES,
+    JobRows,
     Scope,
     ids_where,
     rows_among,
@@ -213,7 +214,7 @@ def _engines_with(reader: Reader, state: str) -> Iterator[str]:
 
 
 def on_finish_specs(reader: Reader) -> list[int]:
-    """Rows of specs that only on-finish jobs have; there are few."""
+    """JobRows of specs that only on-finish jobs have; there are few."""
     return [spec for (spec,) in reader.rows(f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}")]
 
 
@@ -297,12 +298,53 @@ def skipped_after(reader: Reader, job_id: int) -> Iterator[Job]:
 
 def jobs_of(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
     """The jobs in the order of the ids, read one page at a time; one may stand for several of them."""
-    parts = ranges_of(ids).parts
-    for at in range(0, len(parts), _PAGE):
-        rows = rows_among(Ranges(parts[at : at + _PAGE]))
-        columns = JOB.replace("SELECT id", "SELECT jobs.id").removesuffix(" FROM jobs WHERE ")
+    columns = JOB.replace("SELECT id", "SELECT jobs.id").removesuffix(" FROM jobs WHERE ")
+    for rows in _pages(reader, ids):
         query = f"{columns}, low, high FROM {rows.tables}"
         yield from (part(reader.job_of(row[:-2]), *row[-2:]) for row in reader.rows(query, *rows.values))
+
+
+def jobs_by_state(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
+    """The jobs in the order of the ids, for commands that look at their states; one may stand for several of them.
+
+    That is also so for consecutive jobs of a batch that never started and differ only in their commands: the command
+    and the time of their state are those of the first.
+    """
+    single_jobs = "array = 0 AND member IS NULL AND attempts = 0"
+    first, last, before = 0, 0, None
+    for rows in _pages(reader, ids):
+        columns = f"{rows.first}, {rows.last}, batch, name, spec, state, {single_jobs}"
+        for next_first, next_last, *alike in reader.rows(f"SELECT {columns} FROM {rows.tables}", *rows.values):
+            if alike == before and alike[-1] and next_first == last + 1:
+                last = next_last
+                continue
+            if before is not None:
+                yield _standing_for(reader, first, last)
+            first, last, before = next_first, next_last, alike
+    if before is not None:
+        yield _standing_for(reader, first, last)
+
+
+def _standing_for(reader: Reader, first: int, last: int) -> Job:
+    job = reader.job(first)
+    assert job is not None
+    return msgspec.structs.replace(job, count=last - first + 1)
+
+
+def _pages(reader: Reader, ids: Sequence[int]) -> Iterator[JobRows]:
+    """The rows of the jobs, about so many at once."""
+    page: list[range] = []
+    for ids_of_page in ranges_of(ids).parts:
+        left = ids_of_page
+        while len(left) > _PAGE and (end := end_of_rows(reader, left[0], _PAGE)) is not None and end < left[-1]:
+            yield rows_among(Ranges([*page, range(left[0], end + 1)]))
+            page, left = [], range(end + 1, left.stop)
+        page.append(left)
+        if len(left) > _PAGE or len(page) == _PAGE:
+            yield rows_among(Ranges(page))
+            page = []
+    if page:
+        yield rows_among(Ranges(page))
 
 
 def jobs_of_batch(reader: Reader, batch: int) -> list[Job]:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,9 @@ from stoker.store.schema import (
 if TYPE_CHECKING:
     from stoker.store.samples import Sample
 
+MANY_JOBS = 10_000
+SMALL_CACHE, LARGE_CACHE = 2_000, 48_000
+"""Kilobytes in which SQLite keeps pages, usually and while many jobs are added: digests go all over their index."""
 NOTHING: Mapping[str, Learnt] = MappingProxyType({})
 
 
@@ -133,11 +136,9 @@ class Store(Reader):
         state: State = OnHold(now, held) if held else Waiting(now)
         word, detail = "held" if held else "waiting", encode(state)
         with self.writing() as connection:
-            (last,) = connection.execute(
-                "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'"
-            ).fetchone()
+            last = _last_id(connection)
             first = last + 1 if array else 0
-            ends = list(accumulate((job.count for job in jobs), initial=last))
+            ends = accumulate((job.count for job in jobs), initial=last)
             rows = (
                 (
                     end + job.count,
@@ -156,9 +157,10 @@ class Store(Reader):
                 for end, job in zip(ends, jobs, strict=False)
                 for name in (named.setdefault(job.array, end + 1) if job.array else first,)
             )
-            while some := list(islice(rows, JOBS_AT_ONCE)):
-                connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
-        return range(last + 1, ends[-1] + 1)
+            with _large_cache(connection) if len(jobs) > MANY_JOBS else contextlib.nullcontext():
+                while some := list(islice(rows, JOBS_AT_ONCE)):
+                    connection.execute(insert_jobs(len(some)), list(chain.from_iterable(some)))
+            return range(last + 1, _last_id(connection) + 1)
 
     def import_jobs(self, jobs: Sequence[Job], engine: str) -> None:
         """Insert jobs of another store with their ids and counters, in place of what was imported of them before."""
@@ -317,6 +319,20 @@ def _rows_of(changes: Iterable[Change]) -> _Written:
             if row := attempt_row(event):
                 written.attempts.setdefault(row[0], []).append((*row[1], job.id, number))
     return written
+
+
+@contextlib.contextmanager
+def _large_cache(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute(f"PRAGMA cache_size = -{LARGE_CACHE}")
+    try:
+        yield
+    finally:
+        connection.execute(f"PRAGMA cache_size = -{SMALL_CACHE}")
+
+
+def _last_id(connection: sqlite3.Connection) -> int:
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'").fetchone()
+    return int(last)
 
 
 def _separate(connection: sqlite3.Connection, first: int, last: int) -> None:

@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from stoker.app.jobs.select import jobs_in_order
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, ids_of, part
 from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import INHERIT, log_pattern
-from stoker.core.ranges import Ranges, ranges_of, union
+from stoker.core.ranges import Ranges, joined, ranges_of, union
 from stoker.core.requests import Release, Request, merged
 from stoker.core.spec import Dependency, JobSpec, NeverSatisfied, NewJob, Outcome, judge
 from stoker.core.text import printable
@@ -149,7 +148,7 @@ def change(control: Control, jobs: Sequence[Job], requests: Sequence[Request]) -
 def before_and_after(store: Store, jobs: Sequence[Job]) -> Iterator[tuple[Job, Job]]:
     """Jobs as they were, and as they are now; what stood for several jobs may be in parts now."""
     left = deque(jobs)
-    for now in jobs_in_order(store, ids_of(jobs)):
+    for now in queries.jobs_by_state(store, joined(range(job.id, job.last + 1) for job in jobs)):
         first = now.id
         while first <= now.last:
             before = left.popleft()

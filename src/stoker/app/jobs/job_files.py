@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -32,16 +32,22 @@ _KEY_PARTS = 100
 _LONG_KEY = rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_KEY_PARTS}}}"""
 
 
-class ParsedJob(Struct, frozen=True):
+class ParsedJob(Struct, frozen=True, gc=False):
     """One job of a list, and its place there."""
 
     command: Command
-    where: str
+    source: str
+    """The file, or the place in it if that is no line."""
     options: JobOptions = PLAIN
     task: int | None = None
     """Index of a task of an array."""
     array: int = 0
     """Number of the array of the task, from 1 in the list."""
+    line: int = 0
+
+    @property
+    def where(self) -> str:
+        return f"{self.source} line {self.line}" if self.line else self.source
 
 
 class RejectedLine(Struct, frozen=True):
@@ -99,16 +105,15 @@ class JobLines:
 
     def _job(self) -> Iterator[ParsedJob | RejectedLine]:
         text, self._gathered = b"\n".join(self._gathered), []
-        where = f"{self._name} line {self._line}"
         if b"\0" in text:
-            yield RejectedLine(where, NUL_BYTE)
+            yield RejectedLine(f"{self._name} line {self._line}", NUL_BYTE)
         else:
-            job = ParsedJob(Command((os.fsdecode(text),), self._shell), where)
+            job = ParsedJob(Command((os.fsdecode(text),), self._shell), self._name, line=self._line)
             yield from as_tasks(job, self.tasks, self._line) if self.tasks else (job,)
 
 
 def as_tasks(job: ParsedJob, tasks: Sequence[int], array: int) -> Iterator[ParsedJob]:
-    return (ParsedJob(job.command, job.where, job.options, task, array) for task in tasks)
+    return (ParsedJob(job.command, job.source, job.options, task, array, job.line) for task in tasks)
 
 
 def spread(items: Sequence[ParsedJob | RejectedLine], batch: JobOptions) -> Sequence[ParsedJob | RejectedLine]:
@@ -128,23 +133,34 @@ def spread(items: Sequence[ParsedJob | RejectedLine], batch: JobOptions) -> Sequ
 def read_list(path: Path, shell: str) -> list[ParsedJob | RejectedLine]:
     """All jobs of a file; its suffix says the format."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            return list(_jobs_of(file, path, shell))
     except OSError as error:
         hint = "give a file, - for stdin, or put the command after --"
         raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error
-    try:
-        match path.suffix.lower():
-            case ".jsonl" | ".ndjson":
-                return list(_json_jobs(data, path.name, shell))
-            case ".toml":
-                return list(_toml_jobs(data, path.name, shell))
-            case ".csv":
-                return list(_csv_jobs(data, path.name, shell))
     except RecursionError:
         raise UsageError(f"{path.name} has values inside values too deep to read", "no option needs this") from None
-    data = data.removeprefix(codecs.BOM_UTF8)
-    lines = JobLines(path.name, shell)
-    return [*lines.feed(data), *lines.end()]
+
+
+def _jobs_of(file: BinaryIO, path: Path, shell: str) -> Iterator[ParsedJob | RejectedLine]:
+    match path.suffix.lower():
+        case ".jsonl" | ".ndjson":
+            return _json_jobs(file.read(), path.name, shell)
+        case ".toml":
+            return _toml_jobs(file.read(), path.name, shell)
+        case ".csv":
+            return _csv_jobs(file.read(), path.name, shell)
+        case _:
+            return read_lines(file, path.name, shell)
+
+
+def read_lines(file: BinaryIO, name: str, shell: str) -> Iterator[ParsedJob | RejectedLine]:
+    """The jobs of a file of lines, which is read in blocks: it may be long."""
+    lines = JobLines(name, shell)
+    yield from lines.feed(file.read(_READ_SIZE).removeprefix(codecs.BOM_UTF8))
+    while data := file.read(_READ_SIZE):
+        yield from lines.feed(data)
+    yield from lines.end()
 
 
 def _json_jobs(data: bytes, name: str, shell: str) -> Iterator[ParsedJob]:

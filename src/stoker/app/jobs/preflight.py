@@ -306,6 +306,7 @@ _SHELL_WORDS = frozenset(
     )
 )
 """Words at the beginning of a line that a shell knows itself."""
+_NO_PROGRAMS = _SHELL_WORDS | _SETTING_UP | _WRAPPERS
 _MOST_NOTES = 5
 _MOST_LINES = 100
 """Lines with an odd number of quotes that are looked at more closely."""
@@ -338,7 +339,7 @@ def _first_program(command: Command) -> str:
         return "" if "{" in command.words[0] else command.words[0]
     match = _FIRST_WORD.match(command.words[0])
     word = match[1] if match else ""
-    return "" if word in _SHELL_WORDS | _SETTING_UP | _WRAPPERS else word
+    return "" if word in _NO_PROGRAMS else word
 
 
 def _program_note(program: str, environment: Mapping[str, str], cwd: str) -> str:

@@ -10,8 +10,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import msgspec
 from msgspec import Struct
@@ -80,6 +81,27 @@ class NotServed(StokerError):
     """There is no engine, and none could be started."""
 
     exit_code = 3
+
+
+class MadeJobs(Sequence[NewJob]):
+    """Jobs that are made whenever they are looked at: of a million, only the parsed ones are kept."""
+
+    def __init__(self, items: Sequence[ParsedJob], make: Callable[[ParsedJob], NewJob]) -> None:
+        self._items = items
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[NewJob]:
+        return map(self._make, self._items)
+
+    @overload
+    def __getitem__(self, at: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> MadeJobs: ...
+    def __getitem__(self, at: int | slice) -> NewJob | MadeJobs:
+        return MadeJobs(self._items[at], self._make) if isinstance(at, slice) else self._make(self._items[at])
 
 
 class JobGroup(Struct, frozen=True):
@@ -288,7 +310,7 @@ class QueueSubmission:
         self._know(items, store, machine)
         groups = list(self._groups(items))
         self._note(
-            [(job.command, job.spec) for group in groups for job in (group.jobs[:1] if group.array else group.jobs)]
+            (job.command, job.spec) for group in groups for job in (group.jobs[:1] if group.array else group.jobs)
         )
         return groups
 
@@ -309,10 +331,10 @@ class QueueSubmission:
         )
         self._builder.check(items)
 
-    def _note(self, first: Sequence[tuple[Command, JobSpec]]) -> None:
+    def _note(self, first: Iterable[tuple[Command, JobSpec]]) -> None:
         """Warn about what the jobs would meet at their start."""
         if self._script:  # its copy is made later
-            first = [(Command(("sh",)), spec) for _, spec in first]
+            first = ((Command(("sh",)), spec) for _, spec in first)
         context = self._builder.context
         shared = {out for cluster in self.clusters if cluster for out in self._shared_out(cluster)}
         self.notes += start_notes(first, self._environment, {context.default_out, context.array_out, "", *shared})
@@ -351,21 +373,16 @@ class QueueSubmission:
             check_directory(spec.cwd)
 
     def _groups(self, items: Sequence[ParsedJob]) -> Iterator[JobGroup]:
-        gathered: list[NewJob] = []
-        for item in items:
-            job, options = self._builder.make(item), self._builder.options_of(item)
-            if gathered and gathered[0].spec.cluster != job.spec.cluster:
-                yield JobGroup(gathered)
-                gathered = []
-            if options.array is None:
-                gathered.append(job)
-                continue
-            if gathered:
-                yield JobGroup(gathered)
-                gathered = []
-            yield JobGroup(tasks_of(job, parse_array(options.array).indices), options.array)
-        if gathered:
-            yield JobGroup(gathered)
+        make = self._builder.make
+        for (_, array), some in groupby(items, self._group_of):
+            if array is None:
+                yield JobGroup(MadeJobs(list(some), make))
+            else:
+                indices = parse_array(array).indices
+                yield from (JobGroup(tasks_of(make(item), indices), array) for item in some)
+
+    def _group_of(self, item: ParsedJob) -> tuple[str, str | None]:
+        return self._builder.spec(item).cluster, self._builder.options_of(item).array
 
 
 def _make_logs(place: Paths) -> None:

@@ -7,7 +7,7 @@ import click
 from stoker.app.control.actions import CANCELLED, cancel
 from stoker.app.control.requests import opened
 from stoker.app.jobs.option_values import parse_grace, parse_signal
-from stoker.app.jobs.select import find, jobs_in_order
+from stoker.app.jobs.select import find
 from stoker.cli.console import say, say_progress
 from stoker.cli.options import StokerCommand, complete_jobs, controlling, filter_options
 from stoker.cli.screens.changes import report
@@ -15,6 +15,7 @@ from stoker.core.errors import UsageError
 from stoker.core.requests import Cancel
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.paths import Paths
+from stoker.store.queries import jobs_by_state
 
 
 @click.command(name="cancel", cls=StokerCommand)
@@ -52,7 +53,7 @@ def command(
         0, CANCELLED, None if grace is None else parse_grace(grace), 0 if number is None else parse_signal(number)
     )
     with opened(paths, say_progress) as control:
-        jobs = jobs_in_order(control.store, find(control.store, ids, chosen=chosen))
+        jobs = list(jobs_by_state(control.store, find(control.store, ids, chosen=chosen)))
         if not jobs:
             say("no job to cancel" if chosen == NO_FILTER else "no job matches")
         return report("cancel", cancel(control, jobs, request, dry_run=dry_run), as_json=as_json, dry_run=dry_run)

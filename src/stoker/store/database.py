@@ -166,6 +166,7 @@ class Database:
             raise StokerError(newer, NEWER_HINT)
         if not self.read_only and self.rows("PRAGMA journal_mode") != [("wal",)]:
             with self._write_lock:  # two processes that open a new file at once would block each other
+                self._connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the first page is written
                 self._connection.execute("PRAGMA journal_mode = WAL")
         self._connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._connection.execute(f"PRAGMA journal_size_limit = {LARGEST_LOG}")  # else one huge submit leaves it huge

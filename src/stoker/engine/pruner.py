@@ -127,8 +127,8 @@ class _Round:
         while rows is None or rows:
             array, limit = 0, STEP if removed else READ
             with self._store.writing():
-                known = self._needed.read(READ)  # in the transaction: no job is added between this and the removal
-                rows = old_rows(self._store, self._before, position, limit) if known else None
+                all_read = self._needed.read(READ)  # in the transaction: no job is added between this and the removal
+                rows = old_rows(self._store, self._before, position, limit) if all_read else None
                 here = list(takewhile(lambda row: not row.array or row.array in kept, rows or ()))
                 old = [row for row in here if not row.array and row.position.job not in self._needed]
                 removed = self._remove_first(old)
@@ -157,11 +157,11 @@ class _Round:
             yield
         while True:
             with self._store.writing():
-                known = self._needed.read(READ)
+                all_read = self._needed.read(READ)
                 rows = last_tasks(self._store, array, self._before, STEP)
                 if rows is None or self._is_in_use(array):  # a user has retried a task, or made a job wait for it
                     return False
-                if known:
+                if all_read:
                     self._remove_first(rows)
             if not rows:
                 return True
@@ -244,8 +244,8 @@ class _Round:
             all_known = False
             while not all_known:
                 with self._store.writing():
-                    found, last, all_known = used_scripts(self._store, str(scripts), last, READ)
-                    used |= found
+                    newly_used, last, all_known = used_scripts(self._store, str(scripts), last, READ)
+                    used |= newly_used
                     if all_known and self._exclusive():
                         for name in some:
                             if name not in used:

@@ -4,11 +4,13 @@ CREATE TABLE batches (
   kind TEXT, first_job INTEGER, name TEXT, coordinator INTEGER, spec INTEGER, record BLOB
 ) STRICT;
 CREATE UNIQUE INDEX batches_first_job ON batches(first_job) WHERE first_job IS NOT NULL;
+CREATE INDEX batches_spec ON batches(spec) WHERE spec IS NOT NULL;
 CREATE TABLE member_records (
   batch INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (batch, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
 CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE json_extract(body, '$.role') = 'hook';
 CREATE TABLE jobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
@@ -24,6 +26,8 @@ CREATE INDEX jobs_active ON jobs(engine, id) WHERE (state = 'starting' OR state 
 CREATE INDEX jobs_on_hold ON jobs(engine, id, size) WHERE state = 'held';
 CREATE INDEX jobs_ended ON jobs(ended, state, size) WHERE ended IS NOT NULL;
 CREATE INDEX jobs_content ON jobs(content, task);
+CREATE INDEX jobs_batch ON jobs(batch) WHERE batch > 0;
+CREATE INDEX jobs_spec ON jobs(spec) WHERE spec > 0;
 CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
 CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE member IS NOT NULL;
 CREATE TABLE attempts (

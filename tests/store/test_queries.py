@@ -247,7 +247,6 @@ class TestBatches:
         assert [queries.batch_by_id(store, ids[0]) for _, ids in (older, newer)] == [older[0], newer[0]]
         assert [queries.batch_by_id(store, job_id) for job_id in (alone, newer[1][1])] == [None, None]
         assert (queries.batch_named(store, "vit"), queries.batch_named(store, "test")) == (newer[0], None)
-        assert queries.first_jobs(store) == [older[1][0], newer[1][0]]
 
     def test_jobs(self, store: Store) -> None:
         """A batch has its coordinator and its members; it is open while a member is, or a request for one waits."""

@@ -22,9 +22,10 @@ from stoker.core.job import (
     state_word,
 )
 from stoker.core.learning import kind_of
+from stoker.core.ranges import ranges_of
 from stoker.core.spec import Command, JobSpec, Member, NewJob, Resources
 from stoker.store.schema import JOBS_AT_ONCE, AttemptRow, BatchRecord, FollowUps, SubmitKey
-from stoker.store.writer import Position, Store, prune
+from stoker.store.writer import Store, delete_jobs
 from support.store import EVENTS, TRUE, added, after, wanted
 
 ODD = os.fsdecode(b"caf\xe9 \xff")
@@ -201,5 +202,6 @@ def test_a_key_is_forgotten_with_its_job(store: Store) -> None:
     with pytest.raises(StokerError):
         store.add_key("k", submitted)
     store.record([after(job, EVENTS)])
-    prune(store, 10.0, Position(), set(), 10)
+    with store.writing() as connection:
+        delete_jobs(connection, ranges_of([job.id]))
     assert store.submit_key("k") is None

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Literal
 
 from stoker.core.errors import StokerError
@@ -17,132 +14,15 @@ from stoker.core.units import count_text
 from stoker.engine.adoption import adopt_gone, end_nested
 from stoker.engine.job_table import order_of_running
 from stoker.engine.loop import Engine
+from stoker.engine.pruner import PAUSE, Pruner
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
 from stoker.store.engine_lock import (
     QUEUE,
-    background_processes,
     cluster_of,
     engine_lives,
-    is_background,
-    living_engines,
-    process_of,
 )
-from stoker.store.paths import UNFINISHED, Paths
-from stoker.store.queries import first_jobs
-from stoker.store.writer import Position, Store, needed_jobs, open_store, prune, prune_unused, unused_scripts
-
-INTERVAL = 86_400.0
-"""Seconds between two rounds of pruning."""
-
-STEP = 200
-"""Jobs examined in one transaction."""
-
-PAUSE = 0.05
-"""Seconds between two transactions, so that other writers have a turn."""
-
-
-class Pruner:
-    """Removes old jobs from the history once a day, a few at a time."""
-
-    def __init__(self, paths: Paths, store: Store, engine: str, keep: float | None) -> None:
-        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay."""
-        self._paths = paths
-        self._store = store
-        self._engine = engine
-        self.keep = keep
-        self._position: Position | None = None
-        self._due = 0.0
-        self._next = 0.0
-        self._needed: set[int] = set()
-        self._pruned = 0
-
-    @property
-    def busy(self) -> bool:
-        """Whether a round is under way."""
-        return self._position is not None and self.keep is not None
-
-    def step(self, now: float) -> int:
-        """Remove a few, if it is time; at the end of a round, return how many it removed."""
-        if self.keep is None or now < self._next or not self._begin(now):
-            return 0
-        assert self._position is not None
-        self._next = now + PAUSE
-        start, self._position = self._position, None  # after a failure the next try is the next round
-        before = now - self.keep
-        pruned = prune(self._store, before, start, self._needed, STEP)
-        self._remove(pruned.logs)
-        self._remove_reports(part[0] for part in pruned.ids.parts if len(part) == 1)  # others never started
-        self._pruned += len(pruned.ids)
-        if pruned.position is not None:
-            self._position = pruned.position
-            return 0
-        if self._pruned:
-            prune_unused(self._store, before, self._exclusive)
-        self._remove_unfinished(now)
-        self._remove_scripts()
-        self._remove_batches()
-        return self._pruned
-
-    def _begin(self, now: float) -> bool:
-        """Whether a round is under way, after beginning one if it is time."""
-        if self._position is None and now >= self._due:
-            self._due = now + INTERVAL
-            self._position, self._pruned = Position(), 0
-            self._needed = needed_jobs(self._store)
-        return self._position is not None
-
-    def _exclusive(self) -> bool:
-        """Whether no foreground run is under way: it may need scripts and environments that no job has yet."""
-        others = [name for name in living_engines(self._paths) if name != self._engine]
-        runs = [name for name in others if not is_background(name)]
-        background = background_processes(self._paths)
-        return all(process_of(self._paths, name) in background for name in runs)
-
-    def _remove_reports(self, ids: Iterable[int]) -> None:
-        """Reports of the jobs, and the functions they ran with their results."""
-        for job_id in ids:
-            for place in self._paths.everywhere:
-                with contextlib.suppress(OSError):
-                    place.report(job_id).unlink()
-                shutil.rmtree(place.function(job_id), ignore_errors=True)
-
-    def _remove_unfinished(self, now: float) -> None:
-        """Functions of programs that died before their jobs were in the queue."""
-        unfinished = [folder for place in self._paths.everywhere for folder in place.functions.glob(f"{UNFINISHED}*")]
-        for folder in unfinished:
-            with contextlib.suppress(OSError):
-                if now - folder.stat().st_mtime > INTERVAL:
-                    shutil.rmtree(folder, ignore_errors=True)
-
-    def _remove_scripts(self) -> None:
-        """Copies that no job runs; no job can be added while the store is being written."""
-        for scripts in [place.scripts for place in self._paths.everywhere]:
-            with contextlib.suppress(FileNotFoundError):
-                names = os.listdir(scripts)
-                with self._store.writing():
-                    for name in unused_scripts(self._store, str(scripts), names) if self._exclusive() else ():
-                        shutil.rmtree(scripts / name, ignore_errors=True)
-
-    def _remove_batches(self) -> None:
-        """Folders of batches that are gone; a batch is in the store before its feature makes a file."""
-        folders = list(self._paths.batches.glob("*"))
-        batches = {str(first_job) for first_job in first_jobs(self._store)} if folders else set()
-        for folder in folders:
-            if folder.name not in batches:
-                shutil.rmtree(folder, ignore_errors=True)
-
-    def _remove(self, logs: Iterable[str]) -> None:
-        """Only logs in our own directory: all others are the user's files."""
-        for path in map(Path, logs):
-            home = next((each.logs for each in self._paths.everywhere if path.is_relative_to(each.logs)), None)
-            if home is not None and ".." not in path.parts:
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                if path.parent != home:
-                    with contextlib.suppress(OSError):  # others of its array may still be there
-                        path.parent.rmdir()
-
+from stoker.store.writer import open_store
 
 HEARTBEAT = 10.0
 """Seconds after which an idle engine checks for work."""
@@ -183,7 +63,7 @@ class Service:
         self._dispensable = False
         """Whether the process that started it has no job for it after all, so that it need not wait for idle_exit."""
         self._busy_at = time.monotonic()
-        self._pruner = Pruner(config.paths, self._runtime.store, self._runtime.engine_lock.name, config.keep)
+        self._pruner = self._new_pruner(config)
         self._rounds_at = 0.0
         self._lost = True
         """Whether jobs may have been lost in which runs had jobs of their own."""
@@ -290,10 +170,14 @@ class Service:
         if (config := self._news()) is not None:
             if cluster_of(config.owner) and config.site != self.config.site:
                 self._leave("again", "the settings of the cluster have changed: starting again with them")
+            if config.keep != self.config.keep:
+                self._pruner = self._new_pruner(config)
             self.config = config
-            self._pruner.keep = config.keep
             self._runtime.adapt(config)
             self._say("the configuration has changed and is now in effect")
+
+    def _new_pruner(self, config: ServiceConfig) -> Pruner:
+        return Pruner(config.paths, self._runtime.store, self._runtime.engine_lock.name, config.keep)
 
     def _prune(self) -> None:
         """Remove a few old jobs from the history; after a failure the next try is tomorrow."""

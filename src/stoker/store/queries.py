@@ -105,11 +105,6 @@ def batch_named(reader: Reader, name: str) -> int | None:
     return rows[0][0] if rows else None
 
 
-def first_jobs(reader: Reader) -> list[int]:
-    """The ids by which users name batches with records."""
-    return _ids(reader, "SELECT first_job FROM batches WHERE first_job IS NOT NULL")
-
-
 def ids_of_batch(reader: Reader, batch: int) -> Ranges:
     """Ids of a batch's coordinator and members."""
     coordinator = "SELECT jobs.id FROM batches JOIN jobs ON jobs.id = coordinator WHERE batches.id = ?"

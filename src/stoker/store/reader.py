@@ -253,18 +253,22 @@ class Reader:
             step=step,
         )
 
-    def _is_open(self, dependency: Dependency) -> bool:
-        if not dependency.array:
-            return bool(self.rows(f"SELECT 1 FROM jobs WHERE {COVERING} AND +{OPEN}", dependency.target))
+    def is_array_open(self, array: int) -> bool:
+        """Whether a task of the array has not ended."""
         # Tasks have one owner and consecutive ids, so the index of that owner's open jobs finds them at once.
         tasks = f"FROM jobs WHERE array = ? AND {IN_ARRAY}"
         return bool(
             self.rows(
                 f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE engine = (SELECT engine {tasks} LIMIT 1)"
                 f" AND id BETWEEN ? AND (SELECT max(id) {tasks}) AND {OPEN} LIMIT 1",
-                *[dependency.target] * 3,
+                *[array] * 3,
             )
         )
+
+    def _is_open(self, dependency: Dependency) -> bool:
+        if dependency.array:
+            return self.is_array_open(dependency.target)
+        return bool(self.rows(f"SELECT 1 FROM jobs WHERE {COVERING} AND +{OPEN}", dependency.target))
 
 
 def _setting(body: Any) -> dict[str, Any]:

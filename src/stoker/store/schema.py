@@ -41,6 +41,8 @@ ENDED = "ended IS NOT NULL"
 OF_SEVERAL = "count > 1"
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
+HAS_BATCH, HAS_SPEC = "batch > 0", "spec > 0"
+"""True of all jobs. Only a search for batches and specs in use gives them: for all others, other indexes are better."""
 
 _TABLES = f"""
 CREATE TABLE batches (
@@ -48,11 +50,13 @@ CREATE TABLE batches (
   kind TEXT, first_job INTEGER, name TEXT, coordinator INTEGER, spec INTEGER, record BLOB
 ) STRICT;
 CREATE UNIQUE INDEX batches_first_job ON batches(first_job) WHERE first_job IS NOT NULL;
+CREATE INDEX batches_spec ON batches(spec) WHERE spec IS NOT NULL;
 CREATE TABLE member_records (
   batch INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (batch, number)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
 CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
+CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
 CREATE TABLE jobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
@@ -68,6 +72,8 @@ CREATE INDEX jobs_active ON jobs(engine, id) WHERE {ACTIVE};
 CREATE INDEX jobs_on_hold ON jobs(engine, id, size) WHERE {HELD};
 CREATE INDEX jobs_ended ON jobs(ended, state, size) WHERE {ENDED};
 CREATE INDEX jobs_content ON jobs(content, task);
+CREATE INDEX jobs_batch ON jobs(batch) WHERE {HAS_BATCH};
+CREATE INDEX jobs_spec ON jobs(spec) WHERE {HAS_SPEC};
 CREATE INDEX jobs_array ON jobs(array, id) WHERE {IN_ARRAY};
 CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE {IS_MEMBER};
 CREATE TABLE attempts (

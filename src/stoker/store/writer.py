@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from types import MappingProxyType
@@ -31,7 +30,6 @@ from stoker.store.schema import (
     MIGRATIONS,
     NAME_BATCH,
     NO_ENGINE,
-    OPEN,
     SHORTEN_JOBS,
     SPLIT_JOBS,
     UPDATE_JOB,
@@ -165,7 +163,7 @@ class Store(Reader):
     def import_jobs(self, jobs: Sequence[Job], engine: str) -> None:
         """Insert jobs of another store with their ids and counters, in place of what was imported of them before."""
         with self.writing() as connection:
-            _delete(connection, ranges_of(job.id for job in jobs))
+            delete_jobs(connection, ranges_of(job.id for job in jobs))
             for job in jobs:
                 new = NewJob(job.command, job.spec, job.name, job.task, member=job.member)
                 state = state_word(job), encode(job.state)
@@ -369,90 +367,8 @@ def check_existing(paths: Paths) -> None:
         raise StokerError(what, "it was removed; stoker submit creates a new one")
 
 
-class Position(NamedTuple):
-    """Up to which ended job the search has come."""
-
-    ended: float = 0.0
-    job: int = 0
-
-
-class Pruned(NamedTuple):
-    """The result of one step of pruning."""
-
-    logs: list[str]
-    """Log files of the deleted attempts."""
-    position: Position | None
-    """Where the next step begins; None after the last step."""
-    ids: Ranges
-    """The deleted jobs."""
-
-
-def needed_jobs(store: Store) -> set[int]:
-    """Jobs and arrays that open jobs depend on: their outcome must stay known."""
-    query = f"SELECT DISTINCT body FROM specs JOIN jobs ON jobs.spec = specs.id WHERE {OPEN}"
-    bodies = [json.loads(body) for (body,) in store.rows(query)]
-    return {target["target"] for body in bodies for target in body.get("after", ())}
-
-
-def prune(store: Store, before: float, start: Position, needed: Collection[int], limit: int) -> Pruned:
-    """Delete up to `limit` jobs that ended before a moment, with their attempts, measures and events.
-
-    An array is deleted as a whole, once the last of its tasks is old enough.
-    """
-    with store.writing() as connection:
-        found = connection.execute(
-            "SELECT ended, id, array, size FROM jobs WHERE ended IS NOT NULL AND (ended, id) > (?, ?) AND ended < ?"
-            " ORDER BY ended, id LIMIT ?",
-            (*start, before, limit),
-        ).fetchall()
-        kept = {array for _, _, array, _ in found if array and _is_young(connection, array, before)}
-        rows = [(job, array, size) for _, job, array, size in found if array not in kept and array not in needed]
-        parts = [range(job - size + 1, job + 1) for job, _, size in rows]
-        old = Ranges(ids for ids in parts if not any(job in ids for job in needed))
-        logs = _logs(connection, old)
-        _delete(connection, old)
-    last = Position(found[-1][0], found[-1][1]) if len(found) == limit else None
-    return Pruned(logs, last, old)
-
-
-def prune_unused(store: Store, before: float, allowed: Callable[[], bool]) -> None:
-    """Delete specs, environments and batches that no job refers to.
-
-    `allowed` is called inside the write transaction: a run adds its environment before its first job.
-    """
-    with store.writing() as connection:
-        if not allowed():
-            return
-        connection.execute("DELETE FROM batches WHERE created < ? AND id NOT IN (SELECT batch FROM jobs)", (before,))
-        connection.execute("DELETE FROM member_records WHERE batch NOT IN (SELECT id FROM batches)")
-        used = "SELECT spec FROM jobs UNION SELECT spec FROM batches WHERE spec IS NOT NULL"
-        connection.execute(f"DELETE FROM specs WHERE id NOT IN ({used})")
-        connection.execute(
-            "DELETE FROM environments WHERE digest NOT IN (SELECT json_extract(body, '$.environment') FROM specs)"
-        )
-    store.forget_rows()
-
-
-def unused_scripts(store: Store, folder: str, names: Sequence[str]) -> list[str]:
-    """The script copies in a folder that no job runs."""
-    mark = os.fsencode(folder) + b"/"
-    rows = store.rows("SELECT words FROM jobs WHERE instr(words, ?)", mark)
-    used = {os.fsdecode(words.partition(mark)[2].partition(b"/")[0]) for (words,) in rows}
-    return [name for name in names if name not in used]
-
-
-def _is_young(connection: sqlite3.Connection, array: int, before: float) -> bool:
-    query = "SELECT 1 FROM jobs WHERE array = ? AND (ended IS NULL OR ended >= ?) LIMIT 1"
-    return connection.execute(query, (array, before)).fetchone() is not None
-
-
-def _logs(connection: sqlite3.Connection, ids: Ranges) -> list[str]:
-    query = "SELECT log, errors FROM attempts WHERE job BETWEEN ? AND ?"
-    rows = [row for part in ids.parts for row in connection.execute(query, (part[0], part[-1]))]
-    return [os.fsdecode(path) for row in rows for path in row if path]
-
-
-def _delete(connection: sqlite3.Connection, ids: Ranges) -> None:
+def delete_jobs(connection: sqlite3.Connection, ids: Ranges) -> None:
+    """Delete jobs, whole rows of them, with their attempts, measures, events and keys."""
     keys = [(part[0], part[-1]) for part in ids.parts]
     tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
     for table, column in tables:

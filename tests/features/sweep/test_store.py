@@ -29,8 +29,9 @@ from stoker.features.sweep.store import (
     sweep_of_content,
     trial_results,
 )
+from stoker.store.prune import UNUSED, prune_member_records, prune_unused
 from stoker.store.schema import Change
-from stoker.store.writer import Store, prune_unused
+from stoker.store.writer import Store
 
 SPEC = JobSpec(cwd="/work")
 GRID = SweepSpec(space=parse_space(["lr=0.1,0.2", "opt='a b',c"]), command=Command(("train", "{lr}", "caf\udce9")))
@@ -132,18 +133,25 @@ def test_work_that_was_done_is_found(store: Store) -> None:
     assert sweep_of_content(store, contents[0]) is None
 
 
+def remove_unused(store: Store) -> None:
+    """Remove what no job refers to, as the end of a round of pruning does."""
+    for table in UNUSED:
+        prune_unused(store, table, 0, 100, before=100.0, allowed=lambda: True)
+    prune_member_records(store, 0, 100)
+
+
 def test_sweeps_live_as_long_as_their_jobs(store: Store) -> None:
     """Then their records, results and specs are pruned; the spec of trials to come is kept."""
     stored = add_adaptive(store)
     set_trial_result(store, stored.batch, 0, {})
     with store.writing() as connection:
         connection.execute("UPDATE jobs SET spec = (SELECT max(id) FROM specs) + 1")  # of another job
-    prune_unused(store, 100.0, lambda: True)
+    remove_unused(store)
     assert store.rows("SELECT count(*) FROM specs") == [(1,)]
     assert find_sweep(store, stored.id) is not None
     with store.writing() as connection:
         connection.execute("DELETE FROM jobs")
-    prune_unused(store, 100.0, lambda: True)
+    remove_unused(store)
     assert [store.rows(f"SELECT count(*) FROM {table}") for table in ("batches", "member_records", "specs")] == [
         [(0,)]
     ] * 3

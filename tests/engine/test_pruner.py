@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 
 import pytest
 
-from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
+import stoker.engine.pruner as pruner_module
+from stoker.core.job import Assigned, Cancelled, Event, Exited, Job, Retried, Started, advance
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob
-from stoker.engine.background import INTERVAL, PAUSE, STEP, Pruner
+from stoker.engine.pruner import INTERVAL, PAUSE, STEP, Pruner
 from stoker.store.engine_lock import QUEUE, EngineLock
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.schema import BatchRecord, Change
@@ -53,6 +55,25 @@ def end(store: Store, job: Job, at: float, code: int = 0, log: str = "/nowhere/1
     for event in events:
         job = advance(job, event)
     store.record([Change(job, [(1, event) for event in events])])
+
+
+def end_all(store: Store, jobs: Sequence[Job], apart: float = 0.0) -> None:
+    """Let jobs run and end long ago, so many seconds apart."""
+    changes = []
+    for number, job in enumerate(jobs):
+        at = NOW - 100 * DAY + number * apart
+        log = f"/nowhere/{job.id}.log"
+        events: list[Event] = [Assigned("worker", ("0",), log, at - 2), Started(1, at - 1), Exited(1, 0, 0, at)]
+        changes.append(Change(reduce(advance, events, job), [(1, event) for event in events]))
+    store.record(changes)
+
+
+def retry(store: Store, job: Job) -> None:
+    """Let an ended job wait again."""
+    ended = store.job(job.id)
+    assert ended is not None
+    event = Retried(NOW)
+    store.record([Change(advance(ended, event), [(1, event)])])
 
 
 def prune(paths: Paths, store: Store, keep: float | None = KEEP, now: float = NOW) -> int:
@@ -151,17 +172,133 @@ def test_logs_in_our_own_directory_go_and_no_others(paths: Paths, store: Store, 
 
 def test_many_go_a_few_at_a_time(paths: Paths, store: Store) -> None:
     """Each transaction is small, and between two of them others have a turn."""
-    for job in add(store, 2 * STEP + 1):
-        end(store, job, NOW - 100 * DAY)
+    end_all(store, add(store, STEP))
     pruner = Pruner(paths, store, "me", KEEP)
-    assert pruner.step(NOW) == 0
-    assert pruner.busy
-    assert count(store, "jobs") == STEP + 1
-    assert pruner.step(NOW + PAUSE / 2) == 0
-    assert count(store, "jobs") == STEP + 1
-    pruner.step(NOW + PAUSE)
-    assert pruner.step(NOW + 3 * PAUSE) == 2 * STEP + 1
-    assert count(store, "jobs") == 0
+    steps = [(pruner.step(NOW + number * PAUSE / 2), count(store, "jobs")) for number in range(40)]
+    left = [jobs for _, jobs in steps]
+    assert sorted(set(left), reverse=True) == [STEP, STEP // 2, 0]
+    assert left[::2] == left[1::2]
+    assert [removed for removed, _ in steps if removed] == [STEP]
+
+
+@pytest.fixture
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps so small that a few jobs take many."""
+    monkeypatch.setattr(pruner_module, "STEP", 20)
+    monkeypatch.setattr(pruner_module, "READ", 20)
+
+
+def work_of_steps(paths: Paths, store: Store) -> list[int]:
+    """How many hundred instructions SQLite executes in each step of a round."""
+    pruner, now, work = Pruner(paths, store, "me", KEEP), NOW, list[int]()
+
+    def more() -> int:
+        work[-1] += 1
+        return 0
+
+    with store.writing() as connection:
+        connection.set_progress_handler(more, 100)
+    while not work or pruner.busy:
+        work.append(0)
+        pruner.step(now)
+        now += PAUSE
+    connection.set_progress_handler(None, 0)
+    return work
+
+
+@pytest.mark.usefixtures("small_steps")
+@pytest.mark.parametrize("kind", ["an array", "an array with a young task", "single jobs", "single jobs of one moment"])
+def test_no_step_grows_with_the_history(tmp_path: Path, kind: str) -> None:
+    """With twice as many ended jobs there are more steps, and none has more to do."""
+    most, steps = [], []
+    for number in (400, 800):
+        paths = Paths(tmp_path / str(number))
+        (paths.state / "engines").mkdir(parents=True)
+        with contextlib.closing(Store(paths.database, durable=False)) as store:
+            if kind.startswith("an array"):
+                jobs = add(store, number, array=True)
+            else:
+                jobs = [job for priority in range(number) for job in add(store, priority=priority)]
+            end_all(store, jobs, apart=0.0 if "moment" in kind else 1.0)
+            if "young" in kind:
+                retry(store, jobs[-1])
+            add(store, after=tuple(Dependency(job.id, "ok") for job in jobs[:3] if "array" not in kind))
+            work = work_of_steps(paths, store)
+            assert count(store, "jobs") == {"an array": 1, "an array with a young task": number + 1}.get(kind, 4)
+            most.append(max(work))
+            steps.append(len(work))
+    assert most[1] <= 1.2 * most[0]
+    assert steps[1] > 1.5 * steps[0]
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_after_a_crash_the_next_round_goes_on(paths: Paths, store: Store) -> None:
+    """An array loses its last tasks first, so those that are left are complete and have its name."""
+    tasks = add(store, 50, array=True)
+    end_all(store, tasks)
+    pruner, now = Pruner(paths, store, "me", KEEP), NOW
+    while count(store, "jobs") == len(tasks):
+        pruner.step(now)
+        now += PAUSE
+    left = [job for job in tasks if store.job(job.id)]
+    assert left == tasks[: len(left)]
+    assert 0 < len(left) < len(tasks)
+    assert [len(store.events(job.id)) for job in left] == [3] * len(left)
+    assert prune(paths, store) == len(left)
+    assert [count(store, table) for table in ("jobs", "attempts", "events", "batches", "specs")] == [0] * 5
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_the_rest_of_an_array_stays_once_a_task_is_retried(paths: Paths, store: Store) -> None:
+    """Also if the array is being removed at this moment."""
+    tasks = add(store, 50, array=True)
+    end_all(store, tasks)
+    pruner, now = Pruner(paths, store, "me", KEEP), NOW
+    while count(store, "jobs") == len(tasks):
+        pruner.step(now)
+        now += PAUSE
+    left = count(store, "jobs")
+    retry(store, tasks[0])
+    while pruner.busy:
+        pruner.step(now)
+        now += PAUSE
+    assert count(store, "jobs") == left
+
+
+@pytest.mark.usefixtures("small_steps")
+def test_a_job_that_comes_during_a_round_keeps_what_it_depends_on(paths: Paths, store: Store) -> None:
+    """It was not there when the round looked for such jobs."""
+    jobs = add(store, 50)
+    end_all(store, jobs)
+    pruner, now = Pruner(paths, store, "me", KEEP), NOW
+    while count(store, "jobs") == len(jobs):
+        pruner.step(now)
+        now += PAUSE
+    add(store, after=(Dependency(jobs[-1].id, "ok"),))
+    while pruner.busy:
+        pruner.step(now)
+        now += PAUSE
+    assert store.job(jobs[-1].id) is not None
+    assert count(store, "jobs") == 2
+
+
+def test_an_array_stays_whole_while_a_job_depends_on_one_task(paths: Paths, store: Store) -> None:
+    """The others go with it, later."""
+    tasks = add(store, 3, array=True)
+    end_all(store, tasks)
+    add(store, after=(Dependency(tasks[1].id, "ok"),))
+    assert prune(paths, store) == 0
+
+
+def test_tasks_that_share_a_row_go_at_once(paths: Paths, store: Store) -> None:
+    """They never started, and were cancelled together."""
+    tasks = NewJob(Command(("true",)), JobSpec(), "", 0, count=9)
+    ids = store.add_jobs(store.add_batch("old", 1.0), QUEUE, [tasks], 1.0, array=True)
+    (job,) = store.open_jobs(QUEUE, 0, 9)
+    cancelled = Cancelled(NOW - 100 * DAY)
+    store.record([Change(advance(job, cancelled), [(0, cancelled)])])
+    assert prune(paths, store) == len(ids)
+    assert count(store, "events") == 0
 
 
 def test_a_round_comes_once_a_day(paths: Paths, store: Store) -> None:
@@ -169,9 +306,10 @@ def test_a_round_comes_once_a_day(paths: Paths, store: Store) -> None:
     (job,) = add(store)
     end(store, job, NOW - KEEP + 1)
     pruner = Pruner(paths, store, "me", KEEP)
-    assert pruner.step(NOW) == 0
-    assert pruner.step(NOW + 60) == 0
-    assert pruner.step(NOW + INTERVAL) == 1
+    minutes = int(INTERVAL / 60) + 60
+    removed = [pruner.step(NOW + 60 * minute) for minute in range(minutes)]
+    assert sum(removed[: minutes - 60]) == 0
+    assert sum(removed) == 1
 
 
 def test_nothing_goes_where_all_is_kept(paths: Paths, store: Store) -> None:

@@ -39,6 +39,9 @@ _SLOT = f"substr({_REF}, 1, instr({_REF} || ' ', ' ') - 1)"  # as slot_of()
 class _LastRow(msgspec.Struct):
     """The last job that was read. Most are like the one before and share its values, which saves time and memory."""
 
+    batch: int = 0
+    submitted: float = 0.0
+    shell: str = ""
     work: tuple[Any, ...] = ()
     command: Command = Command(())
     kind: str = ""
@@ -226,18 +229,20 @@ class Reader:
         spec = self._database.spec(spec_id)
         member = None if number is None else Member(number, params, *self._database.batch_name(batch))
         last = self._last
+        if (batch, submitted, shell) != (last.batch, last.submitted, last.shell):
+            last.batch, last.submitted, last.shell = batch, submitted, shell
         if (words, shell, spec, params) != last.work:
-            last.work, last.command = (words, shell, spec, params), Command(split(words), shell)
+            last.work, last.command = (words, shell, spec, params), Command(split(words), last.shell)
             last.kind = kind_of(last.command, spec, member)
         if detail != last.detail:
             last.detail, last.state = detail, decode(states(), detail)
         return Job(
             id=job_id,
-            batch=batch,
+            batch=last.batch,
             command=last.command,
             spec=spec,
             state=last.state,
-            submitted=submitted,
+            submitted=last.submitted,
             name=name,
             attempts=attempts,
             failures=failures,

@@ -83,7 +83,9 @@ class NeededJobs:
     def _add(self, targets: Iterable[int]) -> None:
         for target in targets:
             self._needed.add(target)
-            self._needed.update(*self._store.rows(f"SELECT array FROM jobs WHERE {COVERING} AND {IN_ARRAY}", target))
+            self._needed.update(
+                *self._store.rows(f"SELECT array FROM jobs WHERE {COVERING} AND {IN_ARRAY}", target, target)
+            )
 
 
 def old_rows(store: Store, before: float, start: Position, limit: int) -> list[OldRow]:
@@ -151,9 +153,9 @@ def prune_member_records(store: Store, after: int, limit: int) -> int | None:
         (batch,) = connection.execute("SELECT min(batch) FROM member_records WHERE batch > ?", (after,)).fetchone()
         if batch is None or connection.execute("SELECT 1 FROM batches WHERE id = ?", (batch,)).fetchone():
             return None if batch is None else int(batch)
-        some = "SELECT number FROM member_records WHERE batch = ?1 ORDER BY number LIMIT ?2"
-        query = f"DELETE FROM member_records WHERE batch = ?1 AND number IN ({some})"
-        deleted = connection.execute(query, (batch, limit)).rowcount
+        some = "SELECT number FROM member_records WHERE batch = ? ORDER BY number LIMIT ?"
+        query = f"DELETE FROM member_records WHERE batch = ? AND number IN ({some})"
+        deleted = connection.execute(query, (batch, batch, limit)).rowcount
     return int(batch) if deleted < limit else after
 
 

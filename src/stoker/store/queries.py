@@ -182,11 +182,12 @@ def queued_by_batch(reader: Reader, engine: str) -> list[tuple[int, float, Range
 def count_waiting(reader: Reader, engine: str, first: int, end: int) -> int:
     """How many waiting jobs of an engine have an id from `first` up to `end`."""
     # The row that has the last of them may end later.
-    beyond = f"coalesce((SELECT min(id) FROM {_OPEN_JOBS} WHERE engine = ?1 AND id >= ?3 - 1 AND {OPEN}), ?3)"
-    within = f"engine = ?1 AND id >= ?2 AND id <= {beyond} AND {FIRST} < ?3"
-    overlap = f"min(id, ?3 - 1) - max({FIRST}, ?2) + 1"
+    beyond = f"coalesce((SELECT min(id) FROM {_OPEN_JOBS} WHERE engine = ? AND id >= ? AND {OPEN}), ?)"
+    within = f"engine = ? AND id >= ? AND id <= {beyond} AND {FIRST} < ?"
+    overlap = f"min(id, ?) - max({FIRST}, ?) + 1"
     query = f"SELECT coalesce(sum({overlap}), 0) FROM {_OPEN_JOBS} WHERE {within} AND {OPEN} AND state = 'waiting'"
-    return int(reader.rows(query, engine, first, end)[0][0])
+    values = end - 1, first, engine, first, engine, end - 1, end, end
+    return int(reader.rows(query, *values)[0][0])
 
 
 def _counts_by_engine(reader: Reader, state: str) -> dict[str, int]:

@@ -70,13 +70,13 @@ class Reader:
 
     def job(self, job_id: int) -> Job | None:
         """The job with this id, by itself."""
-        rows = self.rows(JOB + COVERING, job_id)
+        rows = self.rows(JOB + COVERING, job_id, job_id)
         return part(self.job_of(rows[0]), job_id, job_id) if rows else None
 
     def shown_id(self, job_id: int) -> str:
         """The id as users type it: `12`, or `12.3` for a task of an array."""
-        query = f"SELECT array, task - (id - ?1) * step FROM jobs WHERE {COVERING} AND task IS NOT NULL"
-        rows = self.rows(query, job_id)
+        query = f"SELECT array, task - (id - ?) * step FROM jobs WHERE {COVERING} AND task IS NOT NULL"
+        rows = self.rows(query, job_id, job_id, job_id)
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
 
     def spec(self, spec_id: int) -> JobSpec:
@@ -208,7 +208,7 @@ class Reader:
         return int(number)
 
     def owner(self, job_id: int) -> str:
-        ((engine,),) = self.rows(f"SELECT engine FROM jobs WHERE {COVERING}", job_id)
+        ((engine,),) = self.rows(f"SELECT engine FROM jobs WHERE {COVERING}", job_id, job_id)
         return str(engine)
 
     def outcome(self, dependency: Dependency) -> Outcome:
@@ -216,8 +216,8 @@ class Reader:
         target = dependency.target
         if self._is_open(dependency):
             return "open"
-        meant = f"{IN_ARRAY} AND array = ?" if dependency.array else COVERING
-        failed = self.rows(f"SELECT 1 FROM jobs WHERE {meant} AND state != 'done' LIMIT 1", target)
+        meant, values = (f"{IN_ARRAY} AND array = ?", [target]) if dependency.array else (COVERING, [target, target])
+        failed = self.rows(f"SELECT 1 FROM jobs WHERE {meant} AND state != 'done' LIMIT 1", *values)
         return "notok" if failed else "ok"
 
     def job_of(self, row: tuple[Any, ...]) -> Job:
@@ -273,7 +273,8 @@ class Reader:
     def _is_open(self, dependency: Dependency) -> bool:
         if dependency.array:
             return self.is_array_open(dependency.target)
-        return bool(self.rows(f"SELECT 1 FROM jobs WHERE {COVERING} AND +{OPEN}", dependency.target))
+        target = dependency.target
+        return bool(self.rows(f"SELECT 1 FROM jobs WHERE {COVERING} AND +{OPEN}", target, target))
 
 
 def _setting(body: Any) -> dict[str, Any]:

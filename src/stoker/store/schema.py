@@ -116,8 +116,8 @@ FIRST, FIRST_TASK = "(jobs.id - jobs.size + 1)", "(jobs.task - (jobs.size - 1) *
 """A row stands for `size` jobs (see `Job.count`) and has the id and the index of the last one. So the row of a waiting
 array stays in place while its tasks get rows of their own, and the row of a job is the first whose id is not smaller.
 """
-COVERING = "jobs.id = (SELECT min(id) FROM jobs WHERE id >= ?1) AND jobs.id - jobs.size < ?1"
-"""The row that stands for the job that the first value names."""
+COVERING = "jobs.id = (SELECT min(id) FROM jobs WHERE id >= ?) AND jobs.id - jobs.size < ?"
+"""The row that stands for a job; both values are its id. Numbered values would warn in Python 3.12.0 to 3.12.3."""
 
 JOBS_AT_ONCE = 100
 """Rows per INSERT statement: each statement updates sqlite_sequence once."""

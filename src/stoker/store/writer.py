@@ -336,7 +336,7 @@ def _last_id(connection: sqlite3.Connection) -> int:
 def _separate(connection: sqlite3.Connection, first: int, last: int) -> None:
     """Let no row stand for jobs in and outside of a range of ids."""
     for end in (first - 1, last):
-        row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?1", (end,)).fetchone()
+        row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?", (end, end, end)).fetchone()
         if row is not None:
             parts = {"last": end, "row": row[0]}
             connection.execute(SPLIT_JOBS, parts)

@@ -56,7 +56,7 @@ class JobsById:
             insort(self._firsts, job.id)
 
     def remove(self, job_id: int, count: int = 1) -> tuple[Job, list[Job]] | None:
-        """Take jobs out of their entry: that entry, and what is left of it; None if they are not here."""
+        """Take jobs out of their entry, and return that entry and its remaining parts; None if they are not here."""
         entry = self.entry(job_id)
         if entry is None:
             return None

@@ -148,7 +148,7 @@ class WaitingGroup:
         self._insert(job.id)
 
     def leave(self, job: Job, left: Sequence[Job]) -> None:
-        """Note that an entry is no longer in the table of jobs, and what is left of it is."""
+        """Remove an entry that the table of jobs has replaced by its remaining parts."""
         self._count(job, -1)
         for rest in left:
             self.enter(rest)

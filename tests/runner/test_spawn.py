@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +136,8 @@ class TestOutputs:
         works.begin("seq", "100000", out="fifo")
         with open(reader, "rb") as fifo:
             os.set_blocking(reader, True)
+            # The journal tells of the start before the command opens the FIFO; a read before that finds its end.
+            assert select.select([reader], [], [], PATIENCE_SECONDS)[0]
             assert fifo.read().split()[-1] == b"100000"
         assert works.wait_over().code == 0
 

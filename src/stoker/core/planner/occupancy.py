@@ -41,6 +41,8 @@ class Preemption(Struct, frozen=True):
 
     mode: Literal["save", "restart"]
     """Whether it saves its state before it leaves, or starts from the beginning."""
+    priority: int = 0
+    """Of its job, which gives way to none of a lower one."""
     times: int = 0
     """How often the job gave way before."""
     done: float = 0.0
@@ -199,14 +201,16 @@ class Occupancy:
         views = [self._by_id[device_id] for device_id in device_ids if device_id in self._by_id]
         return {name for view in views for name in (view.device.id, *view.device.claims)}
 
+    def are_open(self, device_ids: Sequence[str], resources: Resources, at: float = NOW) -> bool:
+        """Whether a job with these resources can have these devices at a moment."""
+        return all(
+            (view := self._by_id.get(device_id)) is not None and self.fit(view, resources, at) is not None
+            for device_id in device_ids
+        )
+
     def will_be_open(self, device_ids: Sequence[str], resources: Resources) -> bool:
         """Whether a job with these resources only waits for our attempts on the devices to end."""
-        views = [self._by_id[device_id] for device_id in device_ids if device_id in self._by_id]
-        return (
-            len(views) == len(device_ids)
-            and all(self.fit(view, resources, FOREVER) is not None for view in views)
-            and any(self.fit(view, resources) is None for view in views)
-        )
+        return self.are_open(device_ids, resources, FOREVER) and not self.are_open(device_ids, resources)
 
     def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """How tightly a job fits on a device at a moment, less being tighter; None if it does not fit."""

@@ -335,8 +335,8 @@ class _Planner:
             return self._placement_cache.never(resources) or unclaimable
         if closed := self._closed():
             return self._placement_cache.never(resources) or closed
-        offers = self._unkept(self._placement_cache.offers(resources), job)
-        unreserved = self._unreserved(offers, job, resources)
+        offers = self._placement_cache.offers(resources)
+        unreserved = self._unreserved(self._unkept(offers, job), job, resources)
         devices = choose(unreserved, resources.gpus, resources.required)
         if devices is None:
             return self._placement_cache.never(resources) or self._block(job, resources, offers)
@@ -382,24 +382,27 @@ class _Planner:
         ]
 
     def displace(self, slots: Sequence[Slot], view: View) -> list[Displacement]:
-        """Running jobs that give way to blocked ones."""
-        if self._closed() or self._fair_share.left:  # what they leave might be another user's
+        """The running jobs that give way to blocked ones."""
+        if self._closed() or self._fair_share.left:  # what they leave might become another user's
             return []
-        started = {start.job.id for start in self.starts} | set(self._kept.values())
-        leaving = {device_id for handover in self.handovers for device_id in handover.devices}
-        waiters = []
+        kept = {device_id for handover in self.handovers for device_id in handover.devices}
+        running = [slot if kept.isdisjoint(slot.devices) else replace(slot, preemption=None) for slot in slots]
+        running += [Slot("", start.job.id, start.resources, start.devices) for start in self.starts if not start.behind]
+        return displace(self._waiters_below, running, view, self._policy, self._occupancy.now)
+
+    def _waiters_below(self, most: float) -> Iterator[Waiter]:
+        """The jobs that only wait for devices, and need less than so many GPU-seconds."""
+        served = {start.job.id for start in self.starts} | {handover.job for handover in self.handovers}
         for row in self._lanes.rows:
-            if self._barrier(row.key.reason.caps) or not row.resources.gpus:
+            if row.key.work > 2 * most or not row.resources.gpus or self._barrier(row.key.reason.caps):
                 continue
             for job in row.oldest(EXAMINED_IN_ROW):
-                if job.id not in started:
-                    resources = self._lanes.estimate(job_kind_of(job))
-                    expected = self._order.expects(job)
-                    seconds = self._policy.unknown if expected is None else expected
-                    waiters.append(Waiter(job, resources, seconds, is_first=False))
-        begun = [Slot("", start.job.id, start.resources, start.devices) for start in self.starts if not start.behind]
-        staying = [replace(slot, preemption=None) if not leaving.isdisjoint(slot.devices) else slot for slot in slots]
-        return displace(waiters, [*staying, *begun], view, policy=self._policy, now=self._occupancy.now)
+                resources = self._lanes.estimate(job_kind_of(job))
+                expected = self._order.expects(job)
+                seconds = self._policy.unknown if expected is None else expected
+                if job.id not in served and seconds * resources.gpus < most:
+                    limit = limit_of(job)
+                    yield Waiter(job, resources, seconds, is_first=limit is not None and limit <= self._policy.short)
 
     def prefetch(self, room: Prefetch) -> None:
         """Let blocked jobs follow running attempts on the same worker."""
@@ -529,14 +532,23 @@ class _Planner:
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
     def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
+        keeper = self._keeper(job, resources, offers)
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._placement_cache.reserve(job, resources)
-        elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
+        elif keeper is None and self._reservation and choose(offers, resources.gpus, resources.required) is not None:
             moment = self._reservation.moment if self._reservation.sure else None
             return KeptFree(self._reservation.job, self._reservation.gpus, moment)
-        return self._placement_cache.why_blocked(resources)
+        return keeper or self._placement_cache.why_blocked(resources)
+
+    def _keeper(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> KeptFree | None:
+        """The job for which open devices are kept; None if without it, too, the job could not start."""
+        if not self._kept or choose(offers, resources.gpus, resources.required) is None:
+            return None
+        unkept = self._unkept(offers, job)
+        kept = [offer.device.id for offer in offers if offer not in unkept]
+        return KeptFree(self._kept[kept[0]], len(kept)) if len(unkept) < resources.gpus else None
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

@@ -14,7 +14,7 @@ from stoker.core.errors import UsageError
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, remaining_seconds
 from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
-from stoker.core.planner.displacement import Handover
+from stoker.core.planner.displacement import Handover, unknown_rest
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Preemption, Slot
@@ -408,7 +408,7 @@ class _Machine:
         learnt = self._learnt.get(run.work.kind, _NOTHING)
         remaining = run.left / run.speed if rules.exact else remaining_seconds(learnt, done)
         times = self._lives[job_id].preemptions
-        return Preemption("save", times, self._done.get(job_id, 0.0), remaining, rules.switch, rules.switch)
+        return Preemption("save", 0, times, self._done.get(job_id, 0.0), remaining, rules.switch, rules.switch)
 
     def _expects(self, job: Job) -> float | None:
         work = self._works[job.id]
@@ -419,7 +419,7 @@ class _Machine:
         if done is None:
             return expected_seconds(learnt)
         remaining = remaining_seconds(learnt, done)
-        return max(self._rules.policy.unknown - done, done) if remaining is None else remaining
+        return unknown_rest(done, self._rules.policy.unknown) if remaining is None else remaining
 
     def _estimate(self, job_kind: JobKind) -> Resources:
         return resolved(job_kind, self._learnt.get(job_kind.kind, _NOTHING), self._rules.policy.margin)

@@ -170,6 +170,17 @@ class SetsLimits(Protocol):
 
 
 @runtime_checkable
+class GivesWay(Protocol):
+    """A site whose jobs can be asked to leave their devices."""
+
+    def give_way(self, job: Job) -> None:
+        """Ask a running job to save its state and leave, or stop it to start it again; may be repeated.
+
+        If it leaves, the reason of its end is `preempted`.
+        """
+
+
+@runtime_checkable
 class Measures(Protocol):
     """A site that measures its jobs."""
 

@@ -32,7 +32,8 @@ TIMED_OUT = "timeout"
 HUNG = "hung"
 STOPPED = "stopped"
 NOT_STARTED = "refused"
-WHYS = frozenset((EXITED, TIMED_OUT, HUNG, STOPPED, NOT_STARTED))
+PREEMPTED = "preempted"
+WHYS = frozenset((EXITED, TIMED_OUT, HUNG, STOPPED, NOT_STARTED, PREEMPTED))
 """Why an attempt ended: the words of `Why` in core/job.py, which workers do not import."""
 
 

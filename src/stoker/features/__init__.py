@@ -52,15 +52,15 @@ class Feature:
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
         job_views: dict[str, JobView] | None = None,
-        starts: str = "",
+        observer: str = "",
         forgets: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
-        `job_views` are by the options of `stoker status`. `starts` makes the observer of the starts of jobs on a
-        machine; `forgets` removes, in steps, files that no job needs any more.
+        `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
+        `forgets` removes, in steps, files that no job needs any more.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -69,7 +69,7 @@ class Feature:
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
         self.job_views = job_views or {}
-        self.starts = starts
+        self.observer = observer
         self.forgets = forgets
 
 
@@ -108,7 +108,7 @@ FEATURES: dict[str, Feature] = {
                 "With ids: show Python, packages (with -a each), driver and GPUs that the jobs started with.",
             )
         },
-        starts="stoker.features.freeze.software:SoftwareObserver",
+        observer="stoker.features.freeze.software:SoftwareObserver",
         forgets="stoker.features.freeze.software:forget",
     ),
     "report": Feature(

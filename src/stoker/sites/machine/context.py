@@ -69,5 +69,5 @@ def machine_context(
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
         shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),
-        observers=[load(feature.starts)(context.paths) for feature in FEATURES.values() if feature.starts],
+        observers=[load(feature.observer)(context.paths) for feature in FEATURES.values() if feature.observer],
     )

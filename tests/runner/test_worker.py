@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.spec import EarlySignal
+from stoker.core.spec import EarlySignal, JobSpec
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import LINGER_SECONDS
 from support.local import Yard, lives, wait_pid
@@ -161,10 +161,10 @@ class TestTimeLimit:
         worker = works.begin(f"trap 'echo signalled' USR1; echo ready; {SHORT_SLEEPS}", shell="/bin/sh", limit=1000.0)
         works.wait_log("ready\n")
         early = EarlySignal(signal.SIGUSR1, 900.0)
-        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=900.5, signal=early))
         wait_until(lambda: "signalled" in works.log().read_text())
-        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)  # as the next engine does
-        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=900.5, signal=early))  # as the next engine does
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=0.01, grace=0.2))
         over = works.wait_over()
         assert (works.log().read_text().count("signalled"), over.why) == (1, "timeout")
 
@@ -172,7 +172,7 @@ class TestTimeLimit:
         """An attempt that waits behind another one in its worker gets the new limit too."""
         worker = works.begin("sleep", "1000")
         works.start(worker, "2.1", "sleep", "1000")
-        works.runner.set_limit(worker, "2.1", 0.05, 30.0, None)
+        works.runner.set_limits(worker, "2.1", JobSpec(limit=0.05))
         works.runner.stop(worker, "1.1", 0.0)
         assert works.wait_over("2.1").why == "timeout"
 
@@ -180,7 +180,7 @@ class TestTimeLimit:
         """Who ignores TERM at the limit is killed after the order's grace."""
         worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1000.0)
         works.wait_log("ready\n")
-        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=0.01, grace=0.2))
         over = works.wait_over()
         assert (over.signal, over.why) == (signal.SIGKILL, "timeout")
 
@@ -190,7 +190,7 @@ class TestTimeLimit:
         works.wait_log("ready\n")
         (began,) = works.records(AttemptStarted)
         limit = time.time() - began.at + 2.0
-        works.runner.set_limit(worker, "1.1", limit, 30.0, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=limit))
         works.runner.stop(worker, "1.1", 1000.0)
         wait_until(lambda: time.time() > began.at + limit + 0.1)
         works.runner.stop(worker, "1.1", 0.0)

@@ -21,7 +21,7 @@ LOSSES_ALLOWED = 3
 SHARED_FAILURES_ALLOWED = 2
 """How often an attempt may fail because of co-tenants before the job runs exclusively."""
 
-Why = Literal["exited", "timeout", "stopped", "refused", "preempted"]
+Why = Literal["exited", "timeout", "hung", "stopped", "refused", "preempted"]
 
 Cause = Literal["", "oom", "fault"]
 """The cause of a failure in the log: out of GPU memory, or a fault that MPS reports to all its clients."""
@@ -412,8 +412,8 @@ def advance(job: Job, event: Event) -> Job:
 def result_of(why: str | None, code: int | None, signal: int | None) -> Result:
     """The result of an attempt that was not cancelled, by how its process ended."""
     match why:
-        case "timeout":
-            return "timeout"
+        case "timeout" | "hung":
+            return why
         case "stopped":
             return "cancelled"
         case _:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
-from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
+from stoker.core.spec import LIMIT_FIELDS, Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -53,6 +53,8 @@ class LaunchOrder(Struct, frozen=True):
     """A command to run before the attempt is killed; the ids of its processes are appended."""
     signal: EarlySignal | None = None
     """Sent before the limit."""
+    first_output: float | None = None
+    silent: float | None = None
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""
@@ -191,9 +193,7 @@ def order_of(
         extra=dict(extra),
         out=outputs[0],
         err=outputs[1],
-        limit=job.spec.limit,
-        grace=job.spec.grace,
-        signal=job.spec.signal,
+        **{name: getattr(job.spec, name) for name in LIMIT_FIELDS},
         again=job.tries > 0,
         terminal=job.spec.terminal,
         own_log=bool(own_logs) and outputs[0].startswith(own_logs),

@@ -104,6 +104,10 @@ class JobSpec(Struct, frozen=True):
     limit: float | None = None
     """Time limit in seconds."""
     signal: EarlySignal | None = None
+    first_output: float | None = None
+    """Seconds after the start within which it must write something."""
+    silent: float | None = None
+    """Seconds without new output after which it is ended."""
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -165,8 +169,8 @@ class JobSpec(Struct, frozen=True):
 
 
 Spec = TypeVar("Spec", JobSpec, Resources)
-LIMIT_FIELDS = ("limit", "grace", "signal")
-"""The fields of a spec that a worker keeps for the time limit of an attempt."""
+LIMIT_FIELDS = ("limit", "grace", "signal", "first_output", "silent")
+"""The fields of a spec that a worker keeps for the limits of an attempt."""
 RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
 """The fields of a spec that a user can change after the job has started."""
 

@@ -41,6 +41,8 @@ class Keywords(TypedDict, total=False):
     time: str | int | timedelta
     grace: str | int | timedelta
     signal: str
+    first_output: str | int | timedelta
+    silent: str | int | timedelta
     begin: str | datetime
     after: Job | int | str | Sequence[Job | int | str]
     retries: int

@@ -176,7 +176,7 @@ class SetsLimits(Protocol):
     """A site that can change the time limit of a job that runs."""
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit, grace and early signal of its spec; False if its worker cannot."""
+        """Give an active job the limits of its spec; False if its worker cannot."""
 
 
 @runtime_checkable

@@ -56,6 +56,8 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     time: str | None = None
     grace: str | None = None
     signal: str | None = None
+    first_output: str | None = None
+    silent: str | None = None
     begin: str | None = None
     after: str | None = None
     mps: str | bool | None = None
@@ -296,6 +298,30 @@ OPTIONS = (
         parse=parse_early_signal,
         show=lambda job, _: early_signal_text(job.spec.signal),
         comment="before the time limit, for example USR1@60",
+        while_running=True,
+    ),
+    Option(
+        name="first_output",
+        help="End a job that has written nothing after this time; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("first_output",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.first_output),
+        comment="until its first output, for example 10m",
+        label="first output",
+        while_running=True,
+    ),
+    Option(
+        name="silent",
+        help="End a job that has written nothing new for this time; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("silent",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.silent),
+        comment="without new output, for example 30m",
+        label="silent",
         while_running=True,
     ),
     Option(

@@ -215,7 +215,7 @@ class JobBuilder:
         return self._specs[key]
 
     def _resolved(self, spec: JobSpec) -> JobSpec:
-        self.preflight.check_signal(spec)
+        self.preflight.check_limits(spec)
         self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec

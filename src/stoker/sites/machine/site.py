@@ -316,7 +316,7 @@ class MachineSite:
     def set_limit(self, job: Job) -> bool:
         assert isinstance(job.state, Active)
         worker, key = slot_of(job.state.ref), attempt_key(job.id, job.state.attempt)
-        self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
+        self._runner.set_limits(worker, key, job.spec)
         return True
 
     def process_of(self, job: Job) -> int | None:

@@ -60,6 +60,16 @@ class EngineJobs(Protocol):
         """Record measurements of an attempt, together with the events."""
 
 
+class StartObserver(Protocol):
+    """A part of a feature that hears of each attempt before its machine starts it; it returns at once."""
+
+    def starting(self, job: Job, environment: Mapping[str, str], devices: Sequence[Device], at: float) -> None:
+        """A job is about to start, with the environment that it was submitted with; `devices` are the machine's."""
+
+    def close(self) -> None:
+        """No job starts any more."""
+
+
 class SiteStatus(Struct, frozen=True):
     """A site as users see it."""
 

@@ -147,6 +147,9 @@ class Reader:
         variables: dict[str, str] = json.loads(body)
         return variables
 
+    def has_environment(self, digest: str) -> bool:
+        return bool(self.rows("SELECT 1 FROM environments WHERE digest = ?", digest))
+
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """The attempts of a job, oldest first."""
         return [attempt_of(row) for row in self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)]

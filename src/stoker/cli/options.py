@@ -28,7 +28,7 @@ SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
 """How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
 ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--preemptible": "save"}
 """Options whose value may be left out, and the value that they have then; else it follows `=`."""
-NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart)\Z")}
+NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart|[\d.,%]+%)\Z")}
 """Those of them whose value may also be the next word, and how it begins."""
 
 

@@ -153,11 +153,17 @@ class TestEnds:
 
     def test_output_and_then_nothing(self, works: Yard) -> None:
         """The first output is enough for one limit, and not for the other."""
-        over = works.run("echo started; sleep 1000", shell="/bin/sh", first_output=900.0, silent=0.3)
+        worker = works.begin("echo started; sleep 1000", shell="/bin/sh", first_output=900.0)
+        works.wait_log("started\n")
+        works.runner.set_limits(worker, "1.1", JobSpec(first_output=900.0, silent=0.3))
+        over = works.wait_over()
         assert (over.why, over.note, works.log().read_text()) == ("hung", "no output for 0.3 s", "started\n")
 
     def test_it_may_not_ignore_that(self, works: Yard) -> None:
-        over = works.run("trap '' TERM; while :; do sleep 0.02; done", shell="/bin/sh", silent=0.3, grace=0.2)
+        worker = works.begin("trap '' TERM; echo ready; while :; do sleep 0.02; done", shell="/bin/sh")
+        works.wait_log("ready\n")
+        works.runner.set_limits(worker, "1.1", JobSpec(silent=0.3, grace=0.2))
+        over = works.wait_over()
         assert (over.why, over.signal) == ("hung", signal.SIGKILL)
 
     @pytest.mark.parametrize("place", ["/dev/null", "pipe"])

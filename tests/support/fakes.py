@@ -159,6 +159,9 @@ class FakeRunner:
     def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
         self.calls.append(("set_limits", worker, attempt, spec.limit))
 
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        self.calls.append(("give_way", worker, attempt, signal_number, seconds, saves))
+
     def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         self.calls.append(("stop", worker, attempt, grace, signal_number))
 
@@ -283,6 +286,9 @@ class FakeSite:
     def set_limit(self, job: Job) -> bool:
         self.calls.append(("set_limit", job.id, job.spec.limit))
         return self.can_set_limit
+
+    def give_way(self, job: Job) -> None:
+        self.calls.append(("give_way", job.id))
 
     def reason(self, job: Job) -> Reason | None:
         return next((reason for _, reason in self.shown.waits), None)

@@ -334,6 +334,7 @@ export interface JobDetails {
   member: MemberDetails | null;
   options: Record<string, boolean | number | string | Record<string, string>>;
   output: string[];
+  preemptions: number;
 }
 
 /** A job, or several tasks of an array that wait alike. */

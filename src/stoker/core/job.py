@@ -267,6 +267,8 @@ class Job(Struct, frozen=True, gc=False):
     """Runs that have ended."""
     preemptions: int = 0
     """Runs that were preempted."""
+    kept_seconds: float = 0.0
+    """Seconds of preempted runs that saved their state."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -527,10 +529,7 @@ def _exited(job: Job, event: Exited) -> Job:
     given_way = has_given_way(job, event)
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if given_way:
-        assert isinstance(job.state, Running)
-        way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
-        waiting = Waiting(event.at, gave_way=way)
-        return msgspec.structs.replace(job, state=waiting, preemptions=job.preemptions + 1)
+        return _preempted(job, event)
     if result == "failed" and event.cause:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
             return _requeued(job, event)
@@ -541,6 +540,17 @@ def _exited(job: Job, event: Exited) -> Job:
     failures = job.failures + 1
     again = failures <= job.spec.retries and event.why != "refused" and _is_worth_a_retry(job.spec, ended)
     return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
+
+
+def _preempted(job: Job, event: Exited) -> Job:
+    """Wait again, and spend no retry."""
+    assert isinstance(job.state, Running)
+    way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
+    kept = 0.0 if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
+    state = Waiting(event.at, gave_way=way)
+    return msgspec.structs.replace(
+        job, state=state, preemptions=job.preemptions + 1, kept_seconds=job.kept_seconds + kept
+    )
 
 
 def _requeued(job: Job, event: Exited) -> Job:

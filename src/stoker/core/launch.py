@@ -88,10 +88,21 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         "STOKER_WORK_DIR": job.spec.cwd,
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
+        **_preemption_variables(job),
         **array_variables(job),
         **_member_variables(job),
         **_slurm_variables(job, devices),
     }
+
+
+PREEMPTION_VARIABLES = ("STOKER_SAVE_SIGNAL", "STOKER_RESTART", "STOKER_PREEMPTED")
+
+
+def _preemption_variables(job: Job) -> dict[str, str]:
+    """How the job will be asked to save its state, and how often it gave way before."""
+    signal, restart, preempted = PREEMPTION_VARIABLES
+    asked = {signal: job.spec.save_signal} if job.spec.preemptible == "save" else {}
+    return asked | ({restart: str(job.preemptions), preempted: "1"} if job.preemptions else {})
 
 
 def _reserved(job: Job, devices: Sequence[Device]) -> dict[str, str]:

@@ -162,8 +162,8 @@ class JobSpec(Struct, frozen=True):
     parent: str = ""
     """Worker of the job in which its run was started; empty if that was outside of all jobs."""
     preemptible: Preemptible = ""
-    save_signal: int = 10
-    """Asks a job that can save its state to do so and exit; USR1."""
+    save_signal: str = "USR1"
+    """Asks a job that can save its state to do so and exit."""
     save_time: float = 120.0
     """Seconds that it has for that."""
     save_exit: int | None = None
@@ -175,7 +175,11 @@ class JobSpec(Struct, frozen=True):
 Spec = TypeVar("Spec", JobSpec, Resources)
 LIMIT_FIELDS = ("limit", "grace", "signal", "first_output", "silent")
 """The fields of a spec that a worker keeps for the limits of an attempt."""
-RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
+RUNNING_FIELDS = (
+    *LIMIT_FIELDS,
+    *("priority", "retries", "retry_on", "requeue", "tags", "notify"),
+    *("preemptible", "save_signal", "save_time", "save_exit"),
+)
 """The fields of a spec that a user can change after the job has started."""
 
 

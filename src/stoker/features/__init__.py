@@ -30,6 +30,15 @@ class BatchWords:
         self.coordinator = coordinator
 
 
+class JobView:
+    """What `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+
+    def __init__(self, show: str, sentence: str) -> None:
+        """`sentence` is the help of the option."""
+        self.show = show
+        self.sentence = sentence
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
@@ -42,11 +51,16 @@ class Feature:
         nodes: str = "",
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
+        job_views: dict[str, JobView] | None = None,
+        observer: str = "",
+        forgets: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
+        `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
+        `forgets` removes, in steps, files that no job needs any more.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -54,6 +68,9 @@ class Feature:
         self.nodes = nodes
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
+        self.job_views = job_views or {}
+        self.observer = observer
+        self.forgets = forgets
 
 
 FEATURES: dict[str, Feature] = {
@@ -84,6 +101,16 @@ FEATURES: dict[str, Feature] = {
             )
         }
     ),
+    "freeze": Feature(
+        job_views={
+            "env": JobView(
+                "stoker.features.freeze.software_view:show",
+                "With ids: show Python, packages (with -a each), driver and GPUs that the jobs started with.",
+            )
+        },
+        observer="stoker.features.freeze.software:SoftwareObserver",
+        forgets="stoker.features.freeze.software:forget",
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(
@@ -102,6 +129,11 @@ def feature_commands() -> dict[str, FeatureCommand]:
 def feature_names() -> dict[str, str]:
     """The names of all features for Python programs, and the module of each."""
     return {name: module for feature in FEATURES.values() for name, module in feature.names.items()}
+
+
+def job_views() -> dict[str, JobView]:
+    """The views of all features, by the options of `stoker status`."""
+    return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
 
 
 def batch_words(kind: str) -> BatchWords:

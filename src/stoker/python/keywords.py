@@ -50,6 +50,10 @@ class Keywords(TypedDict, total=False):
     retries: int
     retry_on: str | list[str | int]
     no_requeue: bool
+    preemptible: str | bool
+    save_signal: str
+    save_time: str | int | timedelta
+    save_exit: int
     chdir: str | os.PathLike[str]
     env: dict[str, Any]
     out: str | os.PathLike[str]

@@ -59,6 +59,12 @@ class Runner(Protocol):
     def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace."""
 
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        """Ask an attempt to leave, once: it saves its state in so many seconds or stays, or else is killed after them.
+
+        If it leaves, the reason of its end is `preempted`.
+        """
+
     def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
         """Give an attempt the limits of a spec; its time limit counts from its start."""
 

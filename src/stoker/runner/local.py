@@ -141,6 +141,11 @@ class LocalRunner:
             link.check_at = 0.0
         self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": signal_number})
 
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        """Ask an attempt to leave; the worker keeps the time, since the engine may die."""
+        order = {"do": "give way", "attempt": attempt, "signal": signal_number, "seconds": seconds, "saves": saves}
+        self._send(worker, order)
+
     def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
         """Give an attempt the limits of a spec; its time limit counts from its start."""
         limits = {name: getattr(spec, name) for name in LIMIT_FIELDS}

@@ -116,6 +116,8 @@ class RunningAttempt:
     signal_at: float | None = None
     signalled_before: float | None = None
     """The time limit of which the early signal was sent."""
+    leave_until: float | None = None
+    """Until when it may save its state and leave; if it runs on after that, it was not preempted."""
 
     def __init__(self, order: dict[str, Any], pid: int, sizes_before: tuple[int, ...]) -> None:
         """`sizes_before` are those of its output files before it started."""
@@ -312,8 +314,8 @@ class Worker:
                 self._leases.append((order["path"], descriptor))
             case "stop":
                 self._stop(order["attempt"], order["grace"], order.get("signal") or signal.SIGTERM)
-            case "limit":
-                self._set_limits(order)
+            case "give way" | "limit" as change:
+                {"give way": self._give_way, "limit": self._set_limits}[change](order)
             case "recall":
                 self._recall()
             case "release" if self._current is None and not self._queue:
@@ -332,9 +334,26 @@ class Worker:
             self._write(journal.AttemptReturned(key, time.time()))
             self._hint()
         if self._current is not None and self._current.key == key:
-            if self._current.why == journal.EXITED and self._current.status is None:
+            if self._current.why in (journal.EXITED, journal.PREEMPTED) and self._current.status is None:
                 self._current.why = journal.STOPPED
             self._terminate(self._current, grace, signal_number)
+
+    def _give_way(self, order: dict[str, Any]) -> None:
+        """Ask the attempt to leave. A new engine repeats the order.
+
+        Only a process that handles the signal gets it: the others would die of it, and with them the work since the
+        last save. An attempt without such a process stays.
+        """
+        attempt = self._current
+        if attempt is None or attempt.key != order["attempt"] or not attempt.runs or attempt.why != journal.EXITED:
+            return
+        if not order["saves"]:
+            attempt.why = journal.PREEMPTED
+            self._terminate(attempt, order["seconds"], order["signal"])
+        elif savers := [process for process in _descendants() if processes.handles(process, order["signal"])]:
+            attempt.why = journal.PREEMPTED
+            attempt.leave_until = _boot_clock() + order["seconds"]
+            processes.send(savers, order["signal"])
 
     def _set_limits(self, order: dict[str, Any]) -> None:
         for queued in self._queue:
@@ -396,7 +415,7 @@ class Worker:
             return
         if not self._childless:
             if attempt.linger_at is None and attempt.kill_at is None:
-                attempt.linger_at = _boot_clock() + LINGER_SECONDS
+                attempt.linger_at = max(_boot_clock() + LINGER_SECONDS, attempt.leave_until or 0.0)
             return
         self._current = None
         code, signal_number = _exit_of(attempt.status)
@@ -410,6 +429,10 @@ class Worker:
         if attempt is None:
             return
         now = _boot_clock()
+        if attempt.leave_until is not None and now >= attempt.leave_until:
+            attempt.leave_until = None
+            if attempt.why == journal.PREEMPTED and attempt.runs:
+                attempt.why = journal.EXITED
         if attempt.kill_at is not None and now >= attempt.kill_at:
             if self._terminates_mps(attempt, now):
                 return
@@ -490,7 +513,7 @@ class Worker:
         attempt = self._current
         if attempt is None:
             return None if self._engine is not None else 0.0
-        others = attempt.kill_at, attempt.linger_at, attempt.signal_at
+        others = attempt.kill_at, attempt.linger_at, attempt.signal_at, attempt.leave_until
         moments = [*(at for at in others if at is not None), *(limit.at for limit in attempt.limits)]
         timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT_SECONDS) if moments else None
         if not attempt.hinted:

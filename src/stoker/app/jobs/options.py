@@ -20,12 +20,15 @@ from stoker.app.jobs.option_values import (
     parse_begin,
     parse_device_ids,
     parse_early_signal,
+    parse_exit_code,
     parse_grace,
     parse_group,
     parse_mps,
+    parse_preemptible,
     parse_priority,
     parse_request,
     parse_retry_on,
+    parse_save_signal,
     parse_sbatch_option,
     parse_targets,
     request_text,
@@ -68,6 +71,10 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     retries: int | None = None
     retry_on: str | None = None
     no_requeue: bool | None = None
+    preemptible: str | bool | None = None
+    save_signal: str | None = None
+    save_time: str | None = None
+    save_exit: int | None = None
     chdir: str | None = None
     env: dict[str, str] = {}
     out: str | None = None
@@ -127,6 +134,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """`stoker edit` cannot change it later."""
     while_running: bool = False
     """`stoker edit` can change it for a job that has started."""
+    alone: str = ""
+    """The value of the flag without one; empty if it needs one."""
     given_to_jobs: bool = False
     """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
 
@@ -373,6 +382,7 @@ OPTIONS = (
     ),
     Option(
         name="mps",
+        alone="true",
         help="Share the GPU through NVIDIA MPS, with PCT percent of its threads; needs --vram.",
         metavar="[=PCT]",
         takes_number=True,
@@ -430,6 +440,52 @@ OPTIONS = (
         fields=("requeue",),
         parse=lambda value: not value,
         show=lambda job, _: not job.spec.requeue,
+        while_running=True,
+    ),
+    Option(
+        name="preemptible",
+        help="Give way to jobs that would wait long: save (the default) saves and leaves, restart begins again.",
+        metavar="[save|restart]",
+        fields=("preemptible",),
+        parse=parse_preemptible,
+        comment="save, restart, or no",
+        label="preemptible",
+        while_running=True,
+        alone="save",
+    ),
+    Option(
+        name="save_signal",
+        help="Signal that asks a preemptible job to save and exit, default USR1.",
+        metavar="SIG",
+        fields=("save_signal",),
+        parse=parse_save_signal,
+        comment="asks a preemptible job to save and exit",
+        built_in="USR1",
+        while_running=True,
+        given_to_jobs=True,
+    ),
+    Option(
+        name="save_time",
+        help="Time that a preemptible job has to save, default 2m; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("save_time",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.save_time),
+        comment="for a preemptible job to save and exit",
+        built_in="120s",
+        while_running=True,
+    ),
+    Option(
+        name="save_exit",
+        help="Exit code that says that the job has saved; default is any but 0, which means done.",
+        metavar="CODE",
+        kind="number",
+        fields=("save_exit",),
+        parse=parse_exit_code,
+        show=lambda job, _: -1 if job.spec.save_exit is None else job.spec.save_exit,
+        comment="exit code for saved; -1 is any but 0",
+        built_in=-1,
         while_running=True,
     ),
     Option(

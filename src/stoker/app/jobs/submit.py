@@ -27,7 +27,15 @@ from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern, without_given
+from stoker.core.launch import (
+    INHERIT,
+    MEMBER_VARIABLES,
+    PREEMPTION_VARIABLES,
+    SLURM_VARIABLES,
+    literal,
+    log_pattern,
+    without_given,
+)
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
@@ -68,6 +76,7 @@ JOB_VARIABLES = frozenset(
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
         *MEMBER_VARIABLES,
+        *PREEMPTION_VARIABLES,
         *("STOKER_ALLOCATION", "STOKER_BUNDLE"),
         VARIABLE,
     )

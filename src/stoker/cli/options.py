@@ -26,8 +26,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SIM = "--sim"
 SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
 """How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
-ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true"}
-"""Options whose value may be left out, and the value that they have then; `--mps` takes one only after `=`."""
+ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--freeze": "code"}
+"""Options whose value may be left out, and the value that they have then; all but `--sim` take one only after `=`."""
+
+MEANINGS: Mapping[str, str] = {"--no-freeze": "--freeze=no"}
+"""Other words for an option with a value."""
 
 
 class StokerCommand(click.Command):
@@ -74,6 +77,9 @@ def _completed(command: click.Command, context: click.Context, args: Sequence[st
         if word == "--" or (not word.startswith("-") and not context.allow_interspersed_args):
             yield word
             break
+        if word in MEANINGS and MEANINGS[word].partition("=")[0] in flags:
+            yield MEANINGS[word]
+            continue
         if word in ALONE and word in flags:
             follows = word == SIM and rest and SPEC.match(rest[0])
             yield f"{word}={rest.pop(0) if follows else ALONE[word]}"

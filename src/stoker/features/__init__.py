@@ -42,11 +42,17 @@ class Feature:
         nodes: str = "",
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
+        preparation: str = "",
+        start: str = "",
+        obstacle: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
+
+        `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
+        tells why such a job cannot start.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -54,6 +60,9 @@ class Feature:
         self.nodes = nodes
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
+        self.preparation = preparation
+        self.start = start
+        self.obstacle = obstacle
 
 
 FEATURES: dict[str, Feature] = {
@@ -84,6 +93,11 @@ FEATURES: dict[str, Feature] = {
             )
         }
     ),
+    "freeze": Feature(
+        preparation="stoker.features.freeze.submit:CodeFreezer",
+        start="stoker.features.freeze.start:prepare_start",
+        obstacle="stoker.features.freeze.start:why_not_startable",
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(
@@ -107,6 +121,24 @@ def feature_names() -> dict[str, str]:
 def batch_words(kind: str) -> BatchWords:
     """The words for the jobs of a batch; also of one whose feature was deleted."""
     return FEATURES.get(kind, Feature()).words
+
+
+def preparations() -> list[Any]:
+    """The classes that prepare the jobs of a submit."""
+    return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
+
+
+def prepared_start(order: Any, *context: Any) -> Any:
+    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
+    for feature in FEATURES.values():
+        order = load(feature.start)(order, *context) if feature.start else order
+    return order
+
+
+def obstacle_to(*context: Any) -> str:
+    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
+    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
+    return next(filter(None, reasons), "")
 
 
 def load(path: str) -> Any:

@@ -47,6 +47,7 @@ class Keywords(TypedDict, total=False):
     retry_on: str | list[str | int]
     no_requeue: bool
     chdir: str | os.PathLike[str]
+    freeze: str | bool
     env: dict[str, Any]
     out: str | os.PathLike[str]
     err: str | os.PathLike[str]

@@ -20,6 +20,7 @@ from stoker.app.jobs.option_values import (
     parse_begin,
     parse_device_ids,
     parse_early_signal,
+    parse_freeze,
     parse_grace,
     parse_group,
     parse_mps,
@@ -65,6 +66,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     retry_on: str | None = None
     no_requeue: bool | None = None
     chdir: str | None = None
+    freeze: str | bool | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
@@ -392,6 +394,15 @@ OPTIONS = (
         short="-D",
         sbatch="chdir",
         fields=("cwd",),
+    ),
+    Option(
+        name="freeze",
+        help="Run the code as it is now, whatever changes until the start; tree: inside that copy. Also: --no-freeze.",
+        metavar="[=tree]",
+        fields=("freeze",),
+        parse=parse_freeze,
+        show=lambda job, _: job.spec.freeze,
+        at_submit=True,
     ),
     Option(
         name="env",

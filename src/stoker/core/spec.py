@@ -87,6 +87,10 @@ class EarlySignal(Struct, frozen=True):
     """Whether only the command gets it, and not the processes that it started."""
 
 
+Preemptible = Literal["", "save", "restart"]
+"""How a job gives way to others: never, after it has saved its state, or so that it starts from the beginning."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -100,6 +104,10 @@ class JobSpec(Struct, frozen=True):
     limit: float | None = None
     """Time limit in seconds."""
     signal: EarlySignal | None = None
+    first_output: float | None = None
+    """Seconds after the start within which it must write something."""
+    silent: float | None = None
+    """Seconds without new output after which it is ended."""
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -153,12 +161,25 @@ class JobSpec(Struct, frozen=True):
     """More options for sbatch: long names and values, which are empty for those that take none."""
     parent: str = ""
     """Worker of the job in which its run was started; empty if that was outside of all jobs."""
+    preemptible: Preemptible = ""
+    save_signal: str = "USR1"
+    """Asks a job that can save its state to do so and exit."""
+    save_time: float = 120.0
+    """Seconds that it has for that."""
+    save_exit: int | None = None
+    """The exit code that says that it has saved; None is any but 0, which says that it is done."""
+    urgent: bool = False
+    """Whether it asks for GPUs that preemptible jobs of its user have."""
 
 
 Spec = TypeVar("Spec", JobSpec, Resources)
-LIMIT_FIELDS = ("limit", "grace", "signal")
-"""The fields of a spec that a worker keeps for the time limit of an attempt."""
-RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
+LIMIT_FIELDS = ("limit", "grace", "signal", "first_output", "silent")
+"""The fields of a spec that a worker keeps for the limits of an attempt."""
+RUNNING_FIELDS = (
+    *LIMIT_FIELDS,
+    *("priority", "retries", "retry_on", "requeue", "tags", "notify"),
+    *("preemptible", "save_signal", "save_time", "save_exit"),
+)
 """The fields of a spec that a user can change after the job has started."""
 
 

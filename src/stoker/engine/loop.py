@@ -14,6 +14,7 @@ from stoker.core.learning import Live
 from stoker.core.outcomes import CancelResult
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
+from stoker.engine.giving_way import Displacements
 from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
@@ -64,6 +65,7 @@ class Engine:
         self._retry_at: float | None = None
         """When to write again after a failure; until then nothing is placed or dispatched."""
         self._selector = selectors.DefaultSelector()
+        self._displacements = Displacements(jobs, site)
         jobs.find_devices = site.devices
         for source, callback in site.sources() if isinstance(site, HasSources) else ():
             self.watch(source, callback)
@@ -190,6 +192,10 @@ class Engine:
         if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
+    def displace(self, job: Job, to: int, note: str) -> bool:
+        """Let a running job of this engine give way to another; False if it cannot."""
+        return self._displacements.displace(job, to, note)
+
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False if its site cannot."""
         return isinstance(self.site, SetsLimits) and self.site.set_limit(job)
@@ -213,6 +219,8 @@ class Engine:
             if adopted:
                 self._table.adopt(job)
             self.site.adopt(job)
+            if isinstance(job.state, Running) and not adopted:
+                self._displacements.ask(job)
 
     def close(self) -> None:
         """Leave; what runs goes on."""
@@ -232,6 +240,7 @@ class Engine:
         self._handle_requests()
         self._unblock()
         self.site.poll()
+        self._displacements.check(self.now)
         self._stop_late_starters()
         self._place()
         self._record()
@@ -252,8 +261,8 @@ class Engine:
         if self._accept_due or self._requests.pending or (self._jobs.recorder and writes):
             return 0.0
         moments = [] if self._retry_at is None else [self._retry_at - now]
-        if (begin := self._table.blocked.next_begin) is not None:
-            moments.append(begin - now)
+        for moment in (self._table.blocked.next_begin, self._displacements.next_check):
+            moments += [] if moment is None else [moment - now]
         if (due := self.site.due_in(now, placing=writes and not self.draining)) is not None:
             moments.append(due)
         elif self._heartbeat is not None:

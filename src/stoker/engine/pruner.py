@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 
+from stoker.features import FEATURES, load
 from stoker.store.engine_lock import background_processes, is_background, living_engines, process_of
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.prune import (
@@ -110,6 +111,9 @@ class _Round:
             yield from self._remove_unfinished(place.functions)
             yield from self._remove_scripts(place.scripts)
         yield from self._remove_batches()
+        for feature in FEATURES.values():
+            if feature.forgets:
+                yield from load(feature.forgets)(self._paths, self._store, self._now)
         return self._pruned
 
     # -- jobs --------------------------------------------------------------------------------------

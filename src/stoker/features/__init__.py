@@ -30,6 +30,15 @@ class BatchWords:
         self.coordinator = coordinator
 
 
+class JobView:
+    """What `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+
+    def __init__(self, show: str, sentence: str) -> None:
+        """`sentence` is the help of the option."""
+        self.show = show
+        self.sentence = sentence
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
@@ -45,6 +54,9 @@ class Feature:
         preparation: str = "",
         start: str = "",
         obstacle: str = "",
+        job_views: dict[str, JobView] | None = None,
+        observer: str = "",
+        forgets: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -53,6 +65,8 @@ class Feature:
 
         `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
         tells why such a job cannot start.
+        `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
+        `forgets` removes, in steps, files that no job needs any more.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -63,6 +77,9 @@ class Feature:
         self.preparation = preparation
         self.start = start
         self.obstacle = obstacle
+        self.job_views = job_views or {}
+        self.observer = observer
+        self.forgets = forgets
 
 
 FEATURES: dict[str, Feature] = {
@@ -97,6 +114,14 @@ FEATURES: dict[str, Feature] = {
         preparation="stoker.features.freeze.submit:CodeFreezer",
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
+        job_views={
+            "env": JobView(
+                "stoker.features.freeze.software_view:show",
+                "With ids: show Python, packages (with -a each), driver and GPUs that the jobs started with.",
+            )
+        },
+        observer="stoker.features.freeze.software:SoftwareObserver",
+        forgets="stoker.features.freeze.software:forget",
     ),
     "report": Feature(
         commands={
@@ -116,6 +141,11 @@ def feature_commands() -> dict[str, FeatureCommand]:
 def feature_names() -> dict[str, str]:
     """The names of all features for Python programs, and the module of each."""
     return {name: module for feature in FEATURES.values() for name, module in feature.names.items()}
+
+
+def job_views() -> dict[str, JobView]:
+    """The views of all features, by the options of `stoker status`."""
+    return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
 
 
 def batch_words(kind: str) -> BatchWords:

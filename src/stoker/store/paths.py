@@ -116,6 +116,11 @@ class Paths(Struct, frozen=True):
         return self.batches / str(first_job)
 
     @property
+    def software(self) -> Path:
+        """Records of what jobs ran with: Python, packages, driver."""
+        return self.state / "software"
+
+    @property
     def scripts(self) -> Path:
         """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"

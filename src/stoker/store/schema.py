@@ -22,6 +22,7 @@ from stoker.core.job import (
     Returned,
     Started,
     State,
+    Stayed,
     event_word,
     state_word,
 )
@@ -64,6 +65,7 @@ CREATE TABLE jobs (
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
+  preemptions INTEGER NOT NULL DEFAULT 0, kept_seconds REAL NOT NULL DEFAULT 0,
   array INTEGER NOT NULL DEFAULT 0, task INTEGER, member INTEGER, params TEXT,
   size INTEGER NOT NULL DEFAULT 1, step INTEGER NOT NULL DEFAULT 1
 ) STRICT;
@@ -110,7 +112,8 @@ VERSION = len(MIGRATIONS)
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shared_failures, floor, member, params, size, step FROM jobs WHERE "
+    " shared_failures, floor, member, params, size, step, preemptions, kept_seconds"
+    " FROM jobs WHERE "
 )
 FIRST, FIRST_TASK = "(jobs.id - jobs.size + 1)", "(jobs.task - (jobs.size - 1) * jobs.step)"
 """A row stands for `size` jobs (see `Job.count`) and has the id and the index of the last one. So the row of a waiting
@@ -127,7 +130,7 @@ _INSERT_JOBS = (
 )
 _COPIED = (
     "batch, engine, content, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
-    " tries, shared_failures, floor, array, member, params, step"
+    " tries, shared_failures, floor, array, member, params, step, preemptions, kept_seconds"
 )
 SPLIT_JOBS = (
     f"INSERT INTO jobs (id, task, size, {_COPIED})"
@@ -141,7 +144,7 @@ NAME_BATCH = (
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
-    " floor = ?, ended = ? WHERE id BETWEEN ? AND ?"
+    " floor = ?, preemptions = ?, kept_seconds = ?, ended = ? WHERE id BETWEEN ? AND ?"
 )
 EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id BETWEEN ? AND ?"
 INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -271,8 +274,8 @@ def insert_jobs(count: int) -> str:
 
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
-    counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor
-    return state_word(job), encode(job.state), *counts, ended, job.id, job.last
+    counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor, job.preemptions
+    return state_word(job), encode(job.state), *counts, job.kept_seconds, ended, job.id, job.last
 
 
 def member_columns(member: Member | None) -> tuple[int | None, str | None]:
@@ -282,7 +285,7 @@ def member_columns(member: Member | None) -> tuple[int | None, str | None]:
 
 def edits(change: Change) -> bool:
     """Whether the change edits name or spec of the job."""
-    return any(isinstance(event, Edited) for _, event in change.events)
+    return any(isinstance(event, Edited | Stayed) for _, event in change.events)
 
 
 def may_share_row(change: Change) -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stoker.app.jobs.context import find_program
 from stoker.app.jobs.option_values import why_not_sendable
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
+from stoker.core.launch import INHERIT
 from stoker.core.spec import Command, JobSpec
 from stoker.core.text import on_one_line, shortened
 from stoker.core.units import size_text
@@ -51,9 +53,14 @@ class Preflight:
         self._warn(f"--mps is ignored: {reason}")
         return replace(spec, resources=replace(spec.resources, mps=None))
 
-    def check_signal(self, spec: JobSpec) -> None:
+    def check_limits(self, spec: JobSpec) -> None:
         if spec.signal is not None and spec.limit is None:
             self._warn("--signal has no effect without a time limit; add -t")
+        for option, seconds in (("--first-output", spec.first_output), ("--silent", spec.silent)):
+            if seconds is not None and spec.limit is not None and seconds >= spec.limit:
+                self._warn(f"{option} {seconds:g}s has no effect: the time limit of {spec.limit:g}s comes first")
+            elif seconds is not None and (place := _unseen_output(spec)):
+                self._warn(f"{option} has no effect: Stoker cannot see what a job writes to {place}")
 
     def check_notify(self, spec: JobSpec) -> None:
         if spec.notify and (reason := why_not_sendable(spec.notify)):
@@ -93,6 +100,18 @@ class Preflight:
         from stoker.devices.mps.daemon import PROGRAM
 
         return "" if find_program(PROGRAM, self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
+
+
+def _unseen_output(spec: JobSpec) -> str:
+    """Where output goes whose size cannot be seen: anything but a file."""
+    if spec.terminal:
+        return "a terminal"
+    outputs = [(spec.out, 1), (spec.err or spec.out, 2)]
+    for place, stream in [(stream, stream) if path == INHERIT else (path, stream) for path, stream in outputs]:
+        with contextlib.suppress(OSError):  # a file that does not exist yet
+            if place and not stat.S_ISREG(os.stat(place).st_mode):
+                return f"standard {'output' if stream == 1 else 'error'}" if place == stream else str(place)
+    return ""
 
 
 def answer_of(words: Sequence[str], environment: Mapping[str, str], seconds: float, cwd: str | None = None) -> bytes:

@@ -28,6 +28,7 @@ from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended
 from stoker.core.launch import INHERIT, log_pattern, without_given
+from stoker.core.outcomes import LIMIT_RESULTS
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
@@ -348,12 +349,12 @@ def _find_devices(request: ForegroundRequest, items: Items, paths: Paths, parent
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command, or 124 after its time limit.
+    """The job's own code for one command, or 124 after a limit of its run.
 
     Of a list: 1 after a failure, or 128 + the signal that stopped the run.
     """
     last = run.tally.last_ended
-    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result == "timeout":
+    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result in LIMIT_RESULTS:
         return TIMED_OUT
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code

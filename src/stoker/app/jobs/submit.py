@@ -28,7 +28,15 @@ from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
-from stoker.core.launch import INHERIT, MEMBER_VARIABLES, SLURM_VARIABLES, literal, log_pattern, without_given
+from stoker.core.launch import (
+    INHERIT,
+    MEMBER_VARIABLES,
+    PREEMPTION_VARIABLES,
+    SLURM_VARIABLES,
+    literal,
+    log_pattern,
+    without_given,
+)
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
@@ -69,6 +77,7 @@ JOB_VARIABLES = frozenset(
         *("STOKER_JOB_ID", "STOKER_JOB_NAME", "STOKER_ATTEMPT", "STOKER_GPU_IDS"),
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
         *MEMBER_VARIABLES,
+        *PREEMPTION_VARIABLES,
         *("STOKER_ALLOCATION", "STOKER_BUNDLE", "STOKER_CODE", "STOKER_CODE_ROOT"),
         VARIABLE,
     )
@@ -223,7 +232,7 @@ class JobBuilder:
         return self._specs[key]
 
     def _resolved(self, spec: JobSpec) -> JobSpec:
-        self.preflight.check_signal(spec)
+        self.preflight.check_limits(spec)
         self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec

@@ -1,1 +1,1 @@
-"""Frozen code: a job runs the code that was there when it was submitted."""
+"""What makes a run repeatable: the code that was submitted, and the packages that it ran with."""

@@ -77,6 +77,7 @@ class Dispatch:
         self._runner = context.runner
         self._orders = OrderBuilder(context.store, context.devices, context.paths, user)
         self._within = context.within
+        self._observers = context.observers
         self._mps_clients = context.mps_clients
         self._unsent: list[Assignment] = []
 
@@ -132,8 +133,10 @@ class Dispatch:
         self._runner.flush()
 
     def close(self) -> None:
-        """Wait for no MPS daemon any more."""
+        """Wait for no MPS daemon any more, but for what observers write."""
         self._mps_clients.close()
+        for observer in self._observers:
+            observer.close()
 
     def _take(self, allocation: Allocation, job: Job, outputs: tuple[str, str], now: float) -> None:
         if not allocation.jobs:  # now that it is busy, more may be prefetched
@@ -149,6 +152,8 @@ class Dispatch:
     def _start(self, assignment: Assignment, job: Job, served: Served) -> None:
         worker = assignment.allocation.worker
         order, environment = self._orders.order(assignment, served)
+        for observer in self._observers:
+            observer.starting(job, environment, self._observation.snapshot.devices, self._jobs.clock())
         self._runner.start(worker, order, environment)
         if isinstance(job.state, Stopping):
             self._runner.stop(worker, order.attempt, 0.0)

@@ -55,6 +55,7 @@ class Keywords(TypedDict, total=False):
     save_time: str | int | timedelta
     save_exit: int
     chdir: str | os.PathLike[str]
+    freeze: str | bool
     env: dict[str, Any]
     out: str | os.PathLike[str]
     err: str | os.PathLike[str]

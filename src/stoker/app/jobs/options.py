@@ -21,6 +21,7 @@ from stoker.app.jobs.option_values import (
     parse_device_ids,
     parse_early_signal,
     parse_exit_code,
+    parse_freeze,
     parse_grace,
     parse_group,
     parse_mps,
@@ -76,6 +77,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     save_time: str | None = None
     save_exit: int | None = None
     chdir: str | None = None
+    freeze: str | bool | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
@@ -495,6 +497,15 @@ OPTIONS = (
         short="-D",
         sbatch="chdir",
         fields=("cwd",),
+    ),
+    Option(
+        name="freeze",
+        help="Run the code as it is now, whatever changes until the start; tree: inside that copy. Also: --no-freeze.",
+        metavar="[=tree]",
+        fields=("freeze",),
+        parse=parse_freeze,
+        show=lambda job, _: job.spec.freeze,
+        at_submit=True,
     ),
     Option(
         name="env",

@@ -58,6 +58,10 @@ class NeededJobs:
     def __contains__(self, job_or_array: int) -> bool:
         return job_or_array in self._needed
 
+    def among(self, ids: range) -> bool:
+        """Whether one of these jobs is needed."""
+        return ids[0] in self._needed if len(ids) == 1 else any(job in ids for job in self._needed)
+
     def read(self, limit: int) -> bool:
         """Read up to so many open jobs, and then those that were added; return whether all are known."""
         if self._engine is None:
@@ -162,7 +166,9 @@ def prune_member_records(store: Store, after: int, limit: int) -> int | None:
 def used_scripts(store: Store, folder: str, after: int, limit: int) -> tuple[set[str], int, bool]:
     """The script copies in a folder that the next jobs run, the last of these jobs, and whether it is the newest."""
     mark = os.fsencode(folder) + b"/"
-    query = "SELECT id, CASE WHEN instr(words, ?) THEN words END FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
-    rows = store.rows(query, mark, after, limit)
+    own = "SELECT id, words FROM jobs WHERE id > ? AND words IS NOT NULL"
+    words = f"{own} UNION ALL SELECT id, words FROM lines WHERE id > ?"
+    query = f"SELECT id, CASE WHEN instr(words, ?) THEN words END FROM ({words}) ORDER BY id LIMIT ?"
+    rows = store.rows(query, mark, after, after, limit)
     used = {os.fsdecode(words.partition(mark)[2].partition(b"/")[0]) for _, words in rows if words}
     return used, rows[-1][0] if rows else after, len(rows) < limit

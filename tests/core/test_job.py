@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,9 +11,11 @@ from stoker.core.job import (
     LOSSES_ALLOWED,
     Assigned,
     Cancelled,
+    Displaced,
     Ended,
     Event,
     Exited,
+    GivingWay,
     InvalidTransition,
     Job,
     Lost,
@@ -23,11 +25,13 @@ from stoker.core.job import (
     Started,
     Starting,
     State,
+    Stayed,
     Stopping,
     Waiting,
     Why,
     advance,
     result_of,
+    state_word,
 )
 from stoker.core.spec import Command, JobSpec
 from support.build import a_job
@@ -200,3 +204,44 @@ def test_a_start_that_was_not_possible_is_no_try() -> None:
     job = after(in_state(RUNNING), SHORT)
     assert (job.tries, job.failures, job.losses, job.attempts) == (0, 0, 0, 1)
     assert after(job, RESUMED, ASSIGNED).attempts == 2
+
+
+def _preempted(job: Job, code: int = 1, signal: int = 0) -> Job:
+    return advance(job, Exited(1, code, signal, at=9.0, why="preempted"))
+
+
+def _saving(**spec: Any) -> Job:
+    waiting = a_job(1, spec=JobSpec(preemptible="save", **spec))
+    return advance(advance(advance(waiting, ASSIGNED), STARTED), Displaced(5.0, to=7))
+
+
+def test_a_job_that_gives_way_waits_again_and_spends_no_retry() -> None:
+    """It keeps its age, and knows for whom it left which devices."""
+    job = _preempted(_saving())
+    assert job.state == Waiting(9.0, gave_way=GivingWay(5.0, 7, devices=("0",)))
+    assert (job.preemptions, job.tries, job.failures, job.losses) == (1, 1, 0, 0)
+    assert job.submitted == a_job(1).submitted
+
+
+def test_exit_0_means_done_unless_that_is_the_code_for_saved() -> None:
+    assert state_word(_preempted(_saving(), code=0)) == "done"
+    assert state_word(_preempted(_saving(save_exit=0), code=0)) == "waiting"
+
+
+def test_with_a_code_for_saved_any_other_code_is_a_failure() -> None:
+    """A save that fails is one, and uses a retry if there is one."""
+    assert state_word(_preempted(_saving(save_exit=75), code=75)) == "waiting"
+    failed = _preempted(_saving(save_exit=75, retries=1), code=1)
+    assert (state_word(failed), failed.failures, failed.preemptions) == ("waiting", 1, 0)
+    assert state_word(_preempted(_saving(save_exit=75), code=1)) == "failed"
+
+
+def test_a_job_that_stays_is_not_asked_again() -> None:
+    job = advance(_saving(), Stayed(8.0))
+    assert (job.state, job.spec.preemptible) == (Running(1, "k1", ("0",), 2.0, log="1.log"), "")
+    assert state_word(_preempted(job)) == "waiting", "the worker knows better if the engine's clock was wrong"
+
+
+def test_a_cancel_overrides_a_preemption() -> None:
+    job = advance(_saving(), Cancelled(6.0))
+    assert state_word(_preempted(job)) == "cancelled"

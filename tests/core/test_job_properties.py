@@ -14,6 +14,7 @@ from stoker.core.job import (
     LOSSES_ALLOWED,
     Assigned,
     Cancelled,
+    Displaced,
     Ended,
     Event,
     Exited,
@@ -24,6 +25,7 @@ from stoker.core.job import (
     Running,
     Started,
     Starting,
+    Stayed,
     Stopping,
     Waiting,
     advance,
@@ -35,7 +37,7 @@ QUIET = settings(max_examples=60, derandomize=True)
 
 MOMENTS = st.floats(0, 1e6)
 ATTEMPTS = st.integers(1, 3)
-WHY = st.sampled_from(["exited", "timeout", "stopped", "refused"])
+WHY = st.sampled_from(["exited", "timeout", "stopped", "refused", "preempted"])
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Assigned, ref=st.just("k"), devices=st.just(("0",)), log=st.just("log"), at=MOMENTS),
     st.builds(Started, attempt=ATTEMPTS, at=MOMENTS),
@@ -43,9 +45,17 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(Returned, attempt=ATTEMPTS, at=MOMENTS),
     st.builds(Lost, attempt=ATTEMPTS, at=MOMENTS),
     st.builds(Cancelled, at=MOMENTS),
+    st.builds(Displaced, at=MOMENTS, to=st.integers(0, 3)),
+    st.builds(Stayed, at=MOMENTS),
 )
 SEQUENCES = st.lists(EVENTS, max_size=25)
-SPECS = st.builds(JobSpec, retries=st.integers(0, 2), requeue=st.booleans())
+SPECS = st.builds(
+    JobSpec,
+    retries=st.integers(0, 2),
+    requeue=st.booleans(),
+    preemptible=st.sampled_from(["", "save", "restart"]),
+    save_exit=st.sampled_from([None, 0, 1]),
+)
 
 
 def live(job: Job, details: list[Event]) -> list[Job]:
@@ -86,8 +96,9 @@ def test_counts_only_grow_and_agree_with_the_state(spec: JobSpec, details: list[
     lives = live_likely(a_job(1, spec=spec), details)
     for before, then in pairwise(lives):
         assert then.attempts - before.attempts in (0, 1)
-        assert then.failures + then.losses <= then.attempts
-        assert (then.id, then.command, then.spec) == (before.id, before.command, before.spec)
+        assert then.failures + then.losses + then.preemptions <= then.attempts
+        assert (then.id, then.command) == (before.id, before.command)
+        assert then.spec in (before.spec, msgspec.structs.replace(before.spec, preemptible=""))
         assert then.submitted == before.submitted  # by which the order ranks it
         if isinstance(then.state, Starting | Running | Stopping):
             assert then.state.attempt == then.attempts

@@ -91,7 +91,7 @@ def engine(bench: Bench) -> Iterator[psutil.Popen]:
 import sys, time
 from stoker.devices.nvidia import NvidiaDevices
 devices = NvidiaDevices()
-devices.first(20)
+devices.first(60)
 print(*sys.modules, flush=True)
 time.sleep(600)
 """

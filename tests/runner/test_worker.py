@@ -178,16 +178,21 @@ class TestTimeLimit:
 
     def test_limit_that_is_ignored(self, works: Yard) -> None:
         """Who ignores TERM at the limit is killed after the order's grace."""
-        over = works.run(f"trap '' TERM; {FOREVER}", shell="/bin/sh", limit=1.5, grace=0.2)
+        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1000.0)
+        works.wait_log("ready\n")
+        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        over = works.wait_over()
         assert (over.signal, over.why) == (signal.SIGKILL, "timeout")
 
     def test_first_reason_stands(self, works: Yard) -> None:
         """A limit that is reached while the command is being stopped does not change why it ended."""
-        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=3.0)
+        worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1000.0)
         works.wait_log("ready\n")
-        works.runner.stop(worker, "1.1", 1000.0)
         (began,) = works.records(AttemptStarted)
-        wait_until(lambda: time.time() > began.at + 3.1)
+        limit = time.time() - began.at + 2.0
+        works.runner.set_limit(worker, "1.1", limit, 30.0, None)
+        works.runner.stop(worker, "1.1", 1000.0)
+        wait_until(lambda: time.time() > began.at + limit + 0.1)
         works.runner.stop(worker, "1.1", 0.0)
         assert works.wait_over().why == "stopped"
 

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from stoker.runner.journal import AttemptExited, AttemptReturned
+from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import MPS_TERMINATE_SECONDS
 from support.local import Yard, lives, wait_pid
 from support.wait import wait_until
@@ -38,8 +38,10 @@ def test_comes_before_a_kill_without_grace(works: Yard) -> None:
 def test_holds_without_an_engine(tmp_path: Path) -> None:
     """At a time limit it is said too, also where no engine is left."""
     works = Yard(tmp_path)
-    works.begin(STUBBORN, shell="/bin/sh", limit=1.5, grace=0.1, mps_terminate=_program(works, TELLS))
+    worker = works.begin(STUBBORN, shell="/bin/sh", limit=1000.0, mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
+    (began,) = works.records(AttemptStarted)
+    works.runner.set_limit(worker, "1.1", time.time() - began.at + 1.0, 0.1, None)
     works.runner.close()
     wait_until(lambda: not lives(pid))
     assert str(pid) in (works.directory / "doomed").read_text().split()

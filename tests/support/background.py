@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.app.control.engine_process import READY, open_log
-from stoker.app.control.requests import Submission, submit
-from stoker.core.job import Ended, Job, state_word
+from stoker.app.control.requests import Submission, ask, submit
+from stoker.core.job import Ended, Job, started_at, state_word
+from stoker.core.requests import Edit
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.store.engine_lock import QUEUE, engine_lives, process_of, wake
 from stoker.store.paths import find_paths
@@ -114,10 +116,22 @@ class Background(Stoker):
         with self.open_store() as store:
             wait_until(lambda: all(job is not None and state_word(job) == word for job in map(store.job, ids)))
 
+    def wait_begun(self, *ids: int) -> None:
+        """Wait until the jobs have started; short ones may be over already."""
+        with self.open_store() as store:
+            wait_until(lambda: all(job is not None and has_begun(job) for job in map(store.job, ids)))
+
     def wait_over(self, *ids: int) -> None:
         """Wait until the jobs are over."""
         with self.open_store() as store:
             wait_until(lambda: all(job is not None and isinstance(job.state, Ended) for job in map(store.job, ids)))
+
+    def limit(self, job_id: int, seconds: float) -> None:
+        """Change the time limit of a job that runs; `stoker edit` does so, but refuses one that has passed."""
+        job = self.job(job_id)
+        with self.open_store() as store:
+            spec = replace(job.spec, limit=seconds)
+            ask(self.paths, store, [Edit(job_id, spec, job.name)], time.time())
 
     def open_gate(self, name: str) -> None:
         """Make the file that jobs wait for."""
@@ -182,6 +196,11 @@ class Background(Stoker):
             links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
             return any(link.startswith(f"{self.paths.workers}/") and link.endswith("/lock") for link in links)
         return False
+
+
+def has_begun(job: Job) -> bool:
+    """Whether the process of a job has started, and perhaps ended."""
+    return started_at(job) is not None or isinstance(job.state, Ended)
 
 
 def start_daemon(words: Sequence[str], environment: Mapping[str, str], log: IO[bytes], descriptor: int) -> None:

@@ -58,8 +58,8 @@ class Typist:
 
     def wait_end(self) -> int:
         """The exit code of the program."""
-        wait_until(lambda: self._read(0.01) or self.process.poll() is not None)
-        wait_until(lambda: not self._read(0.05))
+        wait_until(lambda: not self._read(0.01) and self.process.poll() is not None)
+        wait_until(lambda: not self._read(0.0))
         return self.process.wait(PATIENCE_SECONDS)
 
     @property

@@ -177,6 +177,7 @@ def test_a_crash_while_it_is_stopped(background: Background) -> None:
     """A job that was told to stop ends as cancelled, though the engine died before the job did."""
     (running,) = background.submit(f"trap 'touch term' TERM; echo >> starts; {until('gate')}", grace=600.0)
     background.wait_lines("starts", 1)
+    background.wait_word("running", running)
     assert "stopping" in background("cancel", str(running)).out
     wait_until((background.cwd / "term").exists)
     background.kill_engine()

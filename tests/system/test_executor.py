@@ -317,7 +317,7 @@ class TestContract:
                     concurrent.futures.wait, [slow, failing], return_when=concurrent.futures.FIRST_EXCEPTION
                 )
                 try:
-                    done = waiter.result(30)
+                    done = waiter.result(60)
                 finally:
                     if not waiter.done():
                         queue.open_gate("unfinished")
@@ -481,7 +481,7 @@ class TestLater:
                 stoker.job(waits.id)  # a new watcher
                 time.sleep(pause)
                 if os.fork() == 0:
-                    signal.alarm(5)
+                    signal.alarm(50)
                     os._exit(len(stoker.jobs()) == 0)
                 return os.wait()[1]
 

@@ -189,7 +189,7 @@ def test_interrupted(background: Background) -> None:
         outcome = background.finish(process)
     assert outcome.code == 130
     assert f"detached; {job} continues" in outcome.err
-    assert background.word(job) == "running"
+    background.wait_word("running", job)  # its output may come before the record of its start
 
 
 def test_nobody_reads_on(background: Background) -> None:

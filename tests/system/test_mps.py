@@ -17,6 +17,7 @@ from stoker.devices.mps.daemon import daemon_paths
 from stoker.devices.mps.supervisor import MpsDaemon
 from support.background import Background
 from support.cli import PROGRAM, Stoker, until
+from support.local import wait_pid
 from support.mps import NAME, client_words, log_of, real, scripted, scripted_smi
 from support.users import made_users, reachable_directory, typed_by
 from support.wait import wait_until
@@ -95,16 +96,6 @@ class TestRun:
         )
         assert (outcome.code, outcome.out) == (0, "--mps 5\n"), outcome.err
         server.wait_stopped()
-
-    def test_time_limit(self, stoker: Stoker, server: Server) -> None:
-        """A client that does not end at its limit has its work ended before it is killed."""
-        outcome = stoker("run", *ONE, "--mps", "-t", "1s", "--grace", "0", "--", *client_words(stoker.cwd / "pid"))
-        pid = (stoker.cwd / "pid").read_text().strip()
-        assert outcome.code != 0
-        assert outcome.out == "welcome\nterminated\n"
-        server.wait_stopped()
-        assert server.log.index(f" {pid}\n") < server.log.index(f"Client {pid} disconnected")
-        assert "terminate_client" in server.log
 
     def test_daemon_crashes(self, stoker: Stoker, server: Server) -> None:
         """A daemon that was killed meanwhile is started again for the next client."""
@@ -194,16 +185,26 @@ class TestQueue:
     def test_cancel(self, background: Background, queue: Server) -> None:
         """A stubborn client that is cancelled has its work ended before it is killed, and its co-tenant goes on."""
         ids = [_submit(background, client(name, "stubborn")) for name in ("one", "two")]
-        for name in ("one", "two"):
-            wait_until((background.cwd / name).exists)
+        pid, _ = (wait_pid(background.cwd / name) for name in ("one", "two"))
         assert background("cancel", "--grace", "0", str(ids[0])).code == 0
         background.wait_over(ids[0])
-        pid = (background.cwd / "one").read_text().strip()
         assert "terminate_client" in queue.log
         assert queue.log.index(f" {pid}\n") < queue.log.index(f"Client {pid} disconnected")
-        assert background.word(ids[1]) == "running"
+        background.wait_word("running", ids[1])
         background("cancel", "--grace", "0", str(ids[1]))
         queue.wait_stopped()
+
+    def test_time_limit(self, background: Background, queue: Server) -> None:
+        """A client that does not end at its limit has its work ended before it is killed."""
+        job = _submit(background, client("pid"), "--time", "1h", "--grace", "0")
+        pid = str(wait_pid(background.cwd / "pid"))
+        background.limit(job, 0.01)
+        background.wait_over(job)
+        assert background.word(job) == "timeout"
+        assert background("logs", str(job)).out == "welcome\nterminated\n"
+        queue.wait_stopped()
+        assert queue.log.index(f" {pid}\n") < queue.log.index(f"Client {pid} disconnected")
+        assert "terminate_client" in queue.log
 
     def test_engine_dies(self, background: Background, queue: Server) -> None:
         """The daemon stays for clients of an engine that was killed, and leaves with the last of them all the same."""
@@ -285,8 +286,8 @@ def test_what_makes_no_sense(stoker: Stoker, words: list[str], what: str) -> Non
     assert len(outcome.err.splitlines()) == 2
 
 
-def _submit(background: Background, line: str) -> int:
-    outcome = background("submit", "--parsable", "--vram", "4G", "--mps", "-s", line)
+def _submit(background: Background, line: str, *options: str) -> int:
+    outcome = background("submit", "--parsable", "--vram", "4G", "--mps", *options, "-s", line)
     assert outcome.code == 0, outcome.err
     return int(outcome.out)
 

@@ -92,8 +92,8 @@ class TestKilledEngine:
 
     def test_time_limits_hold_without_an_engine(self, background: Background) -> None:
         """The worker keeps the time; the next engine calls it a timeout."""
-        (job,) = background.submit("touch up; sleep 100", limit=1.0, grace=1.0)
-        wait_until((background.cwd / "up").exists)
+        (job,) = background.submit("sleep 100", limit=1.0, grace=1.0)
+        background.wait_begun(job)
         background.kill_engine()
         wait_until(lambda: not background.job_processes())
         background.start_engine()
@@ -160,8 +160,9 @@ class TestKilledEngine:
         """The job has ignored TERM so far; its grace ends under the next engine, and it is killed."""
         (job,) = background.submit("trap '' TERM; touch up; while :; do sleep 0.05; done", grace=1.5)
         wait_until((background.cwd / "up").exists)
+        background.wait_word("running", job)
         assert background("cancel", str(job)).code == 0
-        background.wait_word("stopping", job)
+        wait_until(lambda: background.word(job) != "running")
         background.kill_engine()
         background.start_engine()
         background.wait_over(job)

@@ -12,7 +12,7 @@ import pytest
 from support.background import Background
 from support.cli import until
 from support.terminal import Terminal, open_terminal
-from support.wait import PATIENCE_SECONDS
+from support.wait import PATIENCE_SECONDS, wait_until
 
 STOKER = [sys.executable, "-m", "stoker"]
 
@@ -56,7 +56,7 @@ def test_colours_are_those_of_the_terminal(background: Background) -> None:
     with open_terminal(background.cwd, **_state(background)) as terminal:
         terminal.start([*STOKER, "status", "-w"], 80, 24)
         terminal.wait_for("running")
-        assert "\x1b[32m" in terminal.painted()
+        wait_until(lambda: "\x1b[32m" in terminal.painted())
         assert "38;2" not in terminal.painted()
         terminal.press("C-c")
         terminal.wait_for("exit code 0")

@@ -21,10 +21,21 @@ LOSSES_ALLOWED = 3
 SHARED_FAILURES_ALLOWED = 2
 """How often an attempt may fail because of co-tenants before the job runs exclusively."""
 
-Why = Literal["exited", "timeout", "stopped", "refused"]
+Why = Literal["exited", "timeout", "stopped", "refused", "preempted"]
 
 Cause = Literal["", "oom", "fault"]
 """The cause of a failure in the log: out of GPU memory, or a fault that MPS reports to all its clients."""
+
+
+class GivingWay(Struct, frozen=True, omit_defaults=True):
+    """Why a job leaves its devices, or has left them, before it is over."""
+
+    since: float
+    to: int = 0
+    """The job that the devices are for; 0 is none in particular."""
+    note: str = ""
+    """Who asked for it, or why."""
+    devices: tuple[str, ...] = ()
 
 
 class Waiting(Struct, frozen=True, tag="waiting", omit_defaults=True):
@@ -33,6 +44,8 @@ class Waiting(Struct, frozen=True, tag="waiting", omit_defaults=True):
     since: float
     shortage: str = ""
     """Why its last start was not possible. It is not planned until its site resumes it; empty for all others."""
+    gave_way: GivingWay | None = None
+    """Set if its last attempt was preempted."""
 
 
 class OnHold(Struct, frozen=True, tag="held"):
@@ -61,8 +74,11 @@ class Starting(Placed, frozen=True, tag="starting"):
     """Given to a worker that has not reported its start yet."""
 
 
-class Running(Placed, frozen=True, tag="running"):
+class Running(Placed, frozen=True, tag="running", omit_defaults=True):
     """Its process has been started."""
+
+    giving_way: GivingWay | None = None
+    """Set while it is to save its state and leave, or is stopped to be started again."""
 
 
 class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
@@ -193,6 +209,21 @@ class Retried(Struct, frozen=True, tag="retried"):
     at: float
 
 
+class Displaced(Struct, frozen=True, tag="displaced", omit_defaults=True):
+    """The job has to leave its devices, and will run again later."""
+
+    at: float
+    to: int = 0
+    """The job that the devices are for; 0 is none in particular."""
+    note: str = ""
+
+
+class Stayed(Struct, frozen=True, tag="stayed"):
+    """The job did not leave in time, so it keeps its devices and is not asked again."""
+
+    at: float
+
+
 class Skipped(Struct, frozen=True, tag="skipped"):
     """A dependency of the job can never be satisfied."""
 
@@ -200,7 +231,21 @@ class Skipped(Struct, frozen=True, tag="skipped"):
     note: str
 
 
-Event = Assigned | Started | Exited | Returned | Lost | Cancelled | Paused | Resumed | Edited | Retried | Skipped
+Event = (
+    Assigned
+    | Started
+    | Exited
+    | Returned
+    | Lost
+    | Cancelled
+    | Paused
+    | Resumed
+    | Edited
+    | Retried
+    | Displaced
+    | Stayed
+    | Skipped
+)
 
 
 class Lines(Protocol):
@@ -227,6 +272,8 @@ class Job(Struct, frozen=True, gc=False):
     losses: int = 0
     tries: int = 0
     """Runs that have ended."""
+    preemptions: int = 0
+    """Runs that were preempted."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -356,7 +403,7 @@ def advance(job: Job, event: Event) -> Job:
             return msgspec.structs.replace(job, state=Running(**_place(_on(state, event), since=event.at)))
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
             return msgspec.structs.replace(job, state=msgspec.structs.replace(_on(state, event), started=event.at))
-        case (Starting() | Running() | Stopping()) as state, (Cancelled() | Edited()):
+        case (Starting() | Running() | Stopping()) as state, (Cancelled() | Edited() | Displaced() | Stayed()):
             return _changed_while_active(job, state, event)
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
@@ -443,8 +490,10 @@ def _edited(job: Job, event: Edited) -> Job:
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 
-def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited) -> Job:
-    """Stopping, or edited: what it reserves and how it was started stays."""
+def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | Displaced | Stayed) -> Job:
+    """Stopping, edited, or giving way: what it reserves and how it was started stays."""
+    if isinstance(event, Displaced | Stayed):
+        return _displaced(job, state, event)
     if isinstance(event, Cancelled):
         return msgspec.structs.replace(job, state=_stopping(state, event))
     if isinstance(state, Stopping) or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec:
@@ -452,15 +501,41 @@ def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited) ->
     return msgspec.structs.replace(job, spec=event.spec, name=event.name)
 
 
+def _displaced(job: Job, state: Active, event: Displaced | Stayed) -> Job:
+    """Asked to leave, or back to running for good."""
+    if not isinstance(state, Running) or isinstance(event, Displaced) == (state.giving_way is not None):
+        raise InvalidTransition(job, event)
+    if isinstance(event, Displaced):
+        way = GivingWay(event.at, event.to, event.note, state.devices)
+        return msgspec.structs.replace(job, state=msgspec.structs.replace(state, giving_way=way))
+    spec = msgspec.structs.replace(job.spec, preemptible="")
+    return msgspec.structs.replace(job, spec=spec, state=msgspec.structs.replace(state, giving_way=None))
+
+
 def _ended(job: Job, ended: Ended) -> Job:
     return msgspec.structs.replace(job, state=ended)
+
+
+def has_given_way(job: Job, event: Exited) -> bool:
+    """Whether an attempt that had to leave will run again: neither done, nor cancelled, nor failed while it saved."""
+    if event.why != "preempted" or not isinstance(job.state, Running):
+        return False
+    if job.spec.preemptible == "restart" or job.spec.save_exit is None:
+        return bool(event.code or event.signal)
+    return event.code == job.spec.save_exit
 
 
 def _exited(job: Job, event: Exited) -> Job:
     result, note = result_of(event.why, event.code, event.signal), event.note
     if isinstance(job.state, Stopping) and result != "done":
         result, note = job.state.result, job.state.note or event.note
+    given_way = has_given_way(job, event)
     job = msgspec.structs.replace(job, tries=job.tries + 1)
+    if given_way:
+        assert isinstance(job.state, Running)
+        way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
+        waiting = Waiting(event.at, gave_way=way)
+        return msgspec.structs.replace(job, state=waiting, preemptions=job.preemptions + 1)
     if result == "failed" and event.cause:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
             return _requeued(job, event)

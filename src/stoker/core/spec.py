@@ -87,6 +87,10 @@ class EarlySignal(Struct, frozen=True):
     """Whether only the command gets it, and not the processes that it started."""
 
 
+Preemptible = Literal["", "save", "restart"]
+"""How a job gives way to others: never, after it has saved its state, or so that it starts from the beginning."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -149,6 +153,15 @@ class JobSpec(Struct, frozen=True):
     """More options for sbatch: long names and values, which are empty for those that take none."""
     parent: str = ""
     """Worker of the job in which its run was started; empty if that was outside of all jobs."""
+    preemptible: Preemptible = ""
+    save_signal: int = 10
+    """Asks a job that can save its state to do so and exit; USR1."""
+    save_time: float = 120.0
+    """Seconds that it has for that."""
+    save_exit: int | None = None
+    """The exit code that says that it has saved; None is any but 0, which says that it is done."""
+    urgent: bool = False
+    """Whether it asks for GPUs that preemptible jobs of its user have."""
 
 
 Spec = TypeVar("Spec", JobSpec, Resources)

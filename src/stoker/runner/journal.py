@@ -31,7 +31,8 @@ EXITED = "exited"
 TIMED_OUT = "timeout"
 STOPPED = "stopped"
 NOT_STARTED = "refused"
-WHYS = frozenset((EXITED, TIMED_OUT, STOPPED, NOT_STARTED))
+PREEMPTED = "preempted"
+WHYS = frozenset((EXITED, TIMED_OUT, STOPPED, NOT_STARTED, PREEMPTED))
 """Why an attempt ended: the words of `Why` in core/job.py, which workers do not import."""
 
 

@@ -243,7 +243,7 @@ class Reader:
     def job_of(self, row: tuple[Any, ...]) -> Job:
         """The job in a row of the columns of `JOB`; it may stand for several."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor, number, params, size, step = rest
+        array, task, shared_failures, floor, number, params, size, step, preemptions = rest
         if size > 1:
             job_id, task = job_id - size + 1, None if task is None else task - (size - 1) * step
         lines = self._lines if words is None else None
@@ -271,6 +271,7 @@ class Reader:
             failures=failures,
             losses=losses,
             tries=tries,
+            preemptions=preemptions,
             array=array,
             task=task,
             kind=last.kind,

@@ -27,6 +27,7 @@ from stoker.core.job import (
     Active,
     Assigned,
     Cancelled,
+    Displaced,
     Ended,
     Event,
     Exited,
@@ -40,6 +41,7 @@ from stoker.core.job import (
     Returned,
     Skipped,
     Started,
+    Stayed,
     Waiting,
     advance,
     event_word,
@@ -164,7 +166,8 @@ def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
     turns = [event for event in events if isinstance(event, Assigned | Paused | Resumed)]
     held = bool(turns) and isinstance(turns[0], Resumed)
     begun = OnHold(job.submitted) if held else Waiting(job.submitted)
-    after: Job | None = replace(job, state=begun, attempts=0, failures=0, losses=0, tries=0, shared_failures=0, floor=0)
+    counts = dict.fromkeys(("attempts", "failures", "losses", "tries", "shared_failures", "floor", "preemptions"), 0)
+    after: Job | None = replace(job, state=begun, **counts)
     for event in events:
         try:
             after = None if after is None else advance(after, event)
@@ -183,12 +186,21 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
             return _end(event, after)
         case Cancelled() | Paused() | Skipped():
             return event.note
+        case Displaced():
+            return _why_displaced(event, facts)
+        case Stayed():
+            return "it did not leave in time, so it goes on and is not asked again"
         case Returned():
             return event.shortage or "before it started"
         case Lost():
             return event.note or "its worker was killed, or the machine went down"
         case _:
             return ""
+
+
+def _why_displaced(event: Displaced, facts: QueueFacts) -> str:
+    gpus = f"its GPUs are for job {facts.store.shown_id(event.to)}" if event.to else ""
+    return ", ".join(filter(None, (event.note, gpus)))
 
 
 def _place(event: Assigned, resources: Resources | None, facts: QueueFacts) -> str:
@@ -206,6 +218,8 @@ def _end(event: Exited, after: Job | None) -> str:
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
+    if event.why == "preempted":
+        return f"preempted ({f'signal {event.signal}' if event.signal else f'exit {event.code}'})"
     return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 
 

@@ -367,6 +367,7 @@ def test_interrupts_one_two_three(machine: ScheduleMachine) -> None:
     machine.wait_file("deaf")
     task.press()
     task.wait_printed(f"\nNext Ctrl-C terminate the task (PGID: {pid}).\n")
+    pressed = time.monotonic()
     task.press()
     task.wait_printed(f"\nThe task (PGID: {pid}) was terminated.\n")
 
@@ -374,7 +375,6 @@ def test_interrupts_one_two_three(machine: ScheduleMachine) -> None:
         task.press()
         return "killed" in task.printed
 
-    pressed = time.monotonic()
     wait_until(pressed_again)
     assert time.monotonic() - pressed > 2.5
     code, out, _ = task.end()

@@ -183,7 +183,8 @@ def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_tas
     together = rows.key if each_task else f"CASE WHEN array != 0 THEN array ELSE {rows.key} END, state, engine"
     query = (
         f"SELECT {_of_group(rows)} FROM {rows.tables}"
-        f" WHERE state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH} GROUP BY {together} ORDER BY first LIMIT ?"
+        f" WHERE state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
+        f" GROUP BY {together} ORDER BY first LIMIT ?"
     )
     groups = (Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit))
     each = chain.from_iterable(_each_task([group]) if each_task or group.is_lines else [group] for group in groups)
@@ -313,7 +314,7 @@ def count_lines(reader: Reader, listing: Listing) -> int:
     if listing.each_task or listing.scope == "ended":
         return jobs
     # Tasks older than every open job are passed over in the index, without reading their rows.
-    tables = "jobs INDEXED BY jobs_array" if listing.only is None else rows.tables
+    tables = rows.tables if rows.values else "jobs INDEXED BY jobs_array"
     oldest = f"(SELECT min(id) FROM jobs INDEXED BY jobs_open WHERE {OPEN})"
     query = (
         f"SELECT {rows.total}, count(DISTINCT array || state || engine) FROM {tables}"
@@ -334,22 +335,24 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
     queued = "0" if listing.each_task else _QUEUED
     together = f"CASE WHEN array != 0 AND {queued} THEN -array ELSE {rows.first} END"
     order = f"{SORTS[sort.removeprefix('-')] or 'first'} {'DESC' if sort.startswith('-') else 'ASC'}"
-    query = f"SELECT {_of_group(rows)}, {queued} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
+    columns = f"{_of_group(rows)}, {queued}, state"
+    query = f"SELECT {columns} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
     # A group has at least one line, so that these are enough groups; one whose lines are all listed already has none.
     most = -1 if limit < 0 else offset + limit + len(listing.listed)
     rows_of_groups = reader.rows(f"{query} ORDER BY {order}, first LIMIT ?", *values, most)
-    groups = ((Group(*row), bool(is_line)) for *row, is_line in rows_of_groups)
-    listed = set(listing.listed)
     lines = (
         line
-        for group, is_line in groups
-        for line in (
-            [group]
-            if group.size == 1 or (is_line and not group.is_lines)
-            else (line for line in _each_task([group], backwards=sort == "-id") if line.first not in listed)
-        )
+        for *row, is_line, state in rows_of_groups
+        for line in _lines_of(Group(*row), listing, state, together=bool(is_line), backwards=sort == "-id")
     )
     return list(islice(lines, offset, None if limit < 0 else offset + limit))
+
+
+def _lines_of(group: Group, listing: Listing, state: str, *, together: bool, backwards: bool) -> Iterable[Group]:
+    if group.size == 1 or (together and not group.is_lines):
+        return [group]
+    listed = listing.listed if group.is_lines and state == "waiting" else ()
+    return (line for line in _each_task([group], backwards=backwards) if line.first not in listed)
 
 
 def ids_of_listing(reader: Reader, listing: Listing) -> Ranges:

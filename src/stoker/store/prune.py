@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from stoker.core.ranges import union
 from stoker.store.schema import COVERING, ENDED, HAS_BATCH, HAS_SPEC, IN_ARRAY, OPEN
-from stoker.store.writer import Store, delete_jobs
+from stoker.store.writer import Store, delete_jobs, separate
 
 _OLD_ROW = "SELECT ended, state, size, id, array, attempts FROM jobs WHERE "
 UNUSED = {
@@ -108,6 +108,16 @@ def last_tasks(store: Store, array: int, before: float, limit: int) -> list[OldR
     if any(ended is None or ended >= before for ended, *_ in tasks):
         return None
     return [OldRow(Position(*row[:4]), *row[4:]) for row in tasks]
+
+
+def last_lines(store: Store, row: OldRow, most: int) -> OldRow:
+    """A row, or if it stands for more lines of a list, a new one of its last lines."""
+    last, size = row.position.job, row.position.size
+    if size <= most:
+        return row
+    with store.writing() as connection:
+        separate(connection, last - most + 1, last)
+    return row._replace(position=row.position._replace(size=most))
 
 
 def young_among(store: Store, array: int, before: float, after: int, limit: int) -> tuple[bool, int | None]:

@@ -236,7 +236,7 @@ class Store(Reader):
 
     def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
         for job in written.separate:
-            _separate(connection, job.id, job.last)
+            separate(connection, job.id, job.last)
         # In order: a change of several jobs comes before changes of some of them.
         connection.executemany(UPDATE_JOB, written.jobs)
         connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
@@ -265,7 +265,7 @@ class Store(Reader):
         """Give jobs of a dead engine to another one, unless a third took them first."""
         with self.writing() as connection:
             for ids in ranges_of(jobs).parts:
-                _separate(connection, ids[0], ids[-1])
+                separate(connection, ids[0], ids[-1])
                 values = engine, owner, ids[0], ids[-1]
                 connection.execute("UPDATE jobs SET engine = ? WHERE engine = ? AND id BETWEEN ? AND ?", values)
 
@@ -349,7 +349,7 @@ def _last_id(connection: sqlite3.Connection) -> int:
     return int(last)
 
 
-def _separate(connection: sqlite3.Connection, first: int, last: int) -> None:
+def separate(connection: sqlite3.Connection, first: int, last: int) -> None:
     """Let no row stand for jobs in and outside of a range of ids."""
     for end in (first - 1, last):
         row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?", (end, end, end)).fetchone()

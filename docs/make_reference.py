@@ -31,13 +31,18 @@ JOB_VARIABLES = {
     "STOKER_ARRAY_ID": "Number of the array.",
     "STOKER_ARRAY_INDEX": "Index of the task.",
     "STOKER_WORK_DIR": "Working directory of the job.",
+    "STOKER_SAVE_SIGNAL": "The signal that asks it to save and leave, if it is preemptible by `save`.",
+    "STOKER_RESTART": "How often it gave way to other jobs, if it did.",
+    "STOKER_PREEMPTED": "1 if it gave way before, so that it goes on from its saved state.",
     "STOKER_PARAMS": "Parameters of the trial as JSON, if the job belongs to a sweep.",
     "STOKER_SWEEP": "Id of the sweep.",
     "STOKER_TRIAL": "Number of the trial, from 0.",
     "STOKER_REPORT": "File for reports ([python.md](python.md)).",
-    "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy.",
+    "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy, or that of its snapshot.",
     "STOKER_ALLOCATION": "GPUs and memory of the job, for schedulers that run inside it.",
     "STOKER_BUNDLE": "On a cluster: the allocation of the job, by which Stoker finds processes that outlive it.",
+    "STOKER_CODE": "The snapshot that the job runs the code of ([frozen-code.md](frozen-code.md)).",
+    "STOKER_CODE_ROOT": "The directory that this snapshot was taken of.",
 }
 
 

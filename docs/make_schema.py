@@ -34,6 +34,7 @@ TYPES = {
     "series-1": "stoker.app.views.samples:Series",
     "session-1": "stoker.web.api:Session",
     "simulate-1": "stoker.features.simulate.report:Simulation",
+    "software-1": "stoker.features.freeze.software_view:SelectedSoftware",
     "status-1": "stoker.app.views.model:Status",
     "submit-1": "stoker.cli.commands.submit:SubmitResult",
     "sweep-change-1": "stoker.features.sweep.change:SweepChange",

@@ -36,6 +36,10 @@ class StokerConf:
     retries: int | None = None
     retry_on: Any = None
     no_requeue: bool | None = None
+    preemptible: Any = None
+    save_signal: str | None = None
+    save_time: Any = None
+    save_exit: int | None = None
     cap: bool | None = None
     mps: Any = None
     mps_optional: bool | None = None

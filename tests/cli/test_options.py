@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
+from stoker.app.jobs.options import OPTIONS
 from stoker.cli.commands.engine import command as engine
 from stoker.cli.main import COMMANDS, _with_command, stoker
-from stoker.cli.options import SIM
+from stoker.cli.options import ALONE, SIM
 
 WITHOUT = {"simulate", "cluster", "config", "install", "completion", "pilot"}
 """Commands that have no queue."""
@@ -70,3 +71,24 @@ def test_every_command_with_a_queue_takes_it() -> None:
 def test_stoker_alone_is_status(typed: str, meant: str) -> None:
     """With its options too, and `--sim` may come before any command."""
     assert _with_command(typed.split()) == meant.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "value", "rest"),
+    [
+        (["--preemptible", "python", "train.py"], "save", ("python", "train.py")),
+        (["--preemptible", "restart", "python"], "restart", ("python",)),
+        (["--preemptible=save", "save.py"], "save", ("save.py",)),
+        (["--preemptible", "--", "save"], "save", ("save",)),
+        (["--preemptible", "save.py"], "save", ("save.py",)),
+    ],
+)
+def test_how_a_job_gives_way(words: list[str], value: str, rest: tuple[str, ...]) -> None:
+    """The way may be left out, follow the flag, or stand behind `=`; a command is not taken for it."""
+    values = parsed("submit", *words).params
+    assert (values["preemptible"], values["words"]) == (value, rest)
+
+
+def test_job_options_that_may_stand_alone() -> None:
+    """The command line knows them without reading the table of options."""
+    assert {row.flag: row.alone for row in OPTIONS if row.alone} == {flag: ALONE[flag] for flag in ALONE if flag != SIM}

@@ -184,7 +184,7 @@ def test_a_job_that_is_always_queued_again_survives_any_number_of_losses() -> No
 @pytest.mark.parametrize("why", get_args(Why))
 def test_code_zero_is_done_only_for_a_natural_end(why: Why) -> None:
     """A timeout and a stop have their own results, whatever the code."""
-    expected = {"timeout": "timeout", "stopped": "cancelled"}.get(why, "done")
+    expected = {"timeout": "timeout", "hung": "hung", "stopped": "cancelled"}.get(why, "done")
     assert result_of(why, 0, 0) == expected
 
 

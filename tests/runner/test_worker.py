@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.core.spec import EarlySignal
+from stoker.core.spec import EarlySignal, JobSpec
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import LINGER_SECONDS
+from support.cli import until
 from support.local import Yard, lives, wait_pid
 from support.wait import wait_until
 
@@ -123,6 +124,104 @@ class TestStop:
         assert (over.code, works.wait_over("3.1").code) == (4, 0)
 
 
+class TestGivingWay:
+    """A job that is asked to leave for another."""
+
+    SAVES = "trap 'echo saved; exit 75' USR1; echo ready; "
+
+    def ask(self, works: Yard, worker: str, seconds: float = 60.0, *, saves: bool = True) -> None:
+        number = signal.SIGUSR1 if saves else signal.SIGTERM
+        works.runner.give_way(worker, "1.1", number, seconds, saves=saves)
+
+    def test_job_that_saves(self, works: Yard) -> None:
+        """It gets the signal once, however often it is asked, and the reason of its end is told."""
+        worker = works.begin(f"{self.SAVES} {SHORT_SLEEPS}", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker)
+        self.ask(works, worker)
+        over = works.wait_over()
+        assert (over.code, over.why, works.log().read_text()) == (75, "preempted", "ready\nsaved\n")
+
+    def test_program_behind_a_shell(self, works: Yard) -> None:
+        """The shell would die of the signal, so only the program gets it, and what it exits with counts."""
+        program = f"sh -c \"trap 'exit 75' USR1; echo ready; {SHORT_SLEEPS}\""
+        worker = works.begin(f"{program}; exit $?", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker)
+        over = works.wait_over()
+        assert (over.code, over.why) == (75, "preempted")
+
+    def test_job_that_knows_no_signal(self, works: Yard) -> None:
+        """It is not killed by it: all its work would be lost."""
+        worker = works.begin("echo ready; exec sleep 1000", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker, 0.1)
+        works.start(worker, "2.1", "true")
+        works.runner.recall(worker)
+        works.wait_back("2.1")  # it has read the orders
+        assert not works.records(AttemptExited)
+        works.runner.stop(worker, "1.1", 10.0)
+        assert works.wait_over().why == "stopped"
+
+    def test_job_that_stays(self, works: Yard) -> None:
+        """After its time to save its end is its own again, and it can be asked again."""
+        worker = works.begin(f"trap 'echo asked' USR1; echo ready; {until('gate')}; exit 3", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker, 0.05)
+        works.wait_log("ready\nasked\n")
+
+        def asked_again() -> bool:
+            self.ask(works, worker, 0.05)
+            return works.log().read_text().count("asked") > 1
+
+        wait_until(asked_again)
+        (works.directory / "gate").touch()
+        over = works.wait_over()
+        assert over.code == 3
+
+    def test_leftovers_may_save(self, works: Yard) -> None:
+        """A command that ends at the signal does not end the time of the processes that still save."""
+        child = f"trap 'sleep {LINGER_SECONDS + 0.5}; echo saved; exit' USR1; echo ready; {SHORT_SLEEPS}"
+        worker = works.begin(f"trap 'exit 1' USR1; sh -c \"{child}\" & while :; do wait; done", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker)
+        over = works.wait_over()
+        assert (over.code, over.why, over.note) == (1, "preempted", "")
+        assert works.log().read_text() == "ready\nsaved\n"
+
+    def test_job_that_starts_again(self, works: Yard) -> None:
+        """It gets TERM, and KILL after the grace."""
+        worker = works.begin(f"trap '' TERM; echo ready; {SHORT_SLEEPS}", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker, 0.1, saves=False)
+        over = works.wait_over()
+        assert (over.signal, over.why) == (signal.SIGKILL, "preempted")
+
+    def test_cancel_comes_before_the_save(self, works: Yard) -> None:
+        worker = works.begin(f"trap 'echo asked' USR1; echo ready; {SHORT_SLEEPS}", shell="/bin/sh")
+        works.wait_log("ready\n")
+        self.ask(works, worker)
+        works.wait_log("ready\nasked\n")
+        works.runner.stop(worker, "1.1", 10.0)
+        assert works.wait_over().why == "stopped"
+
+    def test_limit_while_it_saves(self, works: Yard) -> None:
+        """A job that passes its limit has timed out, though it was asked to leave."""
+        worker = works.begin(f"trap 'echo asked' USR1; echo ready; {SHORT_SLEEPS}", shell="/bin/sh", limit=1000.0)
+        works.wait_log("ready\n")
+        self.ask(works, worker)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=0.01, grace=10.0))
+        assert works.wait_over().why == "timeout"
+
+    def test_attempt_that_is_over(self, works: Yard) -> None:
+        """The order comes too late, and changes nothing for the next attempt."""
+        worker = works.begin("true")
+        works.wait_over()
+        self.ask(works, worker, saves=False)
+        works.start(worker, "2.1", "true")
+        assert works.wait_over("2.1").why == "exited"
+
+
 class TestTimeLimit:
     """A limit on running time."""
 
@@ -161,10 +260,10 @@ class TestTimeLimit:
         worker = works.begin(f"trap 'echo signalled' USR1; echo ready; {SHORT_SLEEPS}", shell="/bin/sh", limit=1000.0)
         works.wait_log("ready\n")
         early = EarlySignal(signal.SIGUSR1, 900.0)
-        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=900.5, signal=early))
         wait_until(lambda: "signalled" in works.log().read_text())
-        works.runner.set_limit(worker, "1.1", 900.5, 30.0, early)  # as the next engine does
-        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=900.5, signal=early))  # as the next engine does
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=0.01, grace=0.2))
         over = works.wait_over()
         assert (works.log().read_text().count("signalled"), over.why) == (1, "timeout")
 
@@ -172,7 +271,7 @@ class TestTimeLimit:
         """An attempt that waits behind another one in its worker gets the new limit too."""
         worker = works.begin("sleep", "1000")
         works.start(worker, "2.1", "sleep", "1000")
-        works.runner.set_limit(worker, "2.1", 0.05, 30.0, None)
+        works.runner.set_limits(worker, "2.1", JobSpec(limit=0.05))
         works.runner.stop(worker, "1.1", 0.0)
         assert works.wait_over("2.1").why == "timeout"
 
@@ -180,7 +279,7 @@ class TestTimeLimit:
         """Who ignores TERM at the limit is killed after the order's grace."""
         worker = works.begin(f"trap '' TERM; echo ready; {FOREVER}", shell="/bin/sh", limit=1000.0)
         works.wait_log("ready\n")
-        works.runner.set_limit(worker, "1.1", 0.01, 0.2, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=0.01, grace=0.2))
         over = works.wait_over()
         assert (over.signal, over.why) == (signal.SIGKILL, "timeout")
 
@@ -190,7 +289,7 @@ class TestTimeLimit:
         works.wait_log("ready\n")
         (began,) = works.records(AttemptStarted)
         limit = time.time() - began.at + 2.0
-        works.runner.set_limit(worker, "1.1", limit, 30.0, None)
+        works.runner.set_limits(worker, "1.1", JobSpec(limit=limit))
         works.runner.stop(worker, "1.1", 1000.0)
         wait_until(lambda: time.time() > began.at + limit + 0.1)
         works.runner.stop(worker, "1.1", 0.0)

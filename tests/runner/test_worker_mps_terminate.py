@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 
+from stoker.core.spec import JobSpec
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 from stoker.runner.worker import MPS_TERMINATE_SECONDS
 from support.local import Yard, lives, wait_pid
@@ -41,7 +42,7 @@ def test_holds_without_an_engine(tmp_path: Path) -> None:
     worker = works.begin(STUBBORN, shell="/bin/sh", limit=1000.0, mps_terminate=_program(works, TELLS))
     pid = wait_pid(works.directory / "pid")
     (began,) = works.records(AttemptStarted)
-    works.runner.set_limit(worker, "1.1", time.time() - began.at + 1.0, 0.1, None)
+    works.runner.set_limits(worker, "1.1", JobSpec(limit=time.time() - began.at + 1.0, grace=0.1))
     works.runner.close()
     wait_until(lambda: not lives(pid))
     assert str(pid) in (works.directory / "doomed").read_text().split()

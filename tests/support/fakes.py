@@ -15,7 +15,7 @@ from stoker.core.launch import LaunchOrder, attempt_key
 from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
-from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources
+from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
@@ -156,10 +156,11 @@ class FakeRunner:
             self.workers[order.attempt] = worker
         self._queued.clear()
 
-    def set_limit(
-        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> None:
-        self.calls.append(("set_limit", worker, attempt, limit))
+    def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
+        self.calls.append(("set_limits", worker, attempt, spec.limit))
+
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        self.calls.append(("give_way", worker, attempt, signal_number, seconds, saves))
 
     def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         self.calls.append(("stop", worker, attempt, grace, signal_number))
@@ -285,6 +286,9 @@ class FakeSite:
     def set_limit(self, job: Job) -> bool:
         self.calls.append(("set_limit", job.id, job.spec.limit))
         return self.can_set_limit
+
+    def give_way(self, job: Job) -> None:
+        self.calls.append(("give_way", job.id))
 
     def reason(self, job: Job) -> Reason | None:
         return next((reason for _, reason in self.shown.waits), None)

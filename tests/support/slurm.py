@@ -88,7 +88,9 @@ class Slurm:
         self.start_controller("-c")
         for node in self.nodes:
             self.start_node(node)
-        self.wait_idle()
+        wait_until(lambda: any(map(self._is_gone, self.nodes)) or self._is_idle())
+        for node in filter(self._is_gone, self.nodes):
+            raise OSError((self.directory / f"{node}.out").read_text())
 
     def start_controller(self, *options: str) -> None:
         """With -c it forgets all jobs."""
@@ -126,7 +128,10 @@ class Slurm:
 
     def wait_idle(self) -> None:
         """Wait until every node can take jobs and has none."""
-        wait_until(lambda: self.states() == {"idle"})
+        wait_until(self._is_idle)
+
+    def _is_idle(self) -> bool:
+        return self.states() == {"idle"}
 
     def states(self) -> set[str]:
         """The states of the nodes, as short words."""
@@ -227,6 +232,8 @@ def free_ports(count: int) -> list[int]:
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(15_000, 32_000)
+        if port in found:
+            continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             found.append(port)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import shlex
 import signal
@@ -38,9 +39,21 @@ class TrainingOptions(Options):
     child: bool = False
     oom_text: str = "torch"
     split_oom: bool = False
+    until: str = ""
+    _seconds: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long to run, which nobody knows before the file is there."""
+        return math.inf if self._waits() else self._seconds
+
+    @seconds.setter
+    def seconds(self, value: float) -> None:
+        self._seconds = value
 
     def memory_at(self, second: float) -> int:
         """Between two points of a curve such as `0:1G,2:1G,3:40G` the memory changes linearly."""
+        second = 0.0 if self._waits() else second
         if not self.curve:
             return super().memory_at(second)
         points = [
@@ -50,6 +63,9 @@ class TrainingOptions(Options):
             if second < after:
                 return int(low + (high - low) * max(0.0, second - before) / (after - before))
         return points[-1][1]
+
+    def _waits(self) -> bool:
+        return bool(self.until) and not os.path.exists(self.until)
 
     def gpus(self, environment: Mapping[str, str]) -> VisibleGpus:
         return TrainingGpus(environment, self.load, self)
@@ -137,6 +153,7 @@ def launch(work: Callable[[], int]) -> int:
 def training_parser() -> argparse.ArgumentParser:
     parser = argument_parser()
     parser.add_argument("--curve", metavar="SECOND:SIZE,...", help="memory as it changes over time")
+    parser.add_argument("--until", metavar="FILE", help="neither grow nor end before the file is there")
     parser.add_argument("--tqdm", action="store_true", help="print a progress bar instead of steps")
     parser.add_argument("--fail", dest="exit_code", type=int, metavar="CODE", help="exit with this code at the end")
     parser.add_argument("--cap", action="store_true", help="keep to the limit of PyTorch in the environment")

@@ -48,7 +48,7 @@ def test_a_driver_that_answers_late_shows_on_what_an_attempt_runs(tmp_path: Path
         second.engine.adopt(job, adopted=False)
         second.engine.turn(0)
         late.silent = False
-        (beside,) = second.submit(f"{TRAIN} --memory 10G --seconds 30", resources=Resources(memory=10 * GIB))
+        (beside,) = second.submit(f"{TRAIN} --memory 10G --seconds 600", resources=Resources(memory=10 * GIB))
         second.work_until(lambda: isinstance(second.job(beside).state, Running))
         second.work_until(lambda: any(live.memory for live in second.engine.uses.values()))
         (tmp_path / "go").touch()

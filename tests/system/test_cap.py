@@ -126,7 +126,7 @@ class TestHittingIt:
         neighbour = background(
             "submit", "--parsable", "--vram", "16G", "--on", "0", f"{CAPPED_TRAIN} --memory 16G --seconds 2"
         )
-        background.wait_word("running", int(neighbour.out))
+        background.wait_begun(int(neighbour.out))
         greedy = background(
             *("submit", "--parsable", "--vram", "4G", "--cap", "--on", "0"),
             f"{CAPPED_TRAIN} --memory 6G --ramp 0.3 --seconds 1",

@@ -31,7 +31,7 @@ def test_a_neighbour_that_came_a_moment_ago_counts(tmp_path: Path) -> None:
         line = f"while [ ! -e go ]; do sleep 0.02; done; {TRAIN} --memory 12G --seconds 1 --oom-text jax"
         (job,) = ours.submit(line, resources=Resources(memory=12 * GIB))
         ours.work_until(lambda: isinstance(ours.job(job).state, Running))
-        (greedy,) = other.submit(f"{TRAIN} --memory 14G --seconds 30", resources=Resources(memory=4 * GIB))
+        (greedy,) = other.submit(f"{TRAIN} --memory 14G --seconds 600", resources=Resources(memory=4 * GIB))
         other.work_until(lambda: any(live.memory for live in other.engine.uses.values()))
         (ours.directory / "go").touch()
         other.work_until(lambda: is_over(ours))

@@ -42,17 +42,19 @@ def past_of(queue: Background, job_id: int) -> PastLine:
 
 def test_from_unknown_to_packed(background: Background) -> None:
     """Work is measured alone; what waits then knows what to be reserved, and what runs tells what it holds."""
-    work = f"{SIMJOB} --memory 4G --load 30 --tqdm"
+    work = f"{SIMJOB} --memory 4G --load 30 --tqdm --until seen"
     (first,) = background.submit(f"{work} --seconds 2 --steps 20", resources=AUTO)
-    (behind,) = background.submit(f"{work} --seconds 60 --steps 600", resources=AUTO, held="not yet")
+    (behind,) = background.submit(f"{work} --seconds 600 --steps 6000", resources=AUTO, held="not yet")
     waiting = line_of(background, behind)
     assert (waiting.vram_mode, waiting.vram_bytes, waiting.reserved_bytes) == ("auto", None, None)
+    wait_until(lambda: line_of(background, first).held_bytes == 4 * GIB)
+    background.open_gate("seen")
     background.wait_over(first)
     wait_until(lambda: past_of(background, first).peak_vram_bytes == 4 * GIB)
     past = past_of(background, first)
     assert (past.vram_mode, past.reserved_bytes) == ("auto", None)
     wait_until(lambda: line_of(background, behind).reserved_bytes == PREDICTED)
-    (beside,) = background.submit(f"{work} --seconds 60 --steps 600", resources=AUTO)
+    (beside,) = background.submit(f"{work} --seconds 600 --steps 6000", resources=AUTO)
     background("resume", str(behind))
     wait_until(lambda: line_of(background, behind).held_bytes == 4 * GIB and together(background) is not None)
     running = line_of(background, beside)
@@ -79,11 +81,13 @@ def screen(queue: Background, *words: str) -> str:
 def test_want_of_memory(background: Background) -> None:
     """A job that grew too large beside another says so until it is over, and its story says it for good."""
     (large,) = background.submit(
-        f"{SIMJOB} --memory 16G --seconds 60", resources=Resources(memory=20 * GIB, allowed=("SIM-0",))
+        f"{SIMJOB} --memory 16G --seconds 600", resources=Resources(memory=20 * GIB, allowed=("SIM-0",))
     )
     background.wait_word("running", large)
     greedy_need = Resources(memory=3 * GIB, allowed=("SIM-0",))
-    (greedy,) = background.submit(f"{SIMJOB} --memory 10G --ramp 1 --seconds 1.5", resources=greedy_need)
+    (greedy,) = background.submit(f"{SIMJOB} --curve 0:2G,1:10G --seconds 1 --until seen", resources=greedy_need)
+    wait_until(lambda: line_of(background, greedy).held_bytes == 2 * GIB)
+    background.open_gate("seen")
     wait_until(lambda: "; most free is 3.5G (GPU 0)" in line_of(background, greedy).why)
     waiting = line_of(background, greedy)
     size = size_text(waiting.reserved_bytes)
@@ -106,7 +110,7 @@ def test_alone_in_the_end(background: Background) -> None:
     full = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. this process has 1.00 GiB memory"
     work = f'[ "$STOKER_ATTEMPT" = 3 ] || {{ echo "{full} in use."; exit 1; }}'
     (beside,) = background.submit(
-        f"{SIMJOB} --memory 2G --seconds 60", resources=Resources(memory=4 * GIB, allowed=("SIM-0",))
+        f"{SIMJOB} --memory 2G --seconds 600", resources=Resources(memory=4 * GIB, allowed=("SIM-0",))
     )
     background.wait_word("running", beside)
     (honest,) = background.submit(work, resources=Resources(memory=3 * GIB, allowed=("SIM-0",)))

@@ -53,21 +53,25 @@ class TestLearning:
 
     def test_the_second_time_they_share(self, background: Background) -> None:
         """What one run showed is set aside for the next ones, which then run together on one GPU."""
-        first = submit(background, "auto", "--memory 6G --seconds 1.2 --load 30")
+        first = submit(background, "auto", "--memory 6G --seconds 1 --load 30 --until seen")
+        end_when_seen(background, 6 * GIB)
         background.wait_over(first)
         assert use(background, first).peak == 6 * GIB
         (runs,) = learnt(background, first).models.values()
         assert runs.peaks == (6 * GIB,)
-        together = [submit(background, "auto", "--memory 6G --seconds 30 --load 30", "--on", "0") for _ in range(3)]
+        together = [
+            submit(background, "auto", "--memory 6G --seconds 600 --load 30 --until seen", "--on", "0")
+            for _ in range(3)
+        ]
         background.wait_word("running", *together)
         needs = [resources_of(background.job(job)) for job in together]
         assert all(6 * GIB < resources.predicted[0][1] < 8 * GIB for resources in needs)
 
     def test_the_unknown_is_alone(self, background: Background) -> None:
         """A job of unknown memory does not share a GPU."""
-        unknown = submit(background, "auto", "--memory 1G --seconds 30", "--on", "0")
+        unknown = submit(background, "auto", "--memory 1G --seconds 600", "--on", "0")
         background.wait_word("running", unknown)
-        small = submit(background, "1G", "--memory 512M --seconds 30", "--on", "0")
+        small = submit(background, "1G", "--memory 512M --seconds 600", "--on", "0")
         wait_until(lambda: "GPU" in told(background, small)["why"])
         assert background.word(small) == "waiting"
 
@@ -84,16 +88,18 @@ class TestLearning:
 
     def test_what_a_child_in_a_session_of_its_own_holds_counts(self, background: Background) -> None:
         """As torchrun's children do."""
-        job = submit(background, "auto", "--memory 3G --seconds 1.5 --child")
+        job = submit(background, "auto", "--memory 3G --seconds 0 --child --until seen")
+        end_when_seen(background, 3 * GIB)
         background.wait_over(job)
         assert use(background, job).peak == 3 * GIB
 
     def test_measures_survive_an_engine(self, background: Background) -> None:
         """The peak of a job that outlived an engine is that of all its life, once it was written down."""
-        job = submit(background, "auto", "--memory 3G --seconds 4")
+        job = submit(background, "auto", "--memory 3G --seconds 0 --until seen")
         background.wait_word("running", job)
         background.kill_engine()
         background.start_engine()
+        end_when_seen(background, 3 * GIB)
         background.wait_over(job)
         assert use(background, job).peak == 3 * GIB
 
@@ -103,7 +109,7 @@ class TestShortage:
 
     def test_own_fault(self, background: Background) -> None:
         """A job that takes more than it declared comes back with more set aside, and no retry is spent."""
-        modest = submit(background, "12G", "--memory 12G --seconds 30", "--on", "0")
+        modest = submit(background, "12G", "--memory 12G --seconds 600", "--on", "0")
         background.wait_word("running", modest)
         greedy = submit(background, "4G", "--memory 14G --ramp 0.3 --seconds 1", "--on", "0")
         wait_until(lambda: background.job(greedy).shared_failures == 1)
@@ -119,11 +125,13 @@ class TestShortage:
 
     def test_a_neighbours_fault(self, background: Background) -> None:
         """Who kept to what he declared gets no more than that set aside the next time."""
-        greedy = submit(background, "4G", "--memory 20G --seconds 4", "--on", "0")
+        greedy = submit(background, "4G", "--memory 20G --seconds 0 --until gate", "--on", "0")
         background.wait_word("running", greedy)
         wait_until(lambda: any(live > 15 * GIB for live in held(background)))
         # The engine keeps others off now; a job assigned just before would meet a full GPU.
         honest = submit(background, "6G", "--memory 6G --seconds 1", "--on", "0")
+        wait_until(lambda: "GPU" in told(background, honest)["why"])
+        background.open_gate("gate")
         background.wait_over(greedy, honest)
         assert background.word(honest) == "done"
         assert background.job(honest).floor == 0
@@ -131,7 +139,7 @@ class TestShortage:
     def test_what_does_not_fit_alone_is_over(self, background: Background) -> None:
         """Shared, shared with more, alone, and then a sentence that says so."""
         neighbour = submit(background, "2G", "--memory 2G --seconds 3", "--on", "0")
-        background.wait_word("running", neighbour)
+        background.wait_begun(neighbour)
         job = submit(background, "4G", "--memory 40G --ramp 1 --seconds 2", "--on", "0")
         background.wait_over(job)
         assert background.word(job) == "oom"
@@ -148,7 +156,7 @@ class TestShortage:
     def test_alone_though_its_engine_died(self, background: Background) -> None:
         """A job with a whole GPU had no co-tenant while no engine was there: it ends as oom at once."""
         job = submit(background, "auto", "--curve 0:1G,2:1G,3:40G --seconds 4")
-        background.wait_word("running", job)
+        background.wait_begun(job)
         background.kill_engine()
         background.start_engine()
         background.wait_over(job)
@@ -178,6 +186,12 @@ class TestShortage:
         assert background.word(other) == "failed"
 
 
+def end_when_seen(background: Background, size: int) -> None:
+    """Let a job with `--until seen` end as soon as the engine says that it holds so much."""
+    wait_until(lambda: held(background) == [size], pause=0.1)
+    background.open_gate("seen")
+
+
 def held(background: Background) -> list[int]:
     """What running jobs hold, as the engine says."""
     jobs = json.loads(background("status", "--json").out)["jobs"]
@@ -193,9 +207,9 @@ class TestBounds:
         first = submit(background, "auto", "--memory 1G --seconds 3 --load 100")
         background.wait_over(first)
         wait_until(lambda: [runs.loads for runs in learnt(background, first).models.values()] == [(100,)])
-        one = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")
+        one = submit(background, "auto", "--memory 1G --seconds 600 --load 100", "--on", "0")
         background.wait_word("running", one)
-        other = submit(background, "auto", "--memory 1G --seconds 30 --load 100", "--on", "0")
+        other = submit(background, "auto", "--memory 1G --seconds 600 --load 100", "--on", "0")
         wait_until(lambda: "would load GPU" in told(background, other)["why"])
 
     def test_grab_all_frameworks_are_told_to_be_modest(self, background: Background) -> None:

@@ -20,8 +20,8 @@ from support.wait import ending, wait_until
 A100 = "NVIDIA A100-SXM4-40GB"
 ACCOUNTED = FakeMachine((FakeGpu("GPU-a", accounting=64),))
 ONE = FakeMachine((FakeGpu("GPU-a"),))
-SEEN = "sleep 0.8"
-"""Longer than the looks at a young attempt are apart."""
+SEEN = until("seen")
+"""Until the engine has seen what the test waits for."""
 
 Machine = Callable[[FakeMachine], NvmlQueue]
 
@@ -48,6 +48,13 @@ def why(queue: Stoker, job_id: int) -> str:
     return str(status(queue, job_id)["jobs"][0]["why"])
 
 
+def end_when_seen(queue: NvmlQueue, job_id: int, size: int) -> None:
+    """Let a job go on at SEEN, and wait for its end, as soon as the engine says that it holds so much."""
+    wait_until(lambda: status(queue, job_id)["jobs"][0]["used_bytes"] == size, pause=0.1)
+    queue.open_gate("seen")
+    queue.wait_over(job_id)
+
+
 class TestPeaks:
     """What the driver tells of the memory of a job."""
 
@@ -55,8 +62,8 @@ class TestPeaks:
     def test_a_spike_between_two_looks(self, machine: Machine, state: FakeMachine, peak: int) -> None:
         """Is in the driver's account; where it keeps none, only what was seen counts."""
         queue = machine(state)
-        job = queue.hand_in(f"{holds(9 * GIB)}; {holds(2 * GIB)}", SEEN)
-        queue.wait_over(job)
+        job = queue.hand_in(holds(9 * GIB, then=2 * GIB), SEEN)
+        end_when_seen(queue, job, 2 * GIB)
         wait_until(lambda: queue.peak(job))
         assert queue.peak(job) == peak * GIB
         wait_until(lambda: queue.learnt(job).models)
@@ -66,8 +73,9 @@ class TestPeaks:
         """The account has the last word, also for a job that no reading shows, in an idle engine."""
         queue = machine(ACCOUNTED)
         unseen, seen = queue.hand_in(holds(5 * GIB)), queue.hand_in(holds(GIB), SEEN, holds(5 * GIB))
-        queue.wait_over(unseen, seen)
-        wait_until(lambda: queue.learnt(unseen).models and queue.learnt(seen).models, seconds=20)
+        end_when_seen(queue, seen, GIB)
+        queue.wait_over(unseen)
+        wait_until(lambda: queue.learnt(unseen).models and queue.learnt(seen).models)
         assert (queue.peak(unseen), queue.peak(seen)) == (5 * GIB, 5 * GIB)
         assert queue.learnt(seen).models[A100].peaks == (5 * GIB,)
 
@@ -76,7 +84,7 @@ class TestPeaks:
         queue = machine(ACCOUNTED)
         one, other = (f"setsid sh -c '{holds(size * GIB)}; {SEEN}'" for size in (3, 4))
         job = queue.hand_in(f"{one} & (sh -c {shlex.quote(other)} &); {SEEN}; wait")
-        queue.wait_over(job)
+        end_when_seen(queue, job, 7 * GIB)
         wait_until(lambda: queue.peak(job))
         assert queue.peak(job) == 7 * GIB
 
@@ -93,12 +101,17 @@ class TestSilence:
         """All that is in use is a job's where it is alone; else nobody knows whose it is, and nothing is learnt."""
         queue = machine(ONE)
         exclusive = queue.hand_in(holds("na"), in_use(5 * GIB), SEEN, in_use(0))
+        wait_until(lambda: status(queue)["devices"][0]["used_bytes"] >= 5 * GIB)
+        queue.open_gate("seen")
         queue.wait_over(exclusive)
         wait_until(lambda: queue.peak(exclusive))
         assert queue.peak(exclusive) == 5 * GIB
         neighbour = queue.hand_in(STILL, vram="4G")
         queue.wait_word("running", neighbour)
-        second = queue.hand_in("true", holds("na"), in_use(5 * GIB), SEEN, in_use(0), vram="6G")
+        wait_until(lambda: status(queue)["devices"][0]["used_bytes"] < 5 * GIB)
+        second = queue.hand_in("true", holds("na"), in_use(5 * GIB), until("seen2"), in_use(0), vram="6G")
+        wait_until(lambda: status(queue)["devices"][0]["used_bytes"] >= 5 * GIB)
+        queue.open_gate("seen2")
         queue.wait_over(second)
         wait_until(lambda: queue.use(second))
         assert queue.peak(second) == 0
@@ -110,7 +123,7 @@ class TestSilence:
         queue = machine(FakeMachine((FakeGpu("GPU-a", mig=True, slices=slices),)))
         on_the_first = f'echo "process 0 $$ {2 * GIB} compute 0" >> "$FAKE_NVML_STATE"'
         job = queue.hand_in(on_the_first, SEEN, options=("--on", "0:0"))
-        queue.wait_over(job)
+        end_when_seen(queue, job, 2 * GIB)
         wait_until(lambda: queue.learnt(job).models)
         (runs,) = queue.learnt(job).models.values()
         assert (runs.peaks, runs.loads) == ((2 * GIB,), ())
@@ -155,15 +168,17 @@ class TestModels:
         queue = machine(FakeMachine((FakeGpu("GPU-a"), FakeGpu("GPU-b", name="Tesla T4", total=16 * GIB))))
         size = f"$((STOKER_GPU_IDS ? {2 * GIB} : {6 * GIB}))"
         held = f'echo "process $STOKER_GPU_IDS $$ {size} compute -1 30" >> "$FAKE_NVML_STATE"'
-        lines = (held, SEEN, "while [ ! -e go$STOKER_GPU_IDS ]; do sleep 0.05; done")
-        queue.open_gate("go0")
+        lines = (held, "while [ ! -e go$STOKER_GPU_IDS ]; do sleep 0.05; done")
         on_a100 = queue.hand_in(*lines, options=("--on", "0"))
+        wait_until(lambda: status(queue, on_a100)["jobs"][0]["used_bytes"] == 6 * GIB)
+        queue.open_gate("go0")
         queue.wait_over(on_a100)
         wait_until(lambda: A100 in queue.learnt(on_a100).models)
         on_t4 = queue.hand_in(*lines, options=("--on", "1"))
         queue.wait_word("running", on_t4)
         other = queue.hand_in("true", vram="1G", options=("--on", "1"))
         wait_until(lambda: why(queue, other) == "needs 1 GPU; none free")
+        wait_until(lambda: status(queue, on_t4)["jobs"][0]["used_bytes"] == 2 * GIB)
         queue.open_gate("go1")
         queue.wait_over(on_t4, other)
         wait_until(lambda: len(queue.learnt(on_t4).models) == 2)
@@ -197,12 +212,11 @@ class TestStrangers:
         queue.environment["STOKER_STRANGERS"] = "count"
         with a_process() as stranger:
             queue.add(f"process 0 {stranger} {20 * GIB} compute -1 70")
-            job = queue.hand_in(holds(6 * GIB), until("waits"), SEEN, vram="8G")
+            job = queue.hand_in(holds(6 * GIB), SEEN, vram="8G")
             queue.wait_word("running", job)
             large = queue.hand_in("true", vram="24G")
             wait_until(lambda: "24.0G" in why(queue, large))
-            queue.open_gate("waits")
-            queue.wait_over(job)
+            end_when_seen(queue, job, 6 * GIB)
             wait_until(lambda: queue.learnt(job).models)
             (runs,) = queue.learnt(job).models.values()
             assert (runs.peaks, runs.loads) == ((6 * GIB,), ())
@@ -212,7 +226,7 @@ class TestStrangers:
 @contextlib.contextmanager
 def a_process() -> Iterator[int]:
     """Somebody who is no job."""
-    with ending(subprocess.Popen(["sleep", "60"])) as process:
+    with ending(subprocess.Popen(["sleep", "600"])) as process:
         try:
             yield process.pid
         finally:
@@ -226,8 +240,9 @@ class TestEngines:
         """It writes down what it saw, and the next one goes on from there."""
         queue = machine(ONE)
         gate = "while [ ! -e go ]; do sleep 0.05; done"
-        job = queue.hand_in(holds(9 * GIB), "sleep 1", holds(2 * GIB), gate)
-        queue.wait_word("running", job)
+        job = queue.hand_in(holds(9 * GIB), SEEN, holds(2 * GIB), gate)
+        wait_until(lambda: status(queue, job)["jobs"][0]["used_bytes"] == 9 * GIB)
+        queue.open_gate("seen")
         wait_until(lambda: status(queue, job)["jobs"][0]["used_bytes"] == 2 * GIB)
         assert queue("engine", "stop").code == 0
         assert queue.peak(job) == 9 * GIB

@@ -97,6 +97,7 @@ _OWN_COMMANDS = {
     "cancel": "Cancel waiting jobs and stop running ones.",
     "retry": "Run finished jobs again.",
     "edit": "Change waiting jobs, and limits of running ones.",
+    "preempt": "Let running jobs give way to others.",
     "pause": "Hold jobs, pause the queue, or drain GPUs.",
     "resume": "Release jobs, resume the queue, or use drained GPUs again.",
     "gpus": "Show GPUs, their memory, and who uses them.",

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.outcomes import RETRIED, CancelResult, Result
+from stoker.core.outcomes import RETRIED, AskedResult, Result
 from stoker.core.ranges import Ranges
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Member, Resources, with_fields
@@ -21,7 +21,7 @@ LOSSES_ALLOWED = 3
 SHARED_FAILURES_ALLOWED = 2
 """How often an attempt may fail because of co-tenants before the job runs exclusively."""
 
-Why = Literal["exited", "timeout", "stopped", "refused", "preempted"]
+Why = Literal["exited", "timeout", "hung", "stopped", "refused", "preempted"]
 
 Cause = Literal["", "oom", "fault"]
 """The cause of a failure in the log: out of GPU memory, or a fault that MPS reports to all its clients."""
@@ -88,7 +88,7 @@ class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
     """Who asked for it, or why."""
     started: float | None = None
     """When its process started; None before that."""
-    result: CancelResult = "cancelled"
+    result: AskedResult = "cancelled"
 
 
 class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
@@ -179,7 +179,7 @@ class Cancelled(Struct, frozen=True, tag="cancelled", omit_defaults=True):
 
     at: float
     note: str = ""
-    result: CancelResult = "cancelled"
+    result: AskedResult = "cancelled"
 
 
 class Paused(Struct, frozen=True, tag="paused"):
@@ -274,6 +274,8 @@ class Job(Struct, frozen=True, gc=False):
     """Runs that have ended."""
     preemptions: int = 0
     """Runs that were preempted."""
+    kept_seconds: float = 0.0
+    """Seconds of preempted runs that saved their state."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -317,6 +319,13 @@ class Job(Struct, frozen=True, gc=False):
 def limit_of(job: Job) -> float | None:
     """The time limit of a job in seconds."""
     return job.spec.limit
+
+
+def start_limit(job: Job) -> float | None:
+    """Seconds in which a waiting job has to start, 0 for at once; None if it may wait, or has run before."""
+    if job.tries or not isinstance(job.state, Waiting | Starting):
+        return None
+    return 0.0 if job.spec.nonblock else job.spec.start_within
 
 
 def needs_exclusive(job: Job) -> bool:
@@ -424,8 +433,8 @@ def advance(job: Job, event: Event) -> Job:
 def result_of(why: str | None, code: int | None, signal: int | None) -> Result:
     """The result of an attempt that was not cancelled, by how its process ended."""
     match why:
-        case "timeout":
-            return "timeout"
+        case "timeout" | "hung":
+            return why
         case "stopped":
             return "cancelled"
         case _:
@@ -532,10 +541,7 @@ def _exited(job: Job, event: Exited) -> Job:
     given_way = has_given_way(job, event)
     job = msgspec.structs.replace(job, tries=job.tries + 1)
     if given_way:
-        assert isinstance(job.state, Running)
-        way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
-        waiting = Waiting(event.at, gave_way=way)
-        return msgspec.structs.replace(job, state=waiting, preemptions=job.preemptions + 1)
+        return _preempted(job, event)
     if result == "failed" and event.cause:
         if event.shared and job.shared_failures <= SHARED_FAILURES_ALLOWED:
             return _requeued(job, event)
@@ -546,6 +552,17 @@ def _exited(job: Job, event: Exited) -> Job:
     failures = job.failures + 1
     again = failures <= job.spec.retries and event.why != "refused" and _is_worth_a_retry(job.spec, ended)
     return msgspec.structs.replace(job, state=Waiting(event.at) if again else ended, failures=failures)
+
+
+def _preempted(job: Job, event: Exited) -> Job:
+    """Wait again, and spend no retry."""
+    assert isinstance(job.state, Running)
+    way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
+    kept = 0.0 if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
+    state = Waiting(event.at, gave_way=way)
+    return msgspec.structs.replace(
+        job, state=state, preemptions=job.preemptions + 1, kept_seconds=job.kept_seconds + kept
+    )
 
 
 def _requeued(job: Job, event: Exited) -> Job:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
-from stoker.core.spec import Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
+from stoker.core.spec import LIMIT_FIELDS, Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -53,6 +53,8 @@ class LaunchOrder(Struct, frozen=True):
     """A command to run before the attempt is killed; the ids of its processes are appended."""
     signal: EarlySignal | None = None
     """Sent before the limit."""
+    first_output: float | None = None
+    silent: float | None = None
     again: bool = False
     """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""
@@ -86,10 +88,21 @@ def variables(job: Job, devices: Sequence[Device], base: Mapping[str, str]) -> d
         "STOKER_WORK_DIR": job.spec.cwd,
         **({"STOKER_GROUP": job.spec.group} if job.spec.group else {}),
         **_reserved(job, devices),
+        **_preemption_variables(job),
         **array_variables(job),
         **_member_variables(job),
         **_slurm_variables(job, devices),
     }
+
+
+PREEMPTION_VARIABLES = ("STOKER_SAVE_SIGNAL", "STOKER_RESTART", "STOKER_PREEMPTED")
+
+
+def _preemption_variables(job: Job) -> dict[str, str]:
+    """How the job will be asked to save its state, and how often it gave way before."""
+    signal, restart, preempted = PREEMPTION_VARIABLES
+    asked = {signal: job.spec.save_signal} if job.spec.preemptible == "save" else {}
+    return asked | ({restart: str(job.preemptions), preempted: "1"} if job.preemptions else {})
 
 
 def _reserved(job: Job, devices: Sequence[Device]) -> dict[str, str]:
@@ -191,9 +204,7 @@ def order_of(
         extra=dict(extra),
         out=outputs[0],
         err=outputs[1],
-        limit=job.spec.limit,
-        grace=job.spec.grace,
-        signal=job.spec.signal,
+        **{name: getattr(job.spec, name) for name in LIMIT_FIELDS},
         again=job.tries > 0,
         terminal=job.spec.terminal,
         own_log=bool(own_logs) and outputs[0].startswith(own_logs),

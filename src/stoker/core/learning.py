@@ -89,6 +89,17 @@ def expected_seconds(learnt: Learnt) -> float | None:
     return median(learnt.seconds) if learnt.seconds else None
 
 
+def remaining_seconds(learnt: Learnt, ran: float) -> float | None:
+    """Expected rest of a run that has worked so long; None without runs.
+
+    That of the earlier runs that took longer. One that outlives them all, needs as long again: run times spread widely.
+    """
+    if not learnt.seconds:
+        return None
+    longer = [seconds - ran for seconds in learnt.seconds if seconds > ran]
+    return max(sum(longer) / len(longer), ran * len(longer) / len(learnt.seconds)) if longer else ran
+
+
 def usual_pace(learnt: Learnt, model: str) -> float | None:
     """Median steps per second of such work, exclusively on a GPU model; None if unknown."""
     paces = sorted(learnt.models[model].paces) if model in learnt.models else []

@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by a rule."""
-Result = Literal["done", "failed", "oom", "timeout", CancelResult, "skipped", "lost"]
+AskedResult = Literal[CancelResult, "expired"]
+"""The same, also by the engine: `expired` did not start in time."""
+Result = Literal["done", "failed", "oom", "timeout", "hung", AskedResult, "skipped", "lost"]
 """How a job ended. `stopped`: a program that judges it ended it early; `skipped`: a job that it depends on failed."""
 JobStateName = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
 """The state of a job as users read it."""
@@ -34,16 +36,20 @@ class _End(NamedTuple):
     is_good: bool = False
     is_whole: bool = False
     """Whether the last attempt ran as long as it ever does."""
+    is_limit: bool = False
+    """Whether a limit that the user set for its run ended it."""
 
 
 _ENDS = (
     _End("done", "CD", "#2da44e", "good", is_good=True, is_whole=True),
     _End("failed", "F", "#cf222e", "bad"),
     _End("oom", "OOM", "#a40e26", "bad"),
-    _End("timeout", "TO", "#bc4c00", "bad", is_whole=True),
+    _End("timeout", "TO", "#bc4c00", "bad", is_whole=True, is_limit=True),
+    _End("hung", "TO", "#9a6700", "bad", is_limit=True),
     _End("lost", "NF", "#8250df", "bad"),
     _End("cancelled", "CA", "#8c959f", "faint"),
     _End("stopped", "CA", "#6e7781", "faint", is_good=True),
+    _End("expired", "DL", "#6f42c1", "faint"),
     _End("skipped", "CA", "#afb8c1", "faint"),
 )
 """In the order of charts."""
@@ -56,6 +62,8 @@ GOOD_RESULTS = tuple(end.result for end in _ENDS if end.is_good)
 """Results of jobs that did not fail: a rule ends a job early because it knows enough."""
 WHOLE_RESULTS = tuple(end.result for end in _ENDS if end.is_whole)
 """After these, the peak of what the job used is final."""
+LIMIT_RESULTS = tuple(end.result for end in _ENDS if end.is_limit)
+"""A single command in the foreground then exits as timeout(1) does."""
 RESULT_COLOURS = {end.result: end.colour for end in _ENDS}
 
 TONES: dict[JobStateName, Tone] = {

@@ -44,6 +44,15 @@ class Release(JobRequest, frozen=True, tag="release"):
     job: int
 
 
+class Preempt(JobRequest, frozen=True, tag="preempt"):
+    """Let a running job give way to another, if it can."""
+
+    job: int
+    to: int = 0
+    """The job that gets its devices; 0 is the next one that waits."""
+    note: str = ""
+
+
 class Edit(JobRequest, frozen=True, tag="edit"):
     """Change spec and name of the job."""
 
@@ -59,7 +68,7 @@ class Again(JobRequest, frozen=True, tag="again"):
     spec: JobSpec | None = None
 
 
-Request = Cancel | Hold | Release | Edit | Again
+Request = Cancel | Hold | Release | Preempt | Edit | Again
 
 
 def merged(requests: Iterable[Request]) -> Iterator[Request]:

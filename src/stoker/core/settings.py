@@ -69,6 +69,8 @@ class Policy(PlanSettings, frozen=True):
     """Assumed seconds of a job without limit and history."""
     ahead: float = 0.25
     """Seconds; if attempts take less than this on average, the next ones are prefetched."""
+    short: float = 600.0
+    """Seconds; jobs with a time limit up to this are the first to which running jobs give way."""
     newest_first: bool = False
     """Use the device freed last first, and among equals the last listed: simple_gpu_scheduler's order."""
 

@@ -104,6 +104,10 @@ class JobSpec(Struct, frozen=True):
     limit: float | None = None
     """Time limit in seconds."""
     signal: EarlySignal | None = None
+    first_output: float | None = None
+    """Seconds after the start within which it must write something."""
+    silent: float | None = None
+    """Seconds without new output after which it is ended."""
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -119,6 +123,10 @@ class JobSpec(Struct, frozen=True):
     """Jobs of a group share a limit of running jobs, if one is configured."""
     begin: float | None = None
     """Earliest start, in seconds since the epoch."""
+    start_within: float | None = None
+    """Seconds after submit, or after `begin`, in which it has to start."""
+    nonblock: bool = False
+    """Whether it has to start at once."""
     after: tuple[Dependency, ...] = ()
     retry_on: tuple[str, ...] = ()
     """Results and exit codes that are retried; empty is any failure."""
@@ -129,6 +137,10 @@ class JobSpec(Struct, frozen=True):
     tags: tuple[tuple[str, str], ...] = ()
     commit: str = ""
     """The commit of its directory at submit, with a `*` where files differed from it."""
+    freeze: str = ""
+    """How the user wants its code to be frozen: `code`, `tree` or `no`; empty is the default."""
+    code: str = ""
+    """The code that it runs, in the words of the feature that prepares jobs; empty is what is there at its start."""
     fill: bool = False
     """Whether {i}, {id}, {gpu} and {name} in the command are replaced."""
     cap: bool = False
@@ -154,8 +166,8 @@ class JobSpec(Struct, frozen=True):
     parent: str = ""
     """Worker of the job in which its run was started; empty if that was outside of all jobs."""
     preemptible: Preemptible = ""
-    save_signal: int = 10
-    """Asks a job that can save its state to do so and exit; USR1."""
+    save_signal: str = "USR1"
+    """Asks a job that can save its state to do so and exit."""
     save_time: float = 120.0
     """Seconds that it has for that."""
     save_exit: int | None = None
@@ -165,9 +177,13 @@ class JobSpec(Struct, frozen=True):
 
 
 Spec = TypeVar("Spec", JobSpec, Resources)
-LIMIT_FIELDS = ("limit", "grace", "signal")
-"""The fields of a spec that a worker keeps for the time limit of an attempt."""
-RUNNING_FIELDS = (*LIMIT_FIELDS, "priority", "retries", "retry_on", "requeue", "tags", "notify")
+LIMIT_FIELDS = ("limit", "grace", "signal", "first_output", "silent")
+"""The fields of a spec that a worker keeps for the limits of an attempt."""
+RUNNING_FIELDS = (
+    *LIMIT_FIELDS,
+    *("priority", "retries", "retry_on", "requeue", "tags", "notify"),
+    *("preemptible", "save_signal", "save_time", "save_exit"),
+)
 """The fields of a spec that a user can change after the job has started."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 
+from stoker.features import FEATURES, load
 from stoker.store.engine_lock import background_processes, is_background, living_engines, process_of
 from stoker.store.paths import UNFINISHED, Paths
 from stoker.store.prune import (
@@ -114,6 +115,9 @@ class _Round:
             yield from self._remove_unfinished(place.functions)
             yield from self._remove_scripts(place.scripts)
         yield from self._remove_batches()
+        for feature in FEATURES.values():
+            if feature.forgets:
+                yield from load(feature.forgets)(self._paths, self._store, self._now)
         return self._pruned
 
     # -- jobs --------------------------------------------------------------------------------------
@@ -130,9 +134,7 @@ class _Round:
                 here = list(takewhile(lambda row: not row.array or row.array in kept, rows or ()))
                 old = [row for row in here if not row.array and not self._needed.among(row.ids)]
                 removed = self._remove_first(old)
-                if (
-                    removed and removed[-1] not in old
-                ):  # only a part of its row: what is left comes earlier in the index
+                if removed and removed[-1] not in old:  # a part of its row: the rest is earlier in the index
                     position = Position(removed[-1].position.ended)
                 elif len(removed) < len(old):
                     position = removed[-1].position

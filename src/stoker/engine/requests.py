@@ -18,12 +18,13 @@ from stoker.core.job import (
     Queued,
     Resumed,
     Retried,
+    Running,
     Stopping,
     Waiting,
     single,
 )
-from stoker.core.outcomes import CancelResult
-from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request, split
+from stoker.core.outcomes import AskedResult
+from stoker.core.requests import Again, Cancel, Edit, Hold, Preempt, Release, Request, split
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
 from stoker.engine.job_table import Jobs
@@ -94,9 +95,12 @@ class RequestTarget(Protocol):
     """The part of an engine that requests use, besides changing queued jobs."""
 
     def cancel_job(
-        self, job: Job, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+        self, job: Job, grace: float | None, note: str, number: int = 0, result: AskedResult = "cancelled"
     ) -> None:
         """End a job of the engine, whatever its state; it may stand for several."""
+
+    def displace(self, job: Job, to: int, note: str) -> bool:
+        """Let a running job give way to another; False if it cannot."""
 
     def recall(self, job_id: int) -> None:
         """Return an active job that has not started to the queue, if its site can do that at once."""
@@ -143,6 +147,8 @@ def _handle(request: Request, job: Job, engine: RequestTarget, jobs: Jobs) -> No
         engine.recall(job.id)
         job = jobs.table.queued(job.id) or job
     match request, job.state:
+        case Preempt(), Running():
+            engine.displace(job, request.to, request.note)
         case Hold(), Waiting():
             jobs.apply(job, Paused(jobs.clock(), request.note))
         case Release(), OnHold():

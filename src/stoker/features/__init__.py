@@ -30,6 +30,15 @@ class BatchWords:
         self.coordinator = coordinator
 
 
+class JobView:
+    """What `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+
+    def __init__(self, show: str, sentence: str) -> None:
+        """`sentence` is the help of the option."""
+        self.show = show
+        self.sentence = sentence
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
@@ -42,11 +51,22 @@ class Feature:
         nodes: str = "",
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
+        preparation: str = "",
+        start: str = "",
+        obstacle: str = "",
+        job_views: dict[str, JobView] | None = None,
+        observer: str = "",
+        forgets: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
+
+        `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
+        tells why such a job cannot start.
+        `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
+        `forgets` removes, in steps, files that no job needs any more.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -54,6 +74,12 @@ class Feature:
         self.nodes = nodes
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
+        self.preparation = preparation
+        self.start = start
+        self.obstacle = obstacle
+        self.job_views = job_views or {}
+        self.observer = observer
+        self.forgets = forgets
 
 
 FEATURES: dict[str, Feature] = {
@@ -84,6 +110,19 @@ FEATURES: dict[str, Feature] = {
             )
         }
     ),
+    "freeze": Feature(
+        preparation="stoker.features.freeze.submit:CodeFreezer",
+        start="stoker.features.freeze.start:prepare_start",
+        obstacle="stoker.features.freeze.start:why_not_startable",
+        job_views={
+            "env": JobView(
+                "stoker.features.freeze.software_view:show",
+                "With ids: show Python, packages (with -a each), driver and GPUs that the jobs started with.",
+            )
+        },
+        observer="stoker.features.freeze.software:SoftwareObserver",
+        forgets="stoker.features.freeze.software:forget",
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(
@@ -104,9 +143,32 @@ def feature_names() -> dict[str, str]:
     return {name: module for feature in FEATURES.values() for name, module in feature.names.items()}
 
 
+def job_views() -> dict[str, JobView]:
+    """The views of all features, by the options of `stoker status`."""
+    return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
+
+
 def batch_words(kind: str) -> BatchWords:
     """The words for the jobs of a batch; also of one whose feature was deleted."""
     return FEATURES.get(kind, Feature()).words
+
+
+def preparations() -> list[Any]:
+    """The classes that prepare the jobs of a submit."""
+    return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
+
+
+def prepared_start(order: Any, *context: Any) -> Any:
+    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
+    for feature in FEATURES.values():
+        order = load(feature.start)(order, *context) if feature.start else order
+    return order
+
+
+def obstacle_to(*context: Any) -> str:
+    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
+    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
+    return next(filter(None, reasons), "")
 
 
 def load(path: str) -> Any:

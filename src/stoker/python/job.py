@@ -448,9 +448,11 @@ def _how(job: Record) -> str:
         case "timeout":
             limit = "" if job.spec.limit is None else f" of {duration_text(job.spec.limit)}"
             return f"reached its time limit{limit}"
+        case "hung":
+            return f"was ended because it hung{note}"
         case "oom":
             return f"ran out of GPU memory{note}"
-        case "skipped" | "lost":
+        case "skipped" | "lost" | "expired":
             return f"was {state.result}{note}"
     if state.signal:
         return f"{_killed(state.signal)}{note}"

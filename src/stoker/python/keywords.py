@@ -41,12 +41,21 @@ class Keywords(TypedDict, total=False):
     time: str | int | timedelta
     grace: str | int | timedelta
     signal: str
+    first_output: str | int | timedelta
+    silent: str | int | timedelta
     begin: str | datetime
+    start_within: str | int | timedelta
+    nonblock: bool
     after: Job | int | str | Sequence[Job | int | str]
     retries: int
     retry_on: str | list[str | int]
     no_requeue: bool
+    preemptible: str | bool
+    save_signal: str
+    save_time: str | int | timedelta
+    save_exit: int
     chdir: str | os.PathLike[str]
+    freeze: str | bool
     env: dict[str, Any]
     out: str | os.PathLike[str]
     err: str | os.PathLike[str]

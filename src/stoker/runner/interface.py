@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import LaunchOrder
-from stoker.core.spec import EarlySignal
+from stoker.core.spec import JobSpec
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
 __all__ = [
@@ -59,10 +59,14 @@ class Runner(Protocol):
     def stop(self, worker: str, attempt: str, grace: float, signal_number: int = 0) -> None:
         """Send TERM, or the signal with this number, and KILL after the grace."""
 
-    def set_limit(
-        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> None:
-        """Change the time limit of an attempt, which counts from its start."""
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        """Ask an attempt to leave, once: it saves its state in so many seconds or stays, or else is killed after them.
+
+        If it leaves, the reason of its end is `preempted`.
+        """
+
+    def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
+        """Give an attempt the limits of a spec; its time limit counts from its start."""
 
     def adopt(self, worker: str) -> bool:
         """Take over a worker of a dead engine; its events are reported again. False if it left no trace."""

@@ -29,10 +29,11 @@ _LATEST = 2.0**33
 """Seconds since the epoch, in the year 2242."""
 EXITED = "exited"
 TIMED_OUT = "timeout"
+HUNG = "hung"
 STOPPED = "stopped"
 NOT_STARTED = "refused"
 PREEMPTED = "preempted"
-WHYS = frozenset((EXITED, TIMED_OUT, STOPPED, NOT_STARTED, PREEMPTED))
+WHYS = frozenset((EXITED, TIMED_OUT, HUNG, STOPPED, NOT_STARTED, PREEMPTED))
 """Why an attempt ended: the words of `Why` in core/job.py, which workers do not import."""
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import LaunchOrder
-from stoker.core.spec import EarlySignal
+from stoker.core.spec import LIMIT_FIELDS, EarlySignal, JobSpec
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
 from stoker.runner.inherited import INHERITED
@@ -141,11 +141,15 @@ class LocalRunner:
             link.check_at = 0.0
         self._send(worker, {"do": "stop", "attempt": attempt, "grace": grace, "signal": signal_number})
 
-    def set_limit(
-        self, worker: str, attempt: str, limit: float | None, grace: float, early: EarlySignal | None
-    ) -> None:
-        """Change the time limit of an attempt, which counts from its start."""
-        self._send(worker, {"do": "limit", "attempt": attempt, "limit": limit, "grace": grace, "signal": _plain(early)})
+    def give_way(self, worker: str, attempt: str, signal_number: int, seconds: float, *, saves: bool) -> None:
+        """Ask an attempt to leave; the worker keeps the time, since the engine may die."""
+        order = {"do": "give way", "attempt": attempt, "signal": signal_number, "seconds": seconds, "saves": saves}
+        self._send(worker, order)
+
+    def set_limits(self, worker: str, attempt: str, spec: JobSpec) -> None:
+        """Give an attempt the limits of a spec; its time limit counts from its start."""
+        limits = {name: getattr(spec, name) for name in LIMIT_FIELDS}
+        self._send(worker, {"do": "limit", "attempt": attempt, **limits, "signal": _plain(spec.signal)})
 
     def recall(self, worker: str) -> None:
         """Ask for the attempts back that have not started."""

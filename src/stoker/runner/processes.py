@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -159,6 +160,13 @@ def send(targets: Iterable[SeenProcess], signal_number: int) -> None:
     for process in targets:
         with contextlib.suppress(OSError):
             _send_one(process, signal_number)
+
+
+def handles(process: SeenProcess, signal_number: int) -> bool:
+    """Whether a process catches a signal, or waits for it, so that it does not die of it."""
+    status = _content(f"/proc/{process.pid}/status")
+    masks = re.findall(rb"^Sig(?:Cgt|Blk):\t([0-9a-f]+)$", status, re.MULTILINE)
+    return any(int(mask, 16) >> (signal_number - 1) & 1 for mask in masks)
 
 
 def _send_one(process: SeenProcess, signal_number: int) -> None:

@@ -14,6 +14,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import time
 from collections import deque
 from typing import Any
@@ -28,6 +29,13 @@ KILL_INTERVAL_SECONDS = 0.05
 KILL_INTERVAL_LIMIT_SECONDS = 2.0
 MPS_TERMINATE_SECONDS = 8.0
 """Seconds for the program that an order names to end MPS clients before they are killed."""
+LOOKS = 10
+"""Looks at the output within the time that a limit lets pass without any."""
+SHORTEST_PAUSE_SECONDS = 0.001
+NEVER = float("inf")
+FIRST_OUTPUT, SILENT = "first_output", "silent"
+"""Limits of the time without output, by their names in orders."""
+REPORT = "STOKER_REPORT"
 LONGEST_WAIT_SECONDS = 3600.0
 """Seconds; longer waits are cut into parts, since poll cannot count beyond 24 days."""
 QUIET_START_SECONDS = 0.01
@@ -36,6 +44,57 @@ PIECE_BYTES = 1 << 16
 """Bytes of orders read at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
 HINT_INTERVAL_SECONDS = 0.02
 """Seconds within which several ends get one hint while more attempts are queued."""
+
+
+class TimeLimit:
+    """Ends an attempt at a moment."""
+
+    why, note = journal.TIMED_OUT, ""
+
+    def __init__(self, at: float) -> None:
+        self.at = at
+
+    def is_reached(self, _attempt: RunningAttempt, now: float) -> bool:
+        return now >= self.at
+
+
+class OutputLimit:
+    """Ends an attempt that writes nothing for some seconds; it looks several times within them.
+
+    Only time counts in which the machine is awake, no process of the attempt is stopped, and all its output is seen.
+    """
+
+    why = journal.HUNG
+
+    def __init__(self, attempt: RunningAttempt, seconds: float, *, only_first: bool) -> None:
+        self._only_first = only_first
+        self._sizes = attempt.sizes_before
+        self._quiet = 0.0
+        self._looked = _boot_clock()
+        self.set_seconds(seconds)
+
+    def set_seconds(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._set_next_look(self._looked)
+
+    @property
+    def note(self) -> str:
+        span = f"{self._seconds / 60:g} min" if self._seconds >= 60 else f"{self._seconds:g} s"
+        return f"no output {'in the first' if self._only_first else 'for'} {span}"
+
+    def is_reached(self, attempt: RunningAttempt, now: float) -> bool:
+        passed, self._looked = now - self._looked, now
+        sizes = attempt.output_sizes()
+        if sizes is not None and sizes != self._sizes:
+            self._sizes, self._quiet = sizes, -NEVER if self._only_first else 0.0
+        elif sizes is not None and not any(processes.stopped(process.pid) for process in _descendants()):
+            self._quiet += min(passed, 2 * self._seconds / LOOKS)
+        self._set_next_look(now)
+        return self._quiet >= self._seconds
+
+    def _set_next_look(self, now: float) -> None:
+        left = self._seconds - self._quiet
+        self.at = NEVER if left == NEVER else now + min(self._seconds / LOOKS, max(left, SHORTEST_PAUSE_SECONDS))
 
 
 class RunningAttempt:
@@ -53,32 +112,58 @@ class RunningAttempt:
     """The process of its `mps_terminate` program, while that runs."""
     terminator_until = 0.0
     """When the worker kills that process."""
-    limit_at: float | None = None
+    time_limit_at: float | None = None
     signal_at: float | None = None
     signalled_before: float | None = None
-    """The limit of which the early signal was sent."""
+    """The time limit of which the early signal was sent."""
+    leave_until: float | None = None
+    """Until when it may save its state and leave; if it runs on after that, it was not preempted."""
 
-    def __init__(self, order: dict[str, Any], pid: int) -> None:
+    def __init__(self, order: dict[str, Any], pid: int, sizes_before: tuple[int, ...]) -> None:
+        """`sizes_before` are those of its output files before it started."""
         self.key: str = order["attempt"]
         self.pid = pid
+        self.sizes_before = sizes_before
+        self._report = _report_of(order)
+        self.limits: list[TimeLimit | OutputLimit] = []
+        self._output_limits: dict[str, OutputLimit] = {}
+        """Those that it ever had, with the time that they have counted."""
         self.mps_terminate: list[str] | None = order.get("mps_terminate")
         self.has_terminal = bool(order.get("terminal"))
         self.began = time.monotonic()
         self.began_at = _boot_clock()
-        self.set_limit(order)
+        self.set_limits(order)
 
-    def set_limit(self, order: dict[str, Any]) -> None:
-        """Take the time limit, counted from the start, with grace and early signal. A new engine repeats the order."""
+    def set_limits(self, order: dict[str, Any]) -> None:
+        """Take the limits; time counts from the start. A new engine repeats the order."""
         self.grace: float = order["grace"]
         self.early: dict[str, Any] | None = order.get("signal")
-        self.clear_limit()
+        self.clear_limits()
         if order["limit"] is not None:
-            self.limit_at = self.began_at + order["limit"]
-        if self.limit_at is not None and self.early and self.limit_at != self.signalled_before:
-            self.signal_at = self.limit_at - self.early["seconds"]
+            self.time_limit_at = self.began_at + order["limit"]
+            self.limits.append(TimeLimit(self.time_limit_at))
+            if self.early and self.time_limit_at != self.signalled_before:
+                self.signal_at = self.time_limit_at - self.early["seconds"]
+        for name in (FIRST_OUTPUT, SILENT):
+            if order[name] is not None:
+                new = OutputLimit(self, order[name], only_first=name == FIRST_OUTPUT)
+                limit = self._output_limits.setdefault(name, new)
+                limit.set_seconds(order[name])
+                self.limits.append(limit)
 
-    def clear_limit(self) -> None:
-        self.limit_at = self.signal_at = None
+    def clear_limits(self) -> None:
+        self.limits.clear()
+        self.signal_at = None
+
+    def output_sizes(self) -> tuple[int, ...] | None:
+        """Bytes of the files that its command writes to, and of its reports; None if some of its output is not seen."""
+        try:
+            streams = [os.stat(f"/proc/{self.pid}/fd/{number}") for number in (1, 2)]
+        except OSError:
+            return None
+        if not all(stat.S_ISREG(stream.st_mode) for stream in streams):
+            return None
+        return (*(stream.st_size for stream in streams), _size(self._report))
 
     @property
     def runs(self) -> bool:
@@ -229,8 +314,8 @@ class Worker:
                 self._leases.append((order["path"], descriptor))
             case "stop":
                 self._stop(order["attempt"], order["grace"], order.get("signal") or signal.SIGTERM)
-            case "limit":
-                self._set_limit(order)
+            case "give way" | "limit" as change:
+                {"give way": self._give_way, "limit": self._set_limits}[change](order)
             case "recall":
                 self._recall()
             case "release" if self._current is None and not self._queue:
@@ -249,17 +334,34 @@ class Worker:
             self._write(journal.AttemptReturned(key, time.time()))
             self._hint()
         if self._current is not None and self._current.key == key:
-            if self._current.why == journal.EXITED and self._current.status is None:
+            if self._current.why in (journal.EXITED, journal.PREEMPTED) and self._current.status is None:
                 self._current.why = journal.STOPPED
             self._terminate(self._current, grace, signal_number)
 
-    def _set_limit(self, order: dict[str, Any]) -> None:
+    def _give_way(self, order: dict[str, Any]) -> None:
+        """Ask the attempt to leave. A new engine repeats the order.
+
+        Only a process that handles the signal gets it: the others would die of it, and with them the work since the
+        last save. An attempt without such a process stays.
+        """
+        attempt = self._current
+        if attempt is None or attempt.key != order["attempt"] or not attempt.runs or attempt.why != journal.EXITED:
+            return
+        if not order["saves"]:
+            attempt.why = journal.PREEMPTED
+            self._terminate(attempt, order["seconds"], order["signal"])
+        elif savers := [process for process in _descendants() if processes.handles(process, order["signal"])]:
+            attempt.why = journal.PREEMPTED
+            attempt.leave_until = _boot_clock() + order["seconds"]
+            processes.send(savers, order["signal"])
+
+    def _set_limits(self, order: dict[str, Any]) -> None:
         for queued in self._queue:
             if queued["attempt"] == order["attempt"]:
-                queued.update({name: order[name] for name in ("limit", "grace", "signal")})
+                queued.update({name: value for name, value in order.items() if name != "do"})
         attempt = self._current
         if attempt is not None and attempt.key == order["attempt"] and attempt.runs:
-            attempt.set_limit(order)
+            attempt.set_limits(order)
 
     # -- the attempt -----------------------------------------------------------------------------
 
@@ -282,10 +384,11 @@ class Worker:
             self._recall()
 
     def _spawn(self, order: dict[str, Any]) -> RunningAttempt:
+        sizes = (*(_size(os.path.join(order["cwd"], order[name])) for name in ("out", "err")), _size(_report_of(order)))
         pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
         self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         self._childless = False
-        return RunningAttempt(order, pid)
+        return RunningAttempt(order, pid, sizes)
 
     def _reap(self) -> None:
         """Collect every child that ended: the command, and orphans of it."""
@@ -303,7 +406,7 @@ class Worker:
                 self._current.peak = max(self._current.peak, usage.ru_maxrss * 1024)
                 if pid == self._current.pid:
                     self._current.status = status
-                    self._current.clear_limit()
+                    self._current.clear_limits()
 
     def _finish(self) -> None:
         """Close the attempt when its command has ended and no process that came from it is left."""
@@ -312,7 +415,7 @@ class Worker:
             return
         if not self._childless:
             if attempt.linger_at is None and attempt.kill_at is None:
-                attempt.linger_at = _boot_clock() + LINGER_SECONDS
+                attempt.linger_at = max(_boot_clock() + LINGER_SECONDS, attempt.leave_until or 0.0)
             return
         self._current = None
         code, signal_number = _exit_of(attempt.status)
@@ -326,6 +429,10 @@ class Worker:
         if attempt is None:
             return
         now = _boot_clock()
+        if attempt.leave_until is not None and now >= attempt.leave_until:
+            attempt.leave_until = None
+            if attempt.why == journal.PREEMPTED and attempt.runs:
+                attempt.why = journal.EXITED
         if attempt.kill_at is not None and now >= attempt.kill_at:
             if self._terminates_mps(attempt, now):
                 return
@@ -337,11 +444,13 @@ class Worker:
             left = _descendants()
             attempt.note = _leftover_note(len(left))
             self._terminate(attempt, LINGER_GRACE_SECONDS)
-        elif attempt.limit_at is not None and now >= attempt.limit_at:
-            attempt.why = journal.TIMED_OUT
+        elif limit := next(
+            (limit for limit in attempt.limits if limit.at <= now and limit.is_reached(attempt, now)), None
+        ):
+            attempt.why, attempt.note = limit.why, limit.note
             self._terminate(attempt, attempt.grace)
         elif attempt.signal_at is not None and now >= attempt.signal_at:
-            attempt.signal_at, attempt.signalled_before = None, attempt.limit_at
+            attempt.signal_at, attempt.signalled_before = None, attempt.time_limit_at
             self._send_early(attempt)
 
     def _send_early(self, attempt: RunningAttempt) -> None:
@@ -366,7 +475,7 @@ class Worker:
     def _terminate(self, attempt: RunningAttempt, grace: float, signal_number: int = signal.SIGTERM) -> None:
         """Send TERM to all processes now and KILL after the grace; a second order only shortens that."""
         kill_at = _boot_clock() + grace
-        attempt.clear_limit()  # the first reason stays
+        attempt.clear_limits()  # the first reason stays
         if attempt.kill_at is None and grace > 0:
             processes.send(_descendants(), signal_number)
             if attempt.has_terminal and signal_number == signal.SIGTERM:  # which interactive shells ignore
@@ -404,9 +513,8 @@ class Worker:
         attempt = self._current
         if attempt is None:
             return None if self._engine is not None else 0.0
-        moments = [
-            at for at in (attempt.kill_at, attempt.linger_at, attempt.limit_at, attempt.signal_at) if at is not None
-        ]
+        others = attempt.kill_at, attempt.linger_at, attempt.signal_at, attempt.leave_until
+        moments = [*(at for at in others if at is not None), *(limit.at for limit in attempt.limits)]
         timeout = min(max(0.0, min(moments) - _boot_clock()), LONGEST_WAIT_SECONDS) if moments else None
         if not attempt.hinted:
             return QUIET_START_SECONDS if timeout is None else min(timeout, QUIET_START_SECONDS)
@@ -418,6 +526,19 @@ class Worker:
                 os.unlink(path)
             os.close(descriptor)
         self._leases.clear()
+
+
+def _report_of(order: dict[str, Any]) -> str:
+    """The file of the values that the attempt reports: they show that it lives."""
+    report: str = order["extra"].get(REPORT, "")
+    return report
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def _is_hung_up(connection: socket.socket) -> bool:

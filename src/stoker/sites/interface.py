@@ -60,6 +60,16 @@ class EngineJobs(Protocol):
         """Record measurements of an attempt, together with the events."""
 
 
+class StartObserver(Protocol):
+    """A part of a feature that hears of each attempt before its machine starts it; it returns at once."""
+
+    def starting(self, job: Job, environment: Mapping[str, str], devices: Sequence[Device], at: float) -> None:
+        """A job is about to start, with the environment that it was submitted with; `devices` are the machine's."""
+
+    def close(self) -> None:
+        """No job starts any more."""
+
+
 class SiteStatus(Struct, frozen=True):
     """A site as users see it."""
 
@@ -166,7 +176,18 @@ class SetsLimits(Protocol):
     """A site that can change the time limit of a job that runs."""
 
     def set_limit(self, job: Job) -> bool:
-        """Give an active job the time limit, grace and early signal of its spec; False if its worker cannot."""
+        """Give an active job the limits of its spec; False if its worker cannot."""
+
+
+@runtime_checkable
+class GivesWay(Protocol):
+    """A site whose jobs can be asked to leave their devices."""
+
+    def give_way(self, job: Job) -> None:
+        """Ask a running job to save its state and leave, or stop it to start it again; may be repeated.
+
+        If it leaves, the reason of its end is `preempted`.
+        """
 
 
 @runtime_checkable

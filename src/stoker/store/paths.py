@@ -116,6 +116,11 @@ class Paths(Struct, frozen=True):
         return self.batches / str(first_job)
 
     @property
+    def software(self) -> Path:
+        """Records of what jobs ran with: Python, packages, driver."""
+        return self.state / "software"
+
+    @property
     def scripts(self) -> Path:
         """Copies of scripts that jobs run: one folder per digest."""
         return self.state / "scripts"
@@ -158,6 +163,11 @@ class Paths(Struct, frozen=True):
 
     def script(self, digest: str, name: str) -> Path:
         return self.scripts / digest / name
+
+    @property
+    def code(self) -> Path:
+        """Snapshots of the code of jobs."""
+        return self.state / "code"
 
     def tasklist(self, name: str) -> Path:
         """Progress of the older tool priority_scheduler with one of its files."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stoker.core.job import Job, part
-from stoker.core.outcomes import GOOD_RESULTS
+from stoker.core.outcomes import FAILURES, GOOD_RESULTS
 from stoker.core.ranges import Ranges, joined, ranges_of, union
 from stoker.core.settings import Policy
 from stoker.store.filters import (
@@ -49,7 +49,7 @@ _QUEUED = "state IN ('waiting', 'held')"
 _PAGE = 10_000
 DRAINED = "drained "
 """Prefix of the keys of `drained_key`."""
-_FAILED = "state IN ('failed', 'oom', 'timeout', 'skipped', 'lost')"
+_FAILED = f"state IN {(*FAILURES, 'skipped')}"
 
 
 class Owned(NamedTuple):

@@ -167,6 +167,9 @@ class Reader:
         variables: dict[str, str] = json.loads(body)
         return variables
 
+    def has_environment(self, digest: str) -> bool:
+        return bool(self.rows("SELECT 1 FROM environments WHERE digest = ?", digest))
+
     def attempts(self, job_id: int) -> list[AttemptRow]:
         """The attempts of a job, oldest first."""
         return [attempt_of(row) for row in self.rows("SELECT * FROM attempts WHERE job = ? ORDER BY number", job_id)]
@@ -243,7 +246,7 @@ class Reader:
     def job_of(self, row: tuple[Any, ...]) -> Job:
         """The job in a row of the columns of `JOB`; it may stand for several."""
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
-        array, task, shared_failures, floor, number, params, size, step, preemptions = rest
+        array, task, shared_failures, floor, number, params, size, step, preemptions, kept_seconds = rest
         if size > 1:
             job_id, task = job_id - size + 1, None if task is None else task - (size - 1) * step
         lines = self._lines if words is None else None
@@ -272,6 +275,7 @@ class Reader:
             losses=losses,
             tries=tries,
             preemptions=preemptions,
+            kept_seconds=kept_seconds,
             array=array,
             task=task,
             kind=last.kind,

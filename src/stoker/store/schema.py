@@ -67,7 +67,7 @@ CREATE TABLE jobs (
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
-  preemptions INTEGER NOT NULL DEFAULT 0,
+  preemptions INTEGER NOT NULL DEFAULT 0, kept_seconds REAL NOT NULL DEFAULT 0,
   array INTEGER NOT NULL DEFAULT 0, task INTEGER, member INTEGER, params TEXT,
   size INTEGER NOT NULL DEFAULT 1, step INTEGER NOT NULL DEFAULT 1
 ) STRICT;
@@ -116,7 +116,8 @@ VERSION = len(MIGRATIONS)
 
 JOB = (
     "SELECT id, batch, name, words, shell, spec, submitted, detail, attempts, failures, losses, tries, array, task,"
-    " shared_failures, floor, member, params, size, step, preemptions FROM jobs WHERE "
+    " shared_failures, floor, member, params, size, step, preemptions, kept_seconds"
+    " FROM jobs WHERE "
 )
 FIRST, FIRST_TASK = "(jobs.id - jobs.size + 1)", "(jobs.task - (jobs.size - 1) * jobs.step)"
 """A row stands for `size` jobs (see `Job.count`) and has the id and the index of the last one. So the row of a waiting
@@ -133,7 +134,7 @@ _INSERT_JOBS = (
 )
 _COPIED = (
     "batch, engine, content, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
-    " tries, shared_failures, floor, array, member, params, step, preemptions"
+    " tries, shared_failures, floor, array, member, params, step, preemptions, kept_seconds"
 )
 SPLIT_JOBS = (
     f"INSERT INTO jobs (id, task, size, {_COPIED})"
@@ -147,7 +148,7 @@ NAME_BATCH = (
 )
 UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
-    " floor = ?, preemptions = ?, ended = ? WHERE id BETWEEN ? AND ?"
+    " floor = ?, preemptions = ?, kept_seconds = ?, ended = ? WHERE id BETWEEN ? AND ?"
 )
 EDIT_JOB = "UPDATE jobs SET name = ?, spec = ? WHERE id BETWEEN ? AND ?"
 SET_CONTENT = "UPDATE jobs SET content = ? WHERE id BETWEEN ? AND ?"
@@ -279,7 +280,7 @@ def insert_jobs(count: int) -> str:
 def job_row(job: Job) -> tuple[Any, ...]:
     ended = job.state.at if isinstance(job.state, Ended) else None
     counts = job.attempts, job.failures, job.losses, job.tries, job.shared_failures, job.floor, job.preemptions
-    return state_word(job), encode(job.state), *counts, ended, job.id, job.last
+    return state_word(job), encode(job.state), *counts, job.kept_seconds, ended, job.id, job.last
 
 
 def member_columns(member: Member | None) -> tuple[int | None, str | None]:

@@ -312,7 +312,7 @@ class TestAdopting:
         """It tells the events again, gets the limit again, and returns an attempt that it never got."""
         job = self.left(world)
         world.engine.adopt(world.job(job), adopted=False)
-        limit = ("set_limit", "old-1", f"{job}.1", None)
+        limit = ("set_limits", "old-1", f"{job}.1", None)
         assert world.runner.calls == [("adopt", "old-1"), limit, ("account", "old-1", f"{job}.1")]
         world.runner.report("old-1", AttemptStarted(f"{job}.1", world.clock()))
         world.turn()

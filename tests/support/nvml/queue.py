@@ -11,12 +11,17 @@ from support.background import Background
 from support.nvml import Bench, FakeMachine
 from support.nvml.job import turn
 
-STILL = "sleep 60"
+STILL = "sleep 600"
 
 
-def holds(size: int | str, gpu: int = 0, load: int = 30) -> str:
-    """Shell text: its process holds so many bytes of a GPU from now on; `na` is what the driver does not know."""
-    return f'echo "process {gpu} $$ {size} compute -1 {load}" >> "$FAKE_NVML_STATE"'
+def holds(size: int | str, gpu: int = 0, load: int = 30, then: int | None = None) -> str:
+    """Shell text: its process holds so many bytes of a GPU from now on; `na` is what the driver does not know.
+
+    What it holds `then` it holds before anybody can look.
+    """
+    sizes = [size] if then is None else [size, then]
+    lines = " ".join(f'"process {gpu} $$ {each} compute -1 {load}"' for each in sizes)
+    return f'printf "%s\\n" {lines} >> "$FAKE_NVML_STATE"'
 
 
 class NvmlQueue(Background):

@@ -10,14 +10,15 @@ from msgspec.structs import replace
 from stoker.app.control.requests import Control, change, interrupted, spec_in_queue, start_expected
 from stoker.app.control.sentences import Effect, effect
 from stoker.app.jobs.option_values import signal_name
-from stoker.core.job import Ended, Job, OnHold, Queued, Waiting, ids_of, is_delegated
-from stoker.core.requests import Cancel, Edit, Hold, Release, Request
+from stoker.core.job import Ended, Job, OnHold, Queued, Running, Waiting, ids_of, is_delegated
+from stoker.core.requests import Cancel, Edit, Hold, Preempt, Release, Request
 from stoker.features import batch_words
 from stoker.store.queries import ids_of_batch
 from stoker.store.writer import Store
 
 CANCELLED = "cancelled by you"
 HELD = "held by you"
+PREEMPTED = "preempted by you"
 CANCEL = Cancel(0, CANCELLED)
 """A cancel with the grace of the job."""
 
@@ -34,6 +35,26 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
     grace = job.spec.grace if request.grace is None else request.grace
     first = f"SIG{signal_name(request.signal or signal.SIGTERM)}"
     return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"
+
+
+def preempt(control: Control, jobs: Sequence[Job], to: int = 0, *, dry_run: bool = False) -> list[Effect]:
+    """Let running jobs give way to the next that waits, or to a certain one."""
+    running = [job for job in jobs if isinstance(job.state, Running) and job.spec.preemptible]
+    requests = [Preempt(job.id, to, PREEMPTED) for job in running]
+    pairs = [(job, job) for job in jobs] if dry_run else change(control, jobs, requests)
+    return [_preempted(before, after, dry_run=dry_run) for before, after in pairs]
+
+
+def _preempted(before: Job, after: Job, *, dry_run: bool) -> Effect:
+    left = isinstance(before.state, Running) and after.preemptions > before.preemptions
+    if isinstance(before.state, Running) and before.state.giving_way is not None:
+        when = "already"
+    elif left or (isinstance(after.state, Running) and after.state.giving_way is not None):
+        when = "asked"
+    else:
+        when = "" if before.spec.preemptible else "never"
+    how = "save and leave" if before.spec.preemptible == "save" else "stop and start again"
+    return effect("preempt --dry-run" if dry_run else "preempt", before, after, when, how=how)
 
 
 def hold(control: Control, jobs: Sequence[Job]) -> list[Effect]:

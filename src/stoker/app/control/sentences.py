@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from stoker.core.job import Job, Waiting, id_text, is_delegated, single, state_word
-from stoker.core.outcomes import ACTIVE, RESULTS
+from stoker.core.outcomes import ACTIVE, RESULTS, WAITING
 
 SCHEMA = "stoker.change/1"
 
@@ -108,6 +108,21 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         _OVER,
         Sentence("would stop {id} ({was}; {how})", before=ACTIVE),
         Sentence("would cancel {id} ({was})"),
+    ),
+    "preempt": (
+        _OVER,
+        Sentence("asked to {how}: {id}", when="asked"),
+        Sentence("already giving way: {id}", when="already"),
+        Sentence("not running: {id} ({was})", before=(*WAITING, "held", "starting")),
+        Sentence("not preemptible: {id}; first: stoker edit {id} --preemptible", when="never", refused=True),
+        Sentence("finished before it was asked: {id} ({now})", after=RESULTS),
+        Sentence("not asked: {id} ({now})", refused=True),
+    ),
+    "preempt --dry-run": (
+        _OVER,
+        Sentence("not running: {id} ({was})", before=(*WAITING, "held", "starting")),
+        Sentence("not preemptible: {id}", when="never", refused=True),
+        Sentence("would ask to {how}: {id}"),
     ),
     "retry": (
         Sentence("ended again: {id} ({outcome}){note}", when="ended again", refused=True),

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
+from stoker.app.jobs.option_values import parse_early_signal, seconds_text, signal_name
 from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, Option, merged, read_tables
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.spec import parse_after
@@ -91,7 +92,7 @@ def read_directives(data: bytes, name: str) -> Directives:
 
 
 def _given(lines: Iterable[tuple[str, str]], takes: Callable[[str], Takes | None]) -> Iterator[Given]:
-    """The options of lines, with their values; an unknown option takes a next word that is no option."""
+    """The options of lines, with their values; one that may have none takes a next word that is no option."""
     for text, where in lines:
         words = _words(text, where)
         while words:
@@ -103,7 +104,7 @@ def _given(lines: Iterable[tuple[str, str]], takes: Callable[[str], Takes | None
                 raise UsageError(f"{where}: {word!r} is not an option", "write options only, such as --time 2h")
             flag, value = _split(word)
             kind = takes(flag)
-            if value is None and words and (kind == "value" or (kind is None and not words[0].startswith("-"))):
+            if value is None and words and (kind == "value" or (kind != "nothing" and not words[0].startswith("-"))):
                 value = words.pop(0)
             if value is None and kind == "value":
                 raise UsageError(f"{where}: {flag} needs a value", f"write it as {flag} VALUE")
@@ -141,7 +142,7 @@ def _stoker_takes(flag: str) -> Takes | None:
     option = _STOKER_FLAGS.get(flag)
     if option is None:
         return None
-    if option.name == "mps":
+    if option.alone:
         return "optional"
     return "nothing" if option.kind in ("flag", "switch") else "value"
 
@@ -165,7 +166,7 @@ def _stoker_options(lines: Sequence[tuple[str, str]]) -> JobOptions:
 def _typed(option: Option, flag: str, value: str | None) -> Any:
     """The value as click would read it."""
     if value is None:
-        return "true" if option.name == "mps" else not flag.startswith("--no-") or option.kind == "flag"
+        return option.alone or not flag.startswith("--no-") or option.kind == "flag"
     read: Any = value
     if option.kind == "number":
         if not re.fullmatch(r"[+-]?\d{1,18}", value, re.ASCII):
@@ -214,6 +215,16 @@ def _limit(value: str) -> Values:
         return {"time": None}
     BY_NAME["time"].parse(value)
     return {"time": value}
+
+
+def _saves(signal: str) -> Values:
+    """A job that Slurm may requeue, and that saves its state at a signal, gives way."""
+    early = parse_early_signal(signal)
+    return {
+        "preemptible": "save",
+        "save_signal": signal_name(early.number),
+        "save_time": seconds_text(early.seconds),
+    }
 
 
 def _after(value: str) -> Values:
@@ -377,6 +388,8 @@ class _Slurm:
             else:
                 with placed(given.where):
                     self._add(values, flag, given.value or "", given.where)
+        if {"requeue", "signal"} <= self._given.keys():
+            values |= _saves(values["signal"])
         return JobOptions(**values)
 
     def _add(self, values: dict[str, Any], flag: SlurmFlag, text: str, where: str) -> None:

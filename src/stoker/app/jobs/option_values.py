@@ -12,7 +12,7 @@ from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import RETRIED
 from stoker.core.selectors import Named, parse_selection
-from stoker.core.spec import Dependency, EarlySignal, Name, Resources, parse_array
+from stoker.core.spec import Dependency, EarlySignal, Name, Preemptible, Resources, parse_array
 from stoker.core.units import parse_duration, parse_moment, parse_size, size_text
 
 LONGEST_NAME = 1000
@@ -25,6 +25,17 @@ _NO = ("false", "no", "off")
 _WITHOUT_MPS = "leave out --mps; where it is configured, --mps=off"
 _CODE = r"(?a)\d{1,3}"
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
+
+
+def parse_freeze(text: str) -> str:
+    """How to freeze the code of a job: `code`, `tree` or `no`."""
+    words = {"true": "code", "yes": "code", "code": "code", "tree": "tree", "no": "no", "false": "no", "off": "no"}
+    wish = words.get(str(text).strip().lower())
+    if wish is None:
+        raise UsageError(
+            f"--freeze={text} is not code, tree or no", "write it as --freeze, --freeze=tree or --no-freeze"
+        )
+    return wish
 
 
 def parse_mps(value: str | bool) -> int | None:
@@ -202,13 +213,13 @@ def after_text(after: tuple[Dependency, ...], name: Name) -> str:
 _EARLY_HINT = "write it as USR1@60: the signal, and the seconds before the time limit"
 
 
-def parse_signal(text: str) -> int:
+def parse_signal(text: str, option: str = "--signal") -> int:
     """The number of `INT`, `SIGINT` or `2`."""
     name = text.strip().upper().removeprefix("SIG")
     numbers = {member.name.removeprefix("SIG"): member.value for member in signal.Signals}
     numbers |= {str(value): value for value in numbers.values()}
     if name not in numbers:
-        raise UsageError(f"--signal: {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
+        raise UsageError(f"{option}: {text!r} is not a signal", "write it as INT, TERM, USR1 or a number")
     return numbers[name]
 
 
@@ -235,6 +246,34 @@ def early_signal_text(early: EarlySignal | None) -> str:
 
 def signal_name(number: int) -> str:
     return signal.Signals(number).name.removeprefix("SIG")
+
+
+def parse_preemptible(value: str | bool) -> Preemptible:
+    """How a job gives way; a plain --preemptible is the same as save."""
+    word = str(value).strip().lower()
+    if word in ("save", *_YES):
+        return "save"
+    if word == "restart":
+        return "restart"
+    if word in ("", *_NO):
+        return ""
+    hint = "write it as --preemptible=save, --preemptible=restart, or leave it out"
+    raise UsageError(f"--preemptible={word} is neither save nor restart", hint)
+
+
+def parse_save_signal(text: str) -> str:
+    """The name of a signal that a program can handle: `USR1`."""
+    name = signal_name(number := parse_signal(text, "--save-signal"))
+    if number in (signal.SIGKILL, signal.SIGSTOP):
+        raise UsageError(f"--save-signal: no program can react to {name}", "use USR1 or TERM")
+    return name
+
+
+def parse_exit_code(code: int) -> int | None:
+    """An exit code, or -1 for none."""
+    if not -1 <= code <= 255:
+        raise UsageError(f"--save-exit {code} is not an exit code", "give 0 to 255")
+    return None if code < 0 else code
 
 
 def check_early_signal(early: EarlySignal | None, limit: float | None) -> None:

@@ -20,12 +20,16 @@ from stoker.app.jobs.option_values import (
     parse_begin,
     parse_device_ids,
     parse_early_signal,
+    parse_exit_code,
+    parse_freeze,
     parse_grace,
     parse_group,
     parse_mps,
+    parse_preemptible,
     parse_priority,
     parse_request,
     parse_retry_on,
+    parse_save_signal,
     parse_sbatch_option,
     parse_targets,
     request_text,
@@ -56,7 +60,11 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     time: str | None = None
     grace: str | None = None
     signal: str | None = None
+    first_output: str | None = None
+    silent: str | None = None
     begin: str | None = None
+    start_within: str | None = None
+    nonblock: bool | None = None
     after: str | None = None
     mps: str | bool | None = None
     mps_optional: bool | None = None
@@ -64,7 +72,12 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     retries: int | None = None
     retry_on: str | None = None
     no_requeue: bool | None = None
+    preemptible: str | bool | None = None
+    save_signal: str | None = None
+    save_time: str | None = None
+    save_exit: int | None = None
     chdir: str | None = None
+    freeze: str | bool | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
@@ -123,6 +136,8 @@ class Option(Struct, frozen=True, kw_only=True):
     """`stoker edit` cannot change it later."""
     while_running: bool = False
     """`stoker edit` can change it for a job that has started."""
+    alone: str = ""
+    """The value of the flag without one; empty if it needs one."""
     given_to_jobs: bool = False
     """Inside a job the variable holds the value of that job, and is no option for the jobs it submits."""
 
@@ -299,6 +314,30 @@ OPTIONS = (
         while_running=True,
     ),
     Option(
+        name="first_output",
+        help="End a job that has written nothing after this time; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("first_output",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.first_output),
+        comment="until its first output, for example 10m",
+        label="first output",
+        while_running=True,
+    ),
+    Option(
+        name="silent",
+        help="End a job that has written nothing new for this time; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("silent",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.silent),
+        comment="without new output, for example 30m",
+        label="silent",
+        while_running=True,
+    ),
+    Option(
         name="begin",
         help="Do not start before: now+1hour, 22:00, tomorrow, 2026-11-15T22:00.",
         metavar="WHEN",
@@ -309,6 +348,25 @@ OPTIONS = (
         show=lambda job, _: begin_text(job.spec.begin),
         comment="not before: 22:00, now+1hour",
         of_one_job=True,
+    ),
+    Option(
+        name="start_within",
+        help="Give up a job that has not started after this time, counted from submit or --begin; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("start_within",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.start_within),
+        comment="has to start within, for example 2h",
+        label="start within",
+    ),
+    Option(
+        name="nonblock",
+        help="Give up a job that cannot start at once.",
+        kind="flag",
+        fields=("nonblock",),
+        of_one_job=True,
+        at_submit=True,
     ),
     Option(
         name="after",
@@ -326,6 +384,7 @@ OPTIONS = (
     ),
     Option(
         name="mps",
+        alone="true",
         help="Share the GPU through NVIDIA MPS, with PCT percent of its threads; needs --vram.",
         metavar="[=PCT]",
         takes_number=True,
@@ -386,12 +445,67 @@ OPTIONS = (
         while_running=True,
     ),
     Option(
+        name="preemptible",
+        help="Give way to jobs that would wait long: save (the default) saves and leaves, restart begins again.",
+        metavar="[save|restart]",
+        fields=("preemptible",),
+        parse=parse_preemptible,
+        comment="save, restart, or no",
+        label="preemptible",
+        while_running=True,
+        alone="save",
+    ),
+    Option(
+        name="save_signal",
+        help="Signal that asks a preemptible job to save and exit, default USR1.",
+        metavar="SIG",
+        fields=("save_signal",),
+        parse=parse_save_signal,
+        comment="asks a preemptible job to save and exit",
+        built_in="USR1",
+        while_running=True,
+        given_to_jobs=True,
+    ),
+    Option(
+        name="save_time",
+        help="Time that a preemptible job has to save, default 2m; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("save_time",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.save_time),
+        comment="for a preemptible job to save and exit",
+        built_in="120s",
+        while_running=True,
+    ),
+    Option(
+        name="save_exit",
+        help="Exit code that says that the job has saved; default is any but 0, which means done.",
+        metavar="CODE",
+        kind="number",
+        fields=("save_exit",),
+        parse=parse_exit_code,
+        show=lambda job, _: -1 if job.spec.save_exit is None else job.spec.save_exit,
+        comment="exit code for saved; -1 is any but 0",
+        built_in=-1,
+        while_running=True,
+    ),
+    Option(
         name="chdir",
         help="Working directory of the jobs.",
         metavar="DIR",
         short="-D",
         sbatch="chdir",
         fields=("cwd",),
+    ),
+    Option(
+        name="freeze",
+        help="Run the code as it is now, whatever changes until the start; tree: inside that copy. Also: --no-freeze.",
+        metavar="[=tree]",
+        fields=("freeze",),
+        parse=parse_freeze,
+        show=lambda job, _: job.spec.freeze,
+        at_submit=True,
     ),
     Option(
         name="env",

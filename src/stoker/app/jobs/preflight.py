@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shlex
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stoker.app.jobs.context import find_program
 from stoker.app.jobs.option_values import why_not_sendable
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
+from stoker.core.launch import INHERIT
 from stoker.core.spec import Command, JobSpec
 from stoker.core.text import on_one_line, shortened
 from stoker.core.units import size_text
@@ -51,9 +53,14 @@ class Preflight:
         self._warn(f"--mps is ignored: {reason}")
         return replace(spec, resources=replace(spec.resources, mps=None))
 
-    def check_signal(self, spec: JobSpec) -> None:
+    def check_limits(self, spec: JobSpec) -> None:
         if spec.signal is not None and spec.limit is None:
             self._warn("--signal has no effect without a time limit; add -t")
+        for option, seconds in (("--first-output", spec.first_output), ("--silent", spec.silent)):
+            if seconds is not None and spec.limit is not None and seconds >= spec.limit:
+                self._warn(f"{option} {seconds:g}s has no effect: the time limit of {spec.limit:g}s comes first")
+            elif seconds is not None and (place := _unseen_output(spec)):
+                self._warn(f"{option} has no effect: Stoker cannot see what a job writes to {place}")
 
     def check_notify(self, spec: JobSpec) -> None:
         if spec.notify and (reason := why_not_sendable(spec.notify)):
@@ -95,6 +102,18 @@ class Preflight:
         return "" if find_program(PROGRAM, self._environment.get("PATH")) else f"{PROGRAM} is not on the PATH"
 
 
+def _unseen_output(spec: JobSpec) -> str:
+    """Where output goes whose size cannot be seen: anything but a file."""
+    if spec.terminal:
+        return "a terminal"
+    outputs = [(spec.out, 1), (spec.err or spec.out, 2)]
+    for place, stream in [(stream, stream) if path == INHERIT else (path, stream) for path, stream in outputs]:
+        with contextlib.suppress(OSError):  # a file that does not exist yet
+            if place and not stat.S_ISREG(os.stat(place).st_mode):
+                return f"standard {'output' if stream == 1 else 'error'}" if place == stream else str(place)
+    return ""
+
+
 def answer_of(words: Sequence[str], environment: Mapping[str, str], seconds: float, cwd: str | None = None) -> bytes:
     """The output of a program that succeeds in time; empty where it fails, is not installed, or takes too long."""
     import subprocess  # many jobs ask no program
@@ -128,22 +147,27 @@ _SHORT = 7
 _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
+def git_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which Git reads the repository of a directory and changes nothing."""
+    return {
+        **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
+        "GIT_OPTIONAL_LOCKS": "0",  # else it would block a commit at the same time
+        "LC_ALL": "C",
+    }
+
+
 class Checkouts:
     """Cache of the commit per repository; runs Git only where there is a repository."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = {
-            **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
-            "GIT_OPTIONAL_LOCKS": "0",  # else it would block a commit at the same time
-            "LC_ALL": "C",
-        }
+        self._environment = git_environment(environment)
         self._roots: dict[str, str] = {}
         self._commits: dict[str, str] = {"": ""}
 
     def commit(self, directory: str) -> str:
         """`abc1234`, or `abc1234*` where files differ from it; empty where it is unknown."""
         if directory not in self._roots:
-            self._roots[directory] = _root_above(directory)
+            self._roots[directory] = root_above(directory)
         root = self._roots[directory]
         if root not in self._commits:
             answer = answer_of(["git", "-C", root, *_GIT_QUESTION], self._environment, GIT_TIMEOUT)
@@ -151,7 +175,7 @@ class Checkouts:
         return self._commits[root]
 
 
-def _root_above(directory: str) -> str:
+def root_above(directory: str) -> str:
     """The nearest directory with a repository; empty where there is none."""
     start = Path(os.path.abspath(directory))
     return next((str(above) for above in (start, *start.parents) if os.path.lexists(above / ".git")), "")

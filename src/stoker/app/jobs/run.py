@@ -21,12 +21,14 @@ from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.preflight import Checkouts
+from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import Script
 from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
 from stoker.core.device import resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended
 from stoker.core.launch import INHERIT, log_pattern, without_given
+from stoker.core.outcomes import LIMIT_RESULTS
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
@@ -116,7 +118,18 @@ class RunBatch:
             parent=parent,
         )
         command = request.script.copied(self.files) if request.script else None
-        self.builder = JobBuilder(request.options, context, self.environment, say, policy=self.policy, command=command)
+        self.preparations = Preparations(
+            PreparationContext(lambda _: self.files, self.environment, say, starts_now=True)
+        )
+        self.builder = JobBuilder(
+            request.options,
+            context,
+            self.environment,
+            say,
+            policy=self.policy,
+            preparations=self.preparations,
+            command=command,
+        )
         self.builder.snapshot = snapshot
 
     def _followed_log(self) -> str:
@@ -186,7 +199,8 @@ class RunBatch:
         """Store the environment and the script that the jobs refer to."""
         with store.writing():
             store.add_environment(self.environment)
-            if self.request.script:
+            self.preparations.keep()
+            if self.request.script and self.builder.needs_copy:
                 self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:
@@ -339,12 +353,12 @@ def _find_devices(request: ForegroundRequest, items: Items, paths: Paths, parent
 
 
 def exit_code(run: Foreground, *, one_command: bool) -> int:
-    """The job's own code for one command, or 124 after its time limit.
+    """The job's own code for one command, or 124 after a limit of its run.
 
     Of a list: 1 after a failure, or 128 + the signal that stopped the run.
     """
     last = run.tally.last_ended
-    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result == "timeout":
+    if one_command and last is not None and isinstance(last.state, Ended) and last.state.result in LIMIT_RESULTS:
         return TIMED_OUT
     if one_command and last is not None and isinstance(last.state, Ended) and last.state.code is not None:
         return last.state.code

@@ -18,10 +18,12 @@ from stoker.core.job import (
     Ended,
     Event,
     Exited,
+    GivingWay,
     Job,
     Running,
     Starting,
     Stopping,
+    Waiting,
     id_text,
     is_delegated,
     needs_exclusive,
@@ -376,6 +378,8 @@ def _about_active(job: Job, engine: str, facts: QueueFacts) -> str:
         return survivors
     if isinstance(job.state, Stopping) and job.state.note:
         return job.state.note
+    if isinstance(job.state, Running) and (way := job.state.giving_way) is not None:
+        return _giving_way(job, way, facts)
     if facts.is_interrupted(engine):
         return "its run was interrupted" + ("" if _unseen(job, engine, facts) else "; the job continues")
     if isinstance(job.state, Starting) and resources_of(job).mps is not None:
@@ -383,7 +387,25 @@ def _about_active(job: Job, engine: str, facts: QueueFacts) -> str:
     return _shared_failure(job, facts)
 
 
+def _giving_way(job: Job, way: GivingWay, facts: QueueFacts) -> str:
+    saves, until = job.spec.preemptible == "save", way.since + job.spec.save_time
+    doing = f"saving, until {clock_text(until, facts.now)} at the latest" if saves else "stopping"
+    return f"{_way_text('gives way', way, facts)}; {doing}"
+
+
+def _way_text(verb: str, way: GivingWay, facts: QueueFacts) -> str:
+    to = f" to job {facts.store.shown_id(way.to)}" if way.to else ""
+    return f"{verb}{to}" + (f" ({way.note})" if way.note else "")
+
+
 def _about_queued(job: Job, engine: str, facts: QueueFacts) -> tuple[JobStateName, str]:
+    """The state of a job in the queue, and why it waits; first that it was preempted."""
+    state, why = _why_queued(job, engine, facts)
+    way = job.state.gave_way if isinstance(job.state, Waiting) else None
+    return state, why if way is None else f"{_way_text('preempted: gave way', way, facts)}; {why}"
+
+
+def _why_queued(job: Job, engine: str, facts: QueueFacts) -> tuple[JobStateName, str]:
     hindered = why_not_eligible(job, facts.now, facts.outcome) if is_gated(job) else None
     if isinstance(hindered, NeverSatisfied):
         why = f"{never_satisfied_text(hindered, facts.store.shown_id)}; it will be skipped"

@@ -167,7 +167,7 @@ def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
     held = bool(turns) and isinstance(turns[0], Resumed)
     begun = OnHold(job.submitted) if held else Waiting(job.submitted)
     counts = dict.fromkeys(("attempts", "failures", "losses", "tries", "shared_failures", "floor", "preemptions"), 0)
-    after: Job | None = replace(job, state=begun, **counts)
+    after: Job | None = replace(job, state=begun, kept_seconds=0.0, **counts)
     for event in events:
         try:
             after = None if after is None else advance(after, event)
@@ -285,6 +285,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its options as a job file has them, without those that have the built-in value."""
     output: tuple[str, ...] = ()
     """The last lines of its log, if no more than a few jobs are shown."""
+    preemptions: int = 0
+    """How often it gave way to others."""
 
 
 class SelectedJobs(Struct, frozen=True):
@@ -377,6 +379,7 @@ def details_of(
         failure=failure_text(store, job),
         order=tuple(_order(job, facts)),
         member=_member(job),
+        preemptions=job.preemptions,
         options=given_options(
             job, ShownNames(lambda device: device_labels((device,), facts.devices)[0], store.shown_id, secrets)
         ),

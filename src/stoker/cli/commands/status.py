@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from stoker.cli.options import (
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
+from stoker.features import job_views, load
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter, counts_of_open
 from stoker.store.paths import Paths, host_name
@@ -38,6 +39,13 @@ AROUND_TABLE_LINES = 4
 """Lines of a screen for the heading, the titles of a table, the note below it and the prompt."""
 
 
+def view_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add an option for each view of jobs that a feature offers; it replaces their details."""
+    for name, view in reversed(job_views().items()):
+        function = click.option(f"--{name}", "view", flag_value=name, help=view.sentence)(function)
+    return function
+
+
 @click.command(name="status", cls=StokerCommand)
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_jobs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show every job, and every task of an array.")
@@ -45,6 +53,7 @@ AROUND_TABLE_LINES = 4
 @click.option(
     "--environment", is_flag=True, help="With ids: show the environment variables of the jobs, without secrets."
 )
+@view_options
 @click.option("-w", "--watch", is_flag=True, help="Follow the queue live on a full screen; same as: stoker top.")
 @click.option("--by-group", "by", flag_value="group", help="Show job and GPU counts per group.")
 @click.option("--by-user", "by", flag_value="user", help="Show job and GPU counts per user of this machine.")
@@ -60,6 +69,7 @@ def command(
     by: str | None,
     chosen: Filter,
     screen: Screen,
+    view: str | None = None,
 ) -> int:
     """Show GPUs, running and waiting jobs (default command); with ids, all details of a few jobs, or a table of many.
 
@@ -71,11 +81,20 @@ def command(
     """
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
+    if view and not ids:
+        raise UsageError(f"--{view} is about jobs", f"name them: stoker status last --{view}")
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = screen.paths
     if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
         _revive(paths)
+    if view:
+        with read_facts(paths) as facts:
+            from stoker.app.views.job_details import selected_ids
+
+            chosen_ids = selected_ids(facts, ids, chosen)
+        load(job_views()[view].show)(paths, chosen_ids, screen, everything=everything)
+        return 0
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0

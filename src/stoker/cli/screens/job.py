@@ -93,6 +93,7 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         ("speed", "" if details.speed is None else f"{details.speed:.2f} of its exclusive speed"),
         ("on", ", ".join(f"GPU {device}" for device in details.devices) if details.ended is None else ""),
         ("limits", _limits(details)),
+        ("preempted", count_text(details.preemptions, "time") if details.preemptions else ""),
         ("after", ", ".join(details.after)),
         ("begins", "" if details.begin is None else stamp(details.begin.timestamp())),
         *((BY_NAME[name].label, _option(value)) for name, value in details.options.items() if BY_NAME[name].label),

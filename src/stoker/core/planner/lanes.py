@@ -259,7 +259,7 @@ class Lanes:
 
     def __init__(self, waiting: WaitingJobs, estimate: Estimate) -> None:
         self._waiting = waiting
-        self._estimate = estimate
+        self.estimate = estimate
         self._work: Callable[[Job], float] = lambda job: 0.0
         self._filed: dict[JobKind, _Filed] = {}
         self._kinds: dict[str, set[JobKind]] = {}
@@ -310,7 +310,7 @@ class Lanes:
 
     def _file(self, group: WaitingGroup) -> None:
         job_kind, head = group.job_kind, group.oldest
-        key = LaneKey(job_kind.priority, job_kind.caps, self._work(next(iter(group))), self._estimate(job_kind))
+        key = LaneKey(job_kind.priority, job_kind.caps, self._work(next(iter(group))), self.estimate(job_kind))
         lane = self._lanes.get(key) or self._open(key)
         if not lane.groups or head < lane.groups.oldest:
             if lane.groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,6 +36,27 @@ UNKNOWN_USER = "an unknown user"
 NOTHING_LEFT: Mapping[str, Yields] = MappingProxyType({})
 
 
+class Preemption(Struct, frozen=True):
+    """How a running attempt gives way, and what that costs its job."""
+
+    mode: Literal["save", "restart"]
+    """Whether it saves its state before it leaves, or starts from the beginning."""
+    priority: int = 0
+    """Of its job, which gives way to none of a lower one."""
+    times: int = 0
+    """How often the job gave way before."""
+    done: float = 0.0
+    """Seconds of work that the job has kept from earlier attempts."""
+    remaining: float | None = None
+    """Seconds that it is expected to run on, by its limit and by earlier runs of its kind; None if nothing tells."""
+    save: float = 60.0
+    """Seconds that it takes to save and leave."""
+    start: float = 60.0
+    """Seconds until it works again after its next start."""
+    unsaved: float | None = None
+    """Seconds of work that are lost if it leaves now; None is all of this attempt in mode restart, else nothing."""
+
+
 class Slot(Struct, frozen=True):
     """A running attempt of ours and its worker."""
 
@@ -55,6 +76,8 @@ class Slot(Struct, frozen=True):
     """Most bytes measured on one of the devices; it may exceed the reservation."""
     kind: str = ""
     """The kind of work of the job."""
+    preemption: Preemption | None = None
+    """How it gives way to others; None if it does not, or is about to end."""
 
 
 def claims_on(device: Device, resources: Resources) -> tuple[Claim, ...]:
@@ -172,6 +195,22 @@ class Occupancy:
                     holding = Holding(device_id, job_id, claim, until, sure)
                     self._ours.setdefault(name, []).append(holding)
                     self._forget(name)
+
+    def names_of(self, device_ids: Sequence[str]) -> set[str]:
+        """The ids of devices, and their ledger names."""
+        views = [self._by_id[device_id] for device_id in device_ids if device_id in self._by_id]
+        return {name for view in views for name in (view.device.id, *view.device.claims)}
+
+    def are_open(self, device_ids: Sequence[str], resources: Resources, at: float = NOW) -> bool:
+        """Whether a job with these resources can have these devices at a moment."""
+        return all(
+            (view := self._by_id.get(device_id)) is not None and self.fit(view, resources, at) is not None
+            for device_id in device_ids
+        )
+
+    def will_be_open(self, device_ids: Sequence[str], resources: Resources) -> bool:
+        """Whether a job with these resources only waits for our attempts on the devices to end."""
+        return self.are_open(device_ids, resources, FOREVER) and not self.are_open(device_ids, resources)
 
     def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """How tightly a job fits on a device at a moment, less being tighter; None if it does not fit."""

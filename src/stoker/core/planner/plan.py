@@ -11,11 +11,13 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
+from stoker.core.planner.displacement import Displacement, Handover, View, Waiter, displace, next_look
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
 from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, LaneRow, Lanes, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
@@ -50,6 +52,9 @@ LISTED_LANES = 100
 
 BACKFILL_DEPTH = 100
 """Groups of a lane that are examined for one short enough to pass the job that has the reservation."""
+
+EXAMINED_IN_ROW = 8
+"""Oldest jobs of a row for which running jobs may give way."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
@@ -127,6 +132,12 @@ class Plan(Struct, frozen=True):
     reserved: Reservation | None = None
     own_demand: OwnDemand | None = None
     """The demand to publish to other engines."""
+    displacements: tuple[Displacement, ...] = ()
+    """Running jobs to ask to give way."""
+    handovers: tuple[Handover, ...] = ()
+    """Those of `displacements`, and those given to the plan that still hold."""
+    look_again: float | None = None
+    """When to plan again even if nothing happens: a running job may give way then."""
 
     def reason(self, job: Job) -> Reason | None:
         """Why a job waits; None when it starts or is not in the plan."""
@@ -148,13 +159,15 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     expects: Callable[[Job], float | None] = limit_of,
     estimate: Estimate = nothing_learnt,
     lanes: Lanes | None = None,
+    handovers: Sequence[Handover] = (),
 ) -> Plan:
     """Decide for every waiting job, by priority and then in the order of the policy.
 
     `leases` are those of other engines. `freed` is when our last attempt on each device ended. `expects` gives the
     seconds that a job takes, if a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
     waiting jobs, kept from plan to plan; without them all jobs are filed anew. Only the oldest job of each lane is
-    examined, and one more per start: the job that cannot start gives the reason of its whole lane.
+    examined, and one more per start: the job that cannot start gives the reason of its whole lane. `handovers` are
+    devices that running jobs leave, or have left, for a waiting one.
     """
     occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
     order = Order(policy, now, expects, Counter(slot.kind for slot in slots))
@@ -165,11 +178,29 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     planner = _Planner(
         occupancy, placement_cache, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share
     )
+    if handovers:
+        planner.hand_over(handovers, waiting)
     planner.serve([planner.head(row) for row in lanes.rows], planner.start_now, BACKFILL_DEPTH)
     if planner.blocked and policy.out_of_resources is None and any(slot.room > 0 for slot in slots):
         planner.prefetch(Prefetch(slots, occupancy))
+    displacements: list[Displacement] = []
+    look_again = None
+    if planner.blocked and any(slot.preemption is not None for slot in slots):
+        displacements = planner.displace(
+            slots, lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed)
+        )
+        look_again = next_look(slots, now)
     starts, waits = tuple(planner.starts), planner.waits()
-    return Plan(starts, waits, estimate, planner.standing_reservation(), planner.own_demand())
+    return Plan(
+        starts,
+        waits,
+        estimate,
+        planner.standing_reservation(),
+        planner.own_demand(),
+        tuple(displacements),
+        (*planner.handovers, *(Handover(asked.for_job, asked.devices) for asked in displacements)),
+        look_again,
+    )
 
 
 class _Head(NamedTuple):
@@ -220,6 +251,11 @@ class _Planner:
         self._reservation: Reservation | None = None
         self._stopped_by: KeptFree | None = None
         """The first blocked job, if the policy lets no job pass it."""
+        self.handovers: list[Handover] = []
+        self._kept: dict[str, int] = {}
+        """Ledger name or id of a device -> the job that it is kept for."""
+        self._served: set[int] = set()
+        """Jobs that have started on devices that were kept for them."""
 
     def head(self, source: LaneRow | LaneCursor) -> _Head:
         # The key by the work of the lane: if that of its first job has grown, the job must not hide those after it.
@@ -236,12 +272,17 @@ class _Planner:
             if isinstance(source, LaneRow):
                 heappop(heads)
                 is_moved = bool(self.starts) and self._order.work(job) != source.key.work
+                is_moved = is_moved or job.id in self._served
                 barrier = self._barrier(source.key.reason.caps) or self._closed()
                 if not is_moved and self._refuses(source, job, barrier):
                     self.blocked.append(_Blocked(source, job, source.resources, barrier))
                 else:
                     for lane in source.lanes:
                         heappush(heads, self.head(LaneCursor(lane.key, lane.groups)))
+                continue
+            if job.id in self._served:
+                source.advance()
+                self._go_on(source, heads)
                 continue
             work = self._order.work(job)
             if work != source.key.work:  # a job of the same kind has started in this plan
@@ -257,10 +298,14 @@ class _Planner:
             self.starts.append(outcome)
             self._order.started(job)
             source.advance()
-            if source:
-                heapreplace(heads, self.head(source))
-            else:
-                heappop(heads)
+            self._go_on(source, heads)
+
+    def _go_on(self, source: LaneCursor, heads: list[_Head]) -> None:
+        """Put the next job of a lane in the place of its first."""
+        if source:
+            heapreplace(heads, self.head(source))
+        else:
+            heappop(heads)
 
     def _refuse(self, lane: LaneCursor, reason: Reason, heads: list[_Head], depth: int) -> None:
         """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
@@ -291,7 +336,7 @@ class _Planner:
         if closed := self._closed():
             return self._placement_cache.never(resources) or closed
         offers = self._placement_cache.offers(resources)
-        unreserved = self._unreserved(offers, job, resources)
+        unreserved = self._unreserved(self._unkept(offers, job), job, resources)
         devices = choose(unreserved, resources.gpus, resources.required)
         if devices is None:
             return self._placement_cache.never(resources) or self._block(job, resources, offers)
@@ -306,6 +351,58 @@ class _Planner:
             job.id, resources, device_ids, inf if seconds is None else self._occupancy.now + seconds
         )
         return Start(job, device_ids, resources=resources)
+
+    def hand_over(self, handovers: Sequence[Handover], waiting: WaitingJobs) -> None:
+        """Start the jobs for which others gave way, and keep devices that are not free yet."""
+        for handover in handovers:
+            job = waiting.get(handover.job)
+            if job is None:
+                continue
+            job_kind = job_kind_of(job)
+            resources = self._lanes.estimate(job_kind)
+            names = self._occupancy.names_of(handover.devices)
+            if self._occupancy.will_be_open(handover.devices, resources):
+                self.handovers.append(handover)
+                self._kept.update(dict.fromkeys(names, job.id))
+                continue
+            outcome = self.start_now(job, LaneKey(job_kind.priority, job_kind.caps, 0.0, resources))
+            if isinstance(outcome, Start):
+                self.starts.append(outcome)
+                self._order.started(job)
+                self._served.add(job.id)
+
+    def _unkept(self, offers: list[DeviceOffer], job: Job) -> list[DeviceOffer]:
+        """The offers that are not kept for another job."""
+        if not self._kept:
+            return offers
+        return [
+            offer
+            for offer in offers
+            if all(self._kept.get(name, job.id) == job.id for name in (offer.device.id, *offer.device.claims))
+        ]
+
+    def displace(self, slots: Sequence[Slot], view: View) -> list[Displacement]:
+        """The running jobs that give way to blocked ones."""
+        if self._closed() or self._fair_share.left:  # what they leave might become another user's
+            return []
+        kept = {device_id for handover in self.handovers for device_id in handover.devices}
+        running = [slot if kept.isdisjoint(slot.devices) else replace(slot, preemption=None) for slot in slots]
+        running += [Slot("", start.job.id, start.resources, start.devices) for start in self.starts if not start.behind]
+        return displace(self._waiters_below, running, view, self._policy, self._occupancy.now)
+
+    def _waiters_below(self, most: float) -> Iterator[Waiter]:
+        """The jobs that only wait for devices, and need less than so many GPU-seconds."""
+        served = {start.job.id for start in self.starts} | {handover.job for handover in self.handovers}
+        for row in self._lanes.rows:
+            if row.key.work > 2 * most or not row.resources.gpus or self._barrier(row.key.reason.caps):
+                continue
+            for job in row.oldest(EXAMINED_IN_ROW):
+                resources = self._lanes.estimate(job_kind_of(job))
+                expected = self._order.expects(job)
+                seconds = self._policy.unknown if expected is None else expected
+                if job.id not in served and seconds * resources.gpus < most:
+                    limit = limit_of(job)
+                    yield Waiter(job, resources, seconds, is_first=limit is not None and limit <= self._policy.short)
 
     def prefetch(self, room: Prefetch) -> None:
         """Let blocked jobs follow running attempts on the same worker."""
@@ -435,14 +532,23 @@ class _Planner:
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
     def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
+        keeper = self._keeper(job, resources, offers)
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
             self._reservation = self._placement_cache.reserve(job, resources)
-        elif self._reservation and choose(offers, resources.gpus, resources.required) is not None:
+        elif keeper is None and self._reservation and choose(offers, resources.gpus, resources.required) is not None:
             moment = self._reservation.moment if self._reservation.sure else None
             return KeptFree(self._reservation.job, self._reservation.gpus, moment)
-        return self._placement_cache.why_blocked(resources)
+        return keeper or self._placement_cache.why_blocked(resources)
+
+    def _keeper(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> KeptFree | None:
+        """The job for which open devices are kept; None if without it, too, the job could not start."""
+        if not self._kept or choose(offers, resources.gpus, resources.required) is None:
+            return None
+        unkept = self._unkept(offers, job)
+        kept = [offer.device.id for offer in offers if offer not in unkept]
+        return KeptFree(self._kept[kept[0]], len(kept)) if len(unkept) < resources.gpus else None
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

@@ -43,6 +43,10 @@ class Rules(Struct, frozen=True):
     """Whether jobs come with `--vram auto`, or take whole cards."""
     exact: bool = False
     """Whether durations are known beforehand, not learnt."""
+    preemptible: float = 0.0
+    """The share of the jobs that save their state and give way if they are asked."""
+    switch: float = 60.0
+    """Seconds that saving takes, and starting again as well."""
 
 
 RULES: Mapping[str, Rules] = {

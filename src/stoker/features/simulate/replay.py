@@ -12,11 +12,12 @@ from msgspec import Struct, structs
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import UsageError
 from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
-from stoker.core.learning import Learnt, expected_seconds, observe, observe_use
+from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, remaining_seconds
 from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
+from stoker.core.planner.displacement import Handover, unknown_rest
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES
 from stoker.core.planner.lanes import Lanes
-from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.occupancy import Preemption, Slot
 from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
@@ -49,6 +50,7 @@ LEAST_SPEED = 0.01
 CLOSE_SECONDS = 1e-6
 """Events that lie nearer together than this happen at the same time."""
 MODEL = "virtual"
+GOLDEN_RATIO = 0.6180339887
 _COMMAND = Command(("train",))
 _NOTHING = Learnt()
 _NEVER_FREED: Mapping[str, float] = {}
@@ -177,12 +179,12 @@ class SimulatedRun:
     """An attempt that runs. Its progress is updated only when its speed changes."""
 
     __slots__ = (
-        "devices", "held", "job", "left", "left_when_ripe", "resources", "shared", "since", "speed", "started", "until",
-        "work",
+        "devices", "held", "job", "leaves_at", "left", "left_when_ripe", "resources", "shared", "since", "speed",
+        "started", "until", "work",
     )  # fmt: skip
 
-    def __init__(self, work: Work, job: Job, start: Start, now: float, seconds: float | None) -> None:
-        """`seconds` is the duration that the planner expects."""
+    def __init__(self, work: Work, job: Job, start: Start, now: float, *, seconds: float | None, left: float) -> None:
+        """`seconds` is the duration that the planner expects, `left` what it takes alone."""
         self.work = work
         self.job = job
         self.devices = start.devices
@@ -195,14 +197,18 @@ class SimulatedRun:
         """Bytes on each device."""
         self.speed = 1.0
         self.since = now
-        self.left = work.seconds
+        self.left = left
         """Seconds that it would take alone, from `since` on."""
-        self.left_when_ripe = work.seconds - ripens_after(work)
+        self.left_when_ripe = left - min(left, ripens_after(work))
         """The same at the moment when it takes all its memory; 0 once it has."""
+        self.leaves_at: float | None = None
+        """When it will have saved its state to give way; None if it was not asked to."""
 
     @property
     def due(self) -> float:
-        """When it grows or ends, if its speed stays."""
+        """When it grows, ends or leaves, if its speed stays."""
+        if self.leaves_at is not None:
+            return self.leaves_at
         return self.since + max(0.0, self.left - self.left_when_ripe) / self.speed
 
     @property
@@ -245,13 +251,19 @@ class _Machine:
         self._changed = dict.fromkeys(self._devices, 0.0)
         self._busy = self._shared = 0.0
         self._plans = 0
+        self._look_again = inf
+        self._handovers: Sequence[Handover] = ()
+        self._left: dict[int, float] = {}
+        """Seconds that jobs that gave way would take alone."""
+        self._done: dict[int, float] = {}
+        """Seconds that they have worked."""
 
     def play(self) -> ReplayOutcome:
         while self._arrivals or self._runs:
             arrival = self._arrivals[-1].arrival if self._arrivals else inf
-            self._now = max(self._now, min([arrival, *(run.due for run in self._runs.values())]))
+            self._now = max(self._now, min([arrival, self._look_again, *(run.due for run in self._runs.values())]))
             may_start = self._arrive()
-            if self._update_runs() or may_start:
+            if self._update_runs() or may_start or self._look_again <= self._now:
                 self._plan()
         lives = [self._lives[job_id] for job_id in sorted(self._lives)]
         return ReplayOutcome(lives, self._stays, len(self._devices), self._busy, self._shared, self._plans)
@@ -282,7 +294,9 @@ class _Machine:
         freed = False
         for run in [run for run in self._runs.values() if run.due <= self._now + CLOSE_SECONDS]:
             run.proceed(self._now)
-            if not run.left_when_ripe:
+            if run.leaves_at is not None:
+                self._requeue(run)
+            elif not run.left_when_ripe:
                 self._finish(run)
             elif self._is_short(run):
                 self._run_out(run)
@@ -313,11 +327,26 @@ class _Machine:
         if not isinstance(job.state, Ended):
             self._waiting.add(job)
 
+    def _requeue(self, run: SimulatedRun) -> None:
+        """Let it leave with its state saved."""
+        self._vacate(run)
+        self._left[run.work.id] = run.left + self._rules.switch
+        self._done[run.work.id] = self._worked(run) - self._rules.switch
+        self._lives[run.work.id].preemptions += 1
+        self._waiting.add(structs.replace(run.job, state=Waiting(self._now)))
+
+    def _worked(self, run: SimulatedRun) -> float:
+        """Seconds of work of the job, in all of its attempts."""
+        before = self._done.get(run.work.id)
+        ran = self._now - run.started
+        return ran if before is None else before + max(0.0, ran - self._rules.switch)
+
     def _finish(self, run: SimulatedRun) -> None:
+        seconds = self._worked(run)
         self._vacate(run)
         self._lives[run.work.id].end = self._now
         kind = run.work.kind
-        learnt = observe(self._learnt.get(kind, _NOTHING), self._now - run.started)
+        learnt = observe(self._learnt.get(kind, _NOTHING), seconds)
         load = None if run.shared else run.work.load
         self._learnt[kind] = observe_use(learnt, MODEL, peak=run.held, load=load)
         self._lanes.learnt(kind)
@@ -335,19 +364,62 @@ class _Machine:
     def _plan(self) -> None:
         self._plans += 1
         slots = [
-            Slot("", run.work.id, run.resources, run.devices, run.until, since=run.started, kind=run.job.kind)
+            Slot(
+                "",
+                run.work.id,
+                run.resources,
+                run.devices,
+                run.until,
+                since=run.started,
+                kind=run.job.kind,
+                preemption=self._preemption(run),
+            )
             for run in self._runs.values()
         ]
         readings = {device_id: Reading(used=sum(run.held for run in runs)) for device_id, runs in self._on.items()}
         seen, policy = Snapshot(self._now, tuple(self._devices.values()), readings), self._rules.policy
         history = self._expects, self._estimate, self._lanes
-        decided = plan(self._waiting, slots, seen, (), policy, self._now, _NEVER_FREED, NO_OTHER_ENGINES, *history)
+        decided = plan(
+            self._waiting,
+            slots,
+            seen,
+            (),
+            policy,
+            self._now,
+            _NEVER_FREED,
+            NO_OTHER_ENGINES,
+            *history,
+            handovers=self._handovers,
+        )
         for start in decided.starts:
             self._start(start)
+        self._handovers = decided.handovers
+        self._look_again = inf if decided.look_again is None else decided.look_again
+        for job_id in [job_id for displacement in decided.displacements for job_id in displacement.victims]:
+            run = self._runs[job_id]
+            run.proceed(self._now)
+            run.leaves_at = self._now + self._rules.switch
+
+    def _preemption(self, run: SimulatedRun) -> Preemption | None:
+        rules, job_id = self._rules, run.work.id
+        if run.leaves_at is not None or job_id * GOLDEN_RATIO % 1 >= rules.preemptible:
+            return None
+        done = self._worked(run)
+        learnt = self._learnt.get(run.work.kind, _NOTHING)
+        remaining = run.left / run.speed if rules.exact else remaining_seconds(learnt, done)
+        times = self._lives[job_id].preemptions
+        return Preemption("save", 0, times, self._done.get(job_id, 0.0), remaining, rules.switch, rules.switch)
 
     def _expects(self, job: Job) -> float | None:
         work = self._works[job.id]
-        return work.seconds if self._rules.exact else expected_seconds(self._learnt.get(work.kind, _NOTHING))
+        if self._rules.exact:
+            return self._left.get(job.id, work.seconds)
+        learnt = self._learnt.get(work.kind, _NOTHING)
+        done = self._done.get(job.id)
+        if done is None:
+            return expected_seconds(learnt)
+        remaining = remaining_seconds(learnt, done)
+        return unknown_rest(done, self._rules.policy.unknown) if remaining is None else remaining
 
     def _estimate(self, job_kind: JobKind) -> Resources:
         return resolved(job_kind, self._learnt.get(job_kind.kind, _NOTHING), self._rules.policy.margin)
@@ -357,7 +429,14 @@ class _Machine:
         self._waiting.remove(job.id)
         assigned = advance(job, Assigned("", start.devices, "", self._now, resources=start.resources))
         started = advance(assigned, Started(assigned.attempts, self._now))
-        run = self._runs[job.id] = SimulatedRun(self._works[job.id], started, start, self._now, self._expects(job))
+        run = self._runs[job.id] = SimulatedRun(
+            self._works[job.id],
+            started,
+            start,
+            self._now,
+            seconds=self._expects(job),
+            left=self._left.get(job.id, self._works[job.id].seconds),
+        )
         life = self._lives[job.id]
         life.start = self._now if life.start is None else life.start
         for device_id in run.devices:

@@ -59,6 +59,7 @@ class Life(Struct):
     end: float | None = None
     shared_failures: int = 0
     """Attempts that ran out of memory."""
+    preemptions: int = 0
 
 
 class Stay(Struct, frozen=True):

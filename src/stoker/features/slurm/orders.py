@@ -57,7 +57,7 @@ class QueueDirectory:
     def make(self) -> None:
         """Make the directory, once."""
         if not self._made:
-            for folder in (self.files.state, self.files.logs, self.files.reports):
+            for folder in (self.files.state, self.files.logs, self.files.reports, self.files.software):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             (self.files.state / MARKER).touch()
             self._made = True

@@ -146,6 +146,7 @@ def tuner_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
         nodes=1,
         cap=False,
         mps_optional=False,
+        preemptible="",
         fill=False,
         notify=(),
     )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
 
 from stoker.devices.interface import Devices
+from stoker.features import FEATURES, load
 from stoker.ledger import Ledger
 from stoker.runner.interface import WorkerRunner
-from stoker.sites.interface import EngineJobs, SiteContext
+from stoker.sites.interface import EngineJobs, SiteContext, StartObserver
 from stoker.sites.machine.allocations import Allocations
 from stoker.sites.machine.fairshare import OwnUsage
 from stoker.sites.machine.mps import MpsClients
@@ -41,6 +43,7 @@ class MachineContext(Struct, frozen=True):
     telemetry: Telemetry
     shortages: ResourceBackoff
     mps_clients: MpsClients
+    observers: Sequence[StartObserver] = ()
 
 
 def machine_context(
@@ -66,4 +69,5 @@ def machine_context(
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
         shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),
+        observers=[load(feature.observer)(context.paths) for feature in FEATURES.values() if feature.observer],
     )

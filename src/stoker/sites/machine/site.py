@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -261,7 +262,11 @@ class MachineSite:
 
     def _assign(self, start: Start) -> None:
         now = self._jobs.clock()
-        if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
+        if reason := self._dispatch.obstacle(start):
+            self._dispatch.hold(start, reason, now)
+        elif not self._dispatch.assign(
+            start, now
+        ):  # another engine was faster: read the ledger again and plan with that
             self._observation.expire()
             self._jobs.plan_due, self._plan_after = True, now + SOON
         elif (job := self._jobs.active(start.job.id)) is not None:
@@ -313,10 +318,19 @@ class MachineSite:
         seconds = job.spec.grace if grace is None else grace
         self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, signal_number)
 
+    def give_way(self, job: Job) -> None:
+        assert isinstance(job.state, Active)
+        worker, spec = slot_of(job.state.ref), job.spec
+        self._allocations.recall(self._allocations[worker])  # what is prefetched behind it would take its place
+        saves = spec.preemptible == "save"
+        number = signal.Signals[f"SIG{spec.save_signal}"] if saves else signal.SIGTERM
+        seconds = spec.save_time if saves else spec.grace
+        self._runner.give_way(worker, attempt_key(job.id, job.state.attempt), number, seconds, saves=saves)
+
     def set_limit(self, job: Job) -> bool:
         assert isinstance(job.state, Active)
         worker, key = slot_of(job.state.ref), attempt_key(job.id, job.state.attempt)
-        self._runner.set_limit(worker, key, job.spec.limit, job.spec.grace, job.spec.signal)
+        self._runner.set_limits(worker, key, job.spec)
         return True
 
     def process_of(self, job: Job) -> int | None:

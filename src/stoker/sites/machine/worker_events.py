@@ -81,7 +81,7 @@ class WorkerEvents:
     def _learn(self, job: Job, after: Job, diagnosis: Diagnosis, allocation: Allocation, *, seconds: float) -> None:
         self._allocations.learn(allocation.resources, seconds)
         if state_word(after) == "done":
-            self._jobs.learn(self._history.learn(job, seconds))
+            self._jobs.learn(self._history.learn(job, job.kept_seconds + seconds))
         if diagnosis.needs is not None:
             models = [device.model for device in allocation.devices]
             self._jobs.learn(self._history.learn_use(job, models, peak=diagnosis.needs))
@@ -153,7 +153,7 @@ def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: boo
         cause=diagnosis.cause,
         shared=shared,
         floor=diagnosis.floor,
-        said=_said(job) if event.code and event.why != "stopped" and not note else "",
+        said=_said(job) if event.code and event.why not in ("stopped", "preempted") and not note else "",
     )
 
 

@@ -20,6 +20,7 @@ from stoker.features.slurm.commands import NodeSize
 from stoker.features.slurm.judge import Answers
 from stoker.features.slurm.orders import PILOT_MARK
 from stoker.features.slurm.pilot.files import PilotEvent, PilotFolder, PilotPlan, PilotReady, RunJob
+from stoker.store.paths import Paths
 
 MIN_AHEAD_PER_GPU = 2
 """Attempts that wait in a pilot for each of its GPUs, however slowly it starts them."""
@@ -248,16 +249,17 @@ def is_pilot(name: str) -> bool:
 # -- what a new pilot asks for ---------------------------------------------------------------------
 
 
-def pilot_plan(cluster: str, settings: ClusterSettings, reports: Path, own: Mapping[str, str], gpus: int) -> PilotPlan:
+def pilot_plan(cluster: str, settings: ClusterSettings, files: Paths, own: Mapping[str, str], gpus: int) -> PilotPlan:
     """The plan of a pilot; simulated GPUs and a ledger of one's own come from the head's environment."""
     return PilotPlan(
         cluster,
-        str(reports),
+        str(files.reports),
         settings.pilot_idle,
         own.get("STOKER_SIM", ""),
         own.get("STOKER_LEDGER", ""),
         whole_node=settings.private,
         gpus=gpus,
+        software=str(files.software),
     )
 
 

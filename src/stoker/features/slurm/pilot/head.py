@@ -222,10 +222,10 @@ class Pilots:
     def write_new(self) -> OSError | None:
         """Write the files of new pilots; the error if that was not possible, and the pilot was given up."""
         new, self._new = self._new, []
-        reports = self._directory.files.reports
+        files = self._directory.files
         for pilot in new:
             try:
-                plan = pilot_plan(self._context.name, self._settings, reports, os.environ, pilot.least)
+                plan = pilot_plan(self._context.name, self._settings, files, os.environ, pilot.least)
                 pilot.files.make_pilot(plan)
                 pilot.made = True
             except OSError as error:

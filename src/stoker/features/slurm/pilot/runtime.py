@@ -274,6 +274,8 @@ def serve_pilot(path: Path) -> None:
     state = Path(tempfile.mkdtemp(prefix="stoker-pilot-"))
     try:
         (state / "reports").symlink_to(plan.reports)
+        if plan.software:
+            (state / "software").symlink_to(plan.software)
         with contextlib.closing(_devices(plan, state)) as devices:
             if (count := len(devices.snapshot(time.time()).devices)) < plan.gpus:
                 folder.fail(0, _too_few(plan, node, count))

@@ -123,6 +123,10 @@ class JobSpec(Struct, frozen=True):
     """Jobs of a group share a limit of running jobs, if one is configured."""
     begin: float | None = None
     """Earliest start, in seconds since the epoch."""
+    start_within: float | None = None
+    """Seconds after submit, or after `begin`, in which it has to start."""
+    nonblock: bool = False
+    """Whether it has to start at once."""
     after: tuple[Dependency, ...] = ()
     retry_on: tuple[str, ...] = ()
     """Results and exit codes that are retried; empty is any failure."""

@@ -63,6 +63,8 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     first_output: str | None = None
     silent: str | None = None
     begin: str | None = None
+    start_within: str | None = None
+    nonblock: bool | None = None
     after: str | None = None
     mps: str | bool | None = None
     mps_optional: bool | None = None
@@ -346,6 +348,25 @@ OPTIONS = (
         show=lambda job, _: begin_text(job.spec.begin),
         comment="not before: 22:00, now+1hour",
         of_one_job=True,
+    ),
+    Option(
+        name="start_within",
+        help="Give up a job that has not started after this time, counted from submit or --begin; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("start_within",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.start_within),
+        comment="has to start within, for example 2h",
+        label="start within",
+    ),
+    Option(
+        name="nonblock",
+        help="Give up a job that cannot start at once.",
+        kind="flag",
+        fields=("nonblock",),
+        of_one_job=True,
+        at_submit=True,
     ),
     Option(
         name="after",

@@ -194,7 +194,7 @@ class Engine:
 
     def displace(self, job: Job, to: int, note: str) -> bool:
         """Let a running job of this engine give way to another; False if it cannot."""
-        return self._displacements.displace(job, to, note)
+        return self._displacements.displace(job, to or self._displacements.next_waiting(job), note)
 
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False if its site cannot."""
@@ -219,7 +219,7 @@ class Engine:
             if adopted:
                 self._table.adopt(job)
             self.site.adopt(job)
-            if isinstance(job.state, Running) and not adopted:
+            if not adopted:
                 self._displacements.ask(job)
 
     def close(self) -> None:

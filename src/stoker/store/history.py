@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from stoker.core.job import Job, limit_of
-from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
+from stoker.core.learning import (
+    Learnt,
+    expected_seconds,
+    observe,
+    observe_save,
+    observe_use,
+    remaining_seconds,
+    signature_of,
+)
 from stoker.core.planner.queue import JobKind, resolved
 from stoker.core.spec import Resources
 from stoker.store.writer import Store
@@ -37,6 +45,22 @@ class RunHistory:
             return limit
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
+
+    def remaining(self, job: Job, ran: float) -> float | None:
+        """Expected rest of a job that has worked so long, by its limit and by earlier runs; None if nothing tells."""
+        limit = limit_of(job)
+        known = remaining_seconds(self._known(self._signature(job)), ran) if self._has_learnt else None
+        rests = [rest for rest in (known, None if limit is None else max(0.0, limit - ran)) if rest is not None]
+        return min(rests, default=None)
+
+    def save_seconds(self, job: Job) -> float | None:
+        """How long such jobs took at most to save and leave, of the last times; None if none did."""
+        return max(self._known(self._signature(job)).saves, default=None) if self._has_learnt else None
+
+    def learn_save(self, job: Job, seconds: float) -> News:
+        """Add the seconds that a job took to save and leave."""
+        signature = self._signature(job)
+        return self._keep(signature, observe_save(self._known(signature), max(0.0, seconds)))
 
     def knows(self, job: Job) -> bool:
         """Whether such a job has succeeded before."""

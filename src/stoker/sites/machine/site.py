@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
+from stoker.core.job import Active, Displaced, Job, Running, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
+from stoker.core.planner.displacement import Handover
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.order import Order, QueuePosition
@@ -42,6 +43,7 @@ from stoker.sites.machine.allocations import Allocation, LeaseCheck
 from stoker.sites.machine.context import MachineContext, machine_context
 from stoker.sites.machine.dispatch import Dispatch
 from stoker.sites.machine.fairshare import Notices, Sharing
+from stoker.sites.machine.giving_way import handed_over
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.ref import adopted_lease, read_ref
@@ -224,6 +226,7 @@ class MachineSite:
         try:
             for start in self._last_plan.starts:
                 self._assign(start)
+            self._displace(self._last_plan, now)
         except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
             self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, str(error)
             self._carry_out_plan(now)
@@ -253,7 +256,20 @@ class MachineSite:
             self._history.expected,
             self._estimate,
             self._lanes,
+            self._handed_over(),
         )
+
+    def _handed_over(self) -> list[Handover]:
+        """The devices that running jobs leave for others, or have left."""
+        leaving = [job for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
+        return handed_over(leaving, self._last_plan.handovers if self._last_plan else ())
+
+    def _displace(self, decided: Plan, now: float) -> None:
+        """Ask the jobs to give way for which the plan has decided so."""
+        for displacement in decided.displacements:
+            for job in [job for job_id in displacement.victims if (job := self._jobs.active(job_id))]:
+                if isinstance(job.state, Running) and job.state.giving_way is None:
+                    self.give_way(self._jobs.apply(job, Displaced(now, displacement.for_job)))
 
     def _new_lanes(self) -> Lanes:
         """Lanes of all waiting jobs, for a new policy."""

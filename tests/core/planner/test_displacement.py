@@ -69,7 +69,7 @@ def test_a_long_job_gives_way_to_a_short_one() -> None:
         running(1, "0", preemption=Preemption("save", times=MOST_PREEMPTIONS, remaining=50 * HOUR), ran=90 * HOUR),
         running(1, "0", preemption=Preemption("save", times=2, remaining=50 * HOUR)),
         running(1, "0", preemption=Preemption("save", remaining=1.5 * HOUR)),
-        running(1, "0", preemption=Preemption("save", remaining=5 * HOUR, save=2 * HOUR, start=2 * HOUR), ran=90 * HOUR),
+        running(1, "0", preemption=Preemption("save", remaining=5 * HOUR, save=4 * HOUR), ran=90 * HOUR),
         running(1, "0", preemption=Preemption("restart", remaining=50 * HOUR), ran=49 * HOUR),
         running(1, "0", preemption=Preemption("save", priority=1, remaining=50 * HOUR)),
         Slot("k1", 1, Resources(), ("0",), preemption=LONG),

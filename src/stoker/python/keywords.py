@@ -52,6 +52,7 @@ class Keywords(TypedDict, total=False):
     save_signal: str
     save_time: str | int | timedelta
     save_exit: int
+    urgent: bool
     chdir: str | os.PathLike[str]
     env: dict[str, Any]
     out: str | os.PathLike[str]

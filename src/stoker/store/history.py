@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from stoker.core.job import Job, limit_of
+from stoker.core.job import Job, Running, limit_of
 from stoker.core.learning import (
     Learnt,
     expected_seconds,
@@ -15,12 +15,19 @@ from stoker.core.learning import (
     remaining_seconds,
     signature_of,
 )
+from stoker.core.planner.occupancy import Preemption
 from stoker.core.planner.queue import JobKind, resolved
 from stoker.core.spec import Resources
 from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
 """Seconds; the durations of shorter runs are not recorded."""
+START_SECONDS = 60.0
+"""Seconds until a job that gave way works again after its next start: programs load data and compile."""
+STOP_SECONDS = 5.0
+"""Seconds until a job has ended that need not save."""
+UNKNOWN_SAVE_SECONDS = 60.0
+LEAST_SAVE_SECONDS = 1.0
 _REMEMBERED = 10_000
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -45,6 +52,26 @@ class RunHistory:
             return limit
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
+
+    def preemption(self, job: Job, now: float) -> Preemption | None:
+        """How a running job gives way to others; None if it does not, or is about to."""
+        state, spec = job.state, job.spec
+        if not spec.preemptible or not isinstance(state, Running) or state.giving_way is not None:
+            return None
+        save = STOP_SECONDS
+        if spec.preemptible == "save":
+            learnt = self.save_seconds(job)
+            save = min(spec.save_time, UNKNOWN_SAVE_SECONDS) if learnt is None else max(learnt, LEAST_SAVE_SECONDS)
+        ran = job.kept_seconds + max(0.0, now - state.since)
+        return Preemption(
+            spec.preemptible,
+            priority=spec.priority,
+            times=job.preemptions,
+            done=job.kept_seconds,
+            remaining=self.remaining(job, ran),
+            save=save,
+            start=START_SECONDS,
+        )
 
     def remaining(self, job: Job, ran: float) -> float | None:
         """Expected rest of a job that has worked so long, by its limit and by earlier runs; None if nothing tells."""

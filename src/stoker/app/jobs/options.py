@@ -73,6 +73,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     save_signal: str | None = None
     save_time: str | None = None
     save_exit: int | None = None
+    urgent: bool | None = None
     chdir: str | None = None
     env: dict[str, str] = {}
     out: str | None = None
@@ -466,6 +467,14 @@ OPTIONS = (
         comment="exit code for saved; -1 is any but 0",
         built_in=-1,
         while_running=True,
+    ),
+    Option(
+        name="urgent",
+        help="If no GPU is free, let preemptible jobs of yours give way.",
+        kind="switch",
+        fields=("urgent",),
+        comment="whether preemptible jobs give way to it",
+        label="urgent",
     ),
     Option(
         name="chdir",

@@ -14,7 +14,6 @@ from stoker.runner.interface import WorkerRunner
 from stoker.sites.interface import EngineJobs, SiteContext, StartObserver
 from stoker.sites.machine.allocations import Allocations
 from stoker.sites.machine.fairshare import OwnUsage
-from stoker.sites.machine.giving_way import preemption_of
 from stoker.sites.machine.mps import MpsClients
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.shortages import ResourceBackoff
@@ -53,9 +52,7 @@ def machine_context(
     """Make all parts for an engine."""
     jobs, store = context.jobs, context.store
     ledger, history = Ledger(ledger_path), RunHistory(store)
-    allocations = Allocations(
-        runner, ledger, context.label, history.expected, lambda job, now: preemption_of(job, history, now)
-    )
+    allocations = Allocations(runner, ledger, context.label, history.expected, history.preemption)
     return MachineContext(
         jobs=jobs,
         paths=context.paths,

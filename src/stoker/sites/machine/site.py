@@ -43,7 +43,6 @@ from stoker.sites.machine.allocations import Allocation, LeaseCheck
 from stoker.sites.machine.context import MachineContext, machine_context
 from stoker.sites.machine.dispatch import Dispatch
 from stoker.sites.machine.fairshare import Notices, Sharing
-from stoker.sites.machine.giving_way import handed_over
 from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.ref import adopted_lease, read_ref
@@ -261,8 +260,11 @@ class MachineSite:
 
     def _handed_over(self) -> list[Handover]:
         """The devices that running jobs leave for others, or have left."""
-        leaving = [job for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
-        return handed_over(leaving, self._last_plan.handovers if self._last_plan else ())
+        before = self._last_plan.handovers if self._last_plan else ()
+        states = [job.state for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
+        ways = [state.giving_way for state in states if isinstance(state, Running)]
+        known = {handover.job for handover in before}
+        return [*before, *(Handover(way.to, way.devices) for way in ways if way and way.to and way.to not in known)]
 
     def _displace(self, decided: Plan, now: float) -> None:
         """Ask the jobs to give way for which the plan has decided so."""

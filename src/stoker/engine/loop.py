@@ -192,9 +192,9 @@ class Engine:
         if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
-    def displace(self, job: Job, to: int, note: str) -> bool:
-        """Let a running job of this engine give way to another; False if it cannot."""
-        return self._displacements.displace(job, to or self._displacements.next_waiting(job), note)
+    def displace(self, job: Job, to: int | None, note: str) -> bool:
+        """Let a running job of this engine give way to another, None is the next that waits; False if it cannot."""
+        return self._displacements.displace(job, self._displacements.next_waiting(job) if to is None else to, note)
 
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False if its site cannot."""

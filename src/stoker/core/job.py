@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from stoker.core.device import Device
 from stoker.core.learning import kind_of
-from stoker.core.outcomes import RETRIED, CancelResult, Result
+from stoker.core.outcomes import RETRIED, AskedResult, Result
 from stoker.core.ranges import Ranges
 from stoker.core.selectors import tasks_text
 from stoker.core.spec import RUNNING_FIELDS, Command, JobSpec, Member, Resources, with_fields
@@ -88,7 +88,7 @@ class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
     """Who asked for it, or why."""
     started: float | None = None
     """When its process started; None before that."""
-    result: CancelResult = "cancelled"
+    result: AskedResult = "cancelled"
 
 
 class Ended(Struct, frozen=True, tag="ended", omit_defaults=True):
@@ -179,7 +179,7 @@ class Cancelled(Struct, frozen=True, tag="cancelled", omit_defaults=True):
 
     at: float
     note: str = ""
-    result: CancelResult = "cancelled"
+    result: AskedResult = "cancelled"
 
 
 class Paused(Struct, frozen=True, tag="paused"):
@@ -310,6 +310,13 @@ class Job(Struct, frozen=True, gc=False):
 def limit_of(job: Job) -> float | None:
     """The time limit of a job in seconds."""
     return job.spec.limit
+
+
+def start_limit(job: Job) -> float | None:
+    """Seconds in which a waiting job has to start, 0 for at once; None if it may wait, or has run before."""
+    if job.tries or not isinstance(job.state, Waiting | Starting):
+        return None
+    return 0.0 if job.spec.nonblock else job.spec.start_within
 
 
 def needs_exclusive(job: Job) -> bool:

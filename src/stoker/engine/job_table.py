@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,8 +24,10 @@ from stoker.core.job import (
     Started,
     Starting,
     Waiting,
+    is_delegated,
     part,
     slot_of,
+    start_limit,
 )
 from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import parse_key
@@ -38,6 +41,9 @@ from stoker.engine.recorder import FollowUp, Recorder
 from stoker.store.queries import coordinator_of, has_open_members, jobs_of
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
+
+NONBLOCK_SECONDS = 1.0
+"""A job that has to start at once may wait so long for an engine that looks at its devices."""
 
 
 class BlockedJobs:
@@ -125,6 +131,20 @@ class BlockedJobs:
 
     def _is_too_early(self, begin: float, job_id: int) -> bool:
         return self._why.get(job_id) == NotBefore(begin)
+
+
+class _StartLimit(NamedTuple):
+    """A time in which jobs have to start; it holds while they wait since the same moment with the same limit."""
+
+    at: float
+    first: int
+    last: int
+    seconds: float
+    since: float
+
+    def is_for(self, job: Job) -> bool:
+        is_same = isinstance(job.state, Waiting) and job.state.since == self.since
+        return start_limit(job) == self.seconds and (is_same or is_delegated(job))
 
 
 class JobTable:
@@ -271,6 +291,9 @@ class Jobs:
         """Whether something happened since the last plan that may change it."""
         self.find_devices: Callable[[Sequence[str]], tuple[Device, ...]] = lambda _: ()
         """The site's devices by their ids; set when the site is open."""
+        self.accepted_at = 0.0
+        """When the store was read last for new jobs: what is admitted now was submitted later, by whatever clock."""
+        self._start_limits: list[_StartLimit] = []
         self._ended: list[Job] = []
         """Jobs whose end is recorded, and whose dependants have not been released yet."""
 
@@ -314,6 +337,7 @@ class Jobs:
             self.recorder.release(job.id)
         if isinstance(after.state, Ended) and self._is_needed(after, after.state):
             after = self.recorder.add(after, Retried(after.state.at), ())
+        self._limit_start(after)
         self.settle(after)
         return after
 
@@ -330,7 +354,27 @@ class Jobs:
         if _is_short(job):
             self.apply(job, Resumed(self.clock()))
         else:
+            self._limit_start(job, self.accepted_at)
             self.settle(job)
+
+    def _limit_start(self, job: Job, submitted_after: float = 0.0) -> None:
+        """Note when a job is late. By a clock that was set it may have been submitted long ago, or in the future."""
+        if (seconds := start_limit(job)) is not None and isinstance(job.state, Waiting):
+            since = job.state.since
+            began = max(min(max(since, submitted_after), self.clock()), job.spec.begin or 0.0)
+            at = began + max(seconds, NONBLOCK_SECONDS)
+            heappush(self._start_limits, _StartLimit(at, job.id, job.last, seconds, since))
+
+    @property
+    def next_start_limit(self) -> float | None:
+        """When the next job may be late."""
+        return self._start_limits[0].at if self._start_limits else None
+
+    def late(self, now: float) -> Iterator[Job]:
+        """The jobs that have not started in time; one may stand for several."""
+        while self._start_limits and self._start_limits[0].at <= now:
+            limit = heappop(self._start_limits)
+            yield from filter(limit.is_for, self.table.between(limit.first, limit.last))
 
     def settle(self, job: Job) -> None:
         """Move a job to where it belongs: active, waiting, blocked, or forgotten."""

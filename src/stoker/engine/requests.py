@@ -22,7 +22,7 @@ from stoker.core.job import (
     Stopping,
     Waiting,
 )
-from stoker.core.outcomes import CancelResult
+from stoker.core.outcomes import AskedResult
 from stoker.core.requests import Again, Cancel, Edit, Hold, Preempt, Release, Request, split
 from stoker.core.settings import Policy
 from stoker.core.spec import LIMIT_FIELDS, RUNNING_FIELDS, with_fields
@@ -94,7 +94,7 @@ class RequestTarget(Protocol):
     """The part of an engine that requests use, besides changing queued jobs."""
 
     def cancel_job(
-        self, job: Job, grace: float | None, note: str, number: int = 0, result: CancelResult = "cancelled"
+        self, job: Job, grace: float | None, note: str, number: int = 0, result: AskedResult = "cancelled"
     ) -> None:
         """End a job of the engine, whatever its state; it may stand for several."""
 

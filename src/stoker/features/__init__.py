@@ -51,6 +51,9 @@ class Feature:
         nodes: str = "",
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
+        preparation: str = "",
+        start: str = "",
+        obstacle: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
         forgets: str = "",
@@ -59,6 +62,9 @@ class Feature:
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
+
+        `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
+        tells why such a job cannot start.
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `forgets` removes, in steps, files that no job needs any more.
         """
@@ -68,6 +74,9 @@ class Feature:
         self.nodes = nodes
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
+        self.preparation = preparation
+        self.start = start
+        self.obstacle = obstacle
         self.job_views = job_views or {}
         self.observer = observer
         self.forgets = forgets
@@ -102,6 +111,9 @@ FEATURES: dict[str, Feature] = {
         }
     ),
     "freeze": Feature(
+        preparation="stoker.features.freeze.submit:CodeFreezer",
+        start="stoker.features.freeze.start:prepare_start",
+        obstacle="stoker.features.freeze.start:why_not_startable",
         job_views={
             "env": JobView(
                 "stoker.features.freeze.software_view:show",
@@ -139,6 +151,24 @@ def job_views() -> dict[str, JobView]:
 def batch_words(kind: str) -> BatchWords:
     """The words for the jobs of a batch; also of one whose feature was deleted."""
     return FEATURES.get(kind, Feature()).words
+
+
+def preparations() -> list[Any]:
+    """The classes that prepare the jobs of a submit."""
+    return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
+
+
+def prepared_start(order: Any, *context: Any) -> Any:
+    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
+    for feature in FEATURES.values():
+        order = load(feature.start)(order, *context) if feature.start else order
+    return order
+
+
+def obstacle_to(*context: Any) -> str:
+    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
+    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
+    return next(filter(None, reasons), "")
 
 
 def load(path: str) -> Any:

@@ -21,6 +21,7 @@ from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.preflight import Checkouts
+from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import Script
 from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
 from stoker.core.device import resolve
@@ -117,7 +118,18 @@ class RunBatch:
             parent=parent,
         )
         command = request.script.copied(self.files) if request.script else None
-        self.builder = JobBuilder(request.options, context, self.environment, say, policy=self.policy, command=command)
+        self.preparations = Preparations(
+            PreparationContext(lambda _: self.files, self.environment, say, starts_now=True)
+        )
+        self.builder = JobBuilder(
+            request.options,
+            context,
+            self.environment,
+            say,
+            policy=self.policy,
+            preparations=self.preparations,
+            command=command,
+        )
         self.builder.snapshot = snapshot
 
     def _followed_log(self) -> str:
@@ -187,7 +199,8 @@ class RunBatch:
         """Store the environment and the script that the jobs refer to."""
         with store.writing():
             store.add_environment(self.environment)
-            if self.request.script:
+            self.preparations.keep()
+            if self.request.script and self.builder.needs_copy:
                 self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:

@@ -280,7 +280,11 @@ class MachineSite:
 
     def _assign(self, start: Start) -> None:
         now = self._jobs.clock()
-        if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
+        if reason := self._dispatch.obstacle(start):
+            self._dispatch.hold(start, reason, now)
+        elif not self._dispatch.assign(
+            start, now
+        ):  # another engine was faster: read the ledger again and plan with that
             self._observation.expire()
             self._jobs.plan_due, self._plan_after = True, now + SOON
         elif (job := self._jobs.active(start.job.id)) is not None:

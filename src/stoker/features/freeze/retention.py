@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from stoker.app.jobs.config import load_config
 from stoker.app.service.doctor import Subject, Verdict, note, ok
+from stoker.core.errors import StokerError
 from stoker.core.units import count_text, size_text
 from stoker.features.freeze import software
 from stoker.features.freeze.code import code_of
@@ -36,7 +37,10 @@ _NEEDED = (
 def forget(paths: Paths, store: Store, now: float) -> Iterator[None]:
     """Remove in steps what no job needs; the engine calls this in each round of pruning."""
     yield from software.forget(paths, store, now)
-    limit = load_config(os.environ, None).engine.code_limit
+    try:
+        limit = load_config(os.environ, None).engine.code_limit
+    except StokerError:  # remove nothing by a limit that cannot be read
+        limit = None
     for place in paths.everywhere:
         yield from _Removal(SnapshotStore(place.code), store, now).steps(limit)
 
@@ -151,7 +155,10 @@ def disk_use(folder: Path) -> int:
 
 def check(subject: Subject) -> Iterator[Verdict]:
     """The disk use of snapshots (`stoker engine check`)."""
-    limit = load_config(subject.environment, None).engine.code_limit
+    try:
+        limit = load_config(subject.environment, None).engine.code_limit
+    except StokerError:  # which the check of the configuration reports
+        limit = None
     for place in subject.paths.everywhere:
         snapshots = SnapshotStore(place.code)
         count = sum(not entry.name.startswith(UNFINISHED) for entry in _entries(snapshots.trees))

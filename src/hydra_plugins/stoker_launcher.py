@@ -40,6 +40,7 @@ class StokerConf:
     save_signal: str | None = None
     save_time: Any = None
     save_exit: int | None = None
+    urgent: bool | None = None
     cap: bool | None = None
     mps: Any = None
     mps_optional: bool | None = None

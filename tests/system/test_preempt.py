@@ -88,3 +88,26 @@ def test_the_engine_dies_while_a_job_saves(background: Background) -> None:
     background.wait_over(long)
     job = background.job(long)
     assert (background.ended(long).result, job.preemptions, job.losses, job.failures) == ("done", 1, 0, 0)
+
+
+def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
+    """A preemptible job saves and goes on elsewhere; others keep running."""
+    saves = f"trap 'exit 75' USR1; touch ready; {until('enough')}"
+    (stays,) = background.submit(until("enough"))
+    background.wait_word("running", stays)
+    (leaves,) = background.submit(saves, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    outcome = background("pause", "--gpu", "0,1", "--now")
+    assert outcome.code == 0, outcome.err
+    assert f"asked to save and leave: {leaves}" in outcome.out
+    background.wait_word("waiting", leaves)
+    assert background.word(stays) == "running"
+    state = background.job(leaves).state
+    assert isinstance(state, Waiting)
+    assert state.gave_way is not None
+    assert (state.gave_way.to, state.gave_way.note) == (0, "its GPU is drained")
+    assert background("resume", "--gpu", "0,1").code == 0
+    background.open_gate("enough")
+    background.wait_over(leaves, stays)
+    assert background.ended(leaves).result == "done"
+    assert "--now is for GPUs" in background("pause", "--queue", "--now").err

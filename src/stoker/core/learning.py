@@ -66,6 +66,12 @@ class Learnt(Struct, frozen=True):
     """Durations of the successful ones, the newest last."""
     models: Mapping[str, Runs] = {}
     """By GPU model."""
+    saves: tuple[float, ...] = ()
+    """Seconds from the request to give way to the end of the run, the newest last."""
+
+
+def observe_save(learnt: Learnt, seconds: float) -> Learnt:
+    return replace(learnt, saves=(*learnt.saves, seconds)[-KEPT:])
 
 
 def observe(learnt: Learnt, seconds: float) -> Learnt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from stoker.core.job import (
     Queued,
     Resumed,
     Retried,
+    Running,
     Skipped,
     Started,
     Starting,
@@ -154,12 +155,17 @@ class JobTable:
         self.blocked = BlockedJobs()
         self._active: dict[int, Job] = {}
         self._adopted: set[int] = set()
+        self.leaving: set[int] = set()
+        """Running jobs that were asked to give way."""
 
     def place(self, job: Job) -> None:
         """Put a job where its state belongs; drop one that ended, and an adopted job that would wait."""
         self.withdraw(job.id, job.count)
+        self.leaving.discard(job.id)
         if isinstance(job.state, Active):
             self._active[job.id] = job
+            if isinstance(job.state, Running) and job.state.giving_way is not None:
+                self.leaving.add(job.id)
             return
         self._active.pop(job.id, None)
         if isinstance(job.state, Waiting) and job.id not in self._adopted:
@@ -169,6 +175,7 @@ class JobTable:
     def block(self, job: Job, why: NotEligible) -> None:
         """Put a job aside that does not wait for a device; drop an adopted job."""
         self._active.pop(job.id, None)
+        self.leaving.discard(job.id)
         self.withdraw(job.id, job.count)
         if job.id not in self._adopted:
             self.blocked.add(job, why)
@@ -295,6 +302,10 @@ class Jobs:
     @property
     def waiting(self) -> WaitingJobs:
         return self.table.waiting
+
+    @property
+    def leaving(self) -> Collection[int]:
+        return self.table.leaving
 
     @property
     def waiting_since(self) -> float:

@@ -193,9 +193,9 @@ class Engine:
         if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
-    def displace(self, job: Job, to: int, note: str) -> bool:
-        """Let a running job of this engine give way to another; False if it cannot."""
-        return self._displacements.displace(job, to, note)
+    def displace(self, job: Job, to: int | None, note: str) -> bool:
+        """Let a running job of this engine give way to another, None is the next that waits; False if it cannot."""
+        return self._displacements.displace(job, self._displacements.next_waiting(job) if to is None else to, note)
 
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False if its site cannot."""
@@ -220,7 +220,7 @@ class Engine:
             if adopted:
                 self._table.adopt(job)
             self.site.adopt(job)
-            if isinstance(job.state, Running) and not adopted:
+            if not adopted:
                 self._displacements.ask(job)
 
     def close(self) -> None:

@@ -98,8 +98,8 @@ class RequestTarget(Protocol):
     ) -> None:
         """End a job of the engine, whatever its state; it may stand for several."""
 
-    def displace(self, job: Job, to: int, note: str) -> bool:
-        """Let a running job give way to another; False if it cannot."""
+    def displace(self, job: Job, to: int | None, note: str) -> bool:
+        """Let a running job give way to another, None is the next that waits; False if it cannot."""
 
     def recall(self, job_id: int) -> None:
         """Return an active job that has not started to the queue, if its site can do that at once."""

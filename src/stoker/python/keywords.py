@@ -54,6 +54,7 @@ class Keywords(TypedDict, total=False):
     save_signal: str
     save_time: str | int | timedelta
     save_exit: int
+    urgent: bool
     chdir: str | os.PathLike[str]
     freeze: str | bool
     env: dict[str, Any]

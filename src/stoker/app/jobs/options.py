@@ -76,6 +76,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     save_signal: str | None = None
     save_time: str | None = None
     save_exit: int | None = None
+    urgent: bool | None = None
     chdir: str | None = None
     freeze: str | bool | None = None
     env: dict[str, str] = {}
@@ -489,6 +490,14 @@ OPTIONS = (
         comment="exit code for saved; -1 is any but 0",
         built_in=-1,
         while_running=True,
+    ),
+    Option(
+        name="urgent",
+        help="If no GPU is free, let preemptible jobs of yours give way.",
+        kind="switch",
+        fields=("urgent",),
+        comment="whether preemptible jobs give way to it",
+        label="urgent",
     ),
     Option(
         name="chdir",

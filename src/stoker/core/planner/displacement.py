@@ -115,11 +115,11 @@ def displace(
     victims.sort(key=lambda victim: (-victim.work, victim.slot.job))
     ordered = sorted(waiters(victims[0].work), key=lambda waiter: (not waiter.is_first, waiter.work, waiter.job.id))
     search = _Search(slots, view)
-    refused: set[tuple[Resources, int]] = set()
+    refused: set[tuple[Resources, int, bool]] = set()
     """Those for which a job with less work has found nothing."""
     decided: list[Displacement] = []
     for waiter in ordered:
-        want = waiter.resources, waiter.job.spec.priority
+        want = waiter.resources, waiter.job.spec.priority, waiter.job.spec.urgent
         if want in refused:
             continue
         found = search.displacement(waiter, victims)
@@ -179,7 +179,7 @@ class _Search:
         if len(chosen) > 1:
             chosen = self._least(chosen, waiter.resources, reservation.devices)
         least = min((victim.work - victim.cost for victim in chosen), default=0.0)
-        if least <= MARGIN * waiter.work:
+        if not chosen or (least <= MARGIN * waiter.work and not waiter.job.spec.urgent):
             return None
         job_ids = tuple(sorted(victim.slot.job for victim in chosen))
         return Displacement(job_ids, waiter.job.id, reservation.devices, least - waiter.work)

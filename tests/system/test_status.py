@@ -94,7 +94,7 @@ def test_devices_tell_who_has_what(background: Background) -> None:
     (job_id,) = background.submit(f"{simjob} --memory 3G", resources=Resources(memory=6 * GIB, allowed=("SIM-0",)))
     background.wait_word("running", job_id)
     stranger = subprocess.Popen(
-        [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", "5G"],
+        [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "600", "--memory", "5G"],
         env={
             **background.environment,
             "STOKER_SIM_DIR": str(background.paths.simulator),

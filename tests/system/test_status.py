@@ -435,7 +435,7 @@ class TestTerminal:
         with open_terminal(background.home, **self.variables(background)) as terminal:
             terminal.start(["stoker", "status", str(job_id)], 80, 40)
             screen = terminal.wait_for("exit code 0")
-        assert f"SIM  job {job_id} · try · failed (exit 3) after 0:00:0" in screen
+        assert f"SIM  job {job_id} · try · failed (exit 3) after 0:0" in screen
         assert f"its output: stoker logs {job_id}" in screen
         assert "exited  exit 3" in screen
 

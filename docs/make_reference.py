@@ -38,9 +38,11 @@ JOB_VARIABLES = {
     "STOKER_SWEEP": "Id of the sweep.",
     "STOKER_TRIAL": "Number of the trial, from 0.",
     "STOKER_REPORT": "File for reports ([python.md](python.md)).",
-    "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy.",
+    "STOKER_SCRIPT": "Path of a submitted script; the job runs a copy, or that of its snapshot.",
     "STOKER_ALLOCATION": "GPUs and memory of the job, for schedulers that run inside it.",
     "STOKER_BUNDLE": "On a cluster: the allocation of the job, by which Stoker finds processes that outlive it.",
+    "STOKER_CODE": "The snapshot that the job runs the code of ([frozen-code.md](frozen-code.md)).",
+    "STOKER_CODE_ROOT": "The directory that this snapshot was taken of.",
 }
 
 

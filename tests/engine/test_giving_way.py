@@ -33,7 +33,7 @@ def running(world: EngineAtFakeSite, **spec: Any) -> int:
     return job_id
 
 
-def preempt(world: EngineAtFakeSite, job_id: int, to: int = 0) -> None:
+def preempt(world: EngineAtFakeSite, job_id: int, to: int | None = None) -> None:
     world.store.ask([(world.name, Preempt(job_id, to, "by you"))], world.clock())
     world.engine.wake()
     world.turn()

@@ -24,6 +24,7 @@ def test_a_job_saves_steps_aside_and_comes_back(background: Background) -> None:
     """It keeps its id, spends no retry, and goes on where it was; the other job has the GPUs meanwhile."""
     (long,) = background.submit(f"{TRAINS} {until('enough')}", resources=WHOLE, preemptible="save")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     (short,) = background.submit(until("gate"), resources=WHOLE, priority=1)
     assert background("preempt", str(long)).out == f"asked to save and leave: {long}\n"
     background.wait_word("running", short)
@@ -50,6 +51,7 @@ def test_a_job_that_is_killed_begins_again(background: Background) -> None:
     """With restart it needs no handler."""
     (long,) = background.submit(f"touch ready; {until('enough')}", resources=WHOLE, preemptible="restart")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     (short,) = background.submit("true", resources=WHOLE, priority=1)
     assert background("preempt", str(long)).out == f"asked to stop and start again: {long}\n"
     background.wait_over(short)
@@ -81,6 +83,7 @@ def test_the_engine_dies_while_a_job_saves(background: Background) -> None:
     saves = f"trap '{until('gate')}; exit 75' USR1; touch ready; {until('enough')}"
     (long,) = background.submit(f'[ -n "$STOKER_RESTART" ] || {{ {saves}; }}', resources=WHOLE, preemptible="save")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     background("preempt", str(long))
     background.kill_engine()
     background.open_gate("gate")
@@ -88,3 +91,27 @@ def test_the_engine_dies_while_a_job_saves(background: Background) -> None:
     background.wait_over(long)
     job = background.job(long)
     assert (background.ended(long).result, job.preemptions, job.losses, job.failures) == ("done", 1, 0, 0)
+
+
+def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
+    """A preemptible job saves and goes on elsewhere; others keep running."""
+    saves = f"trap 'exit 75' USR1; touch ready; {until('enough')}"
+    (stays,) = background.submit(until("enough"))
+    background.wait_word("running", stays)
+    (leaves,) = background.submit(saves, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", leaves)
+    outcome = background("pause", "--gpu", "0,1", "--now")
+    assert outcome.code == 0, outcome.err
+    assert f"asked to save and leave: {leaves}" in outcome.out
+    background.wait_word("waiting", leaves)
+    assert background.word(stays) == "running"
+    state = background.job(leaves).state
+    assert isinstance(state, Waiting)
+    assert state.gave_way is not None
+    assert (state.gave_way.to, state.gave_way.note) == (0, "its GPU is drained")
+    assert background("resume", "--gpu", "0,1").code == 0
+    background.open_gate("enough")
+    background.wait_over(leaves, stays)
+    assert background.ended(leaves).result == "done"
+    assert "--now is for GPUs" in background("pause", "--queue", "--now").err

@@ -1,6 +1,6 @@
 /** Generated from the code by `make schema`; the structs there tell what the fields mean. */
 
-export type JobState = "blocked" | "cancelled" | "done" | "failed" | "held" | "hung" | "lost" | "oom" | "queued" | "running" | "scheduled" | "skipped" | "starting" | "stopped" | "stopping" | "timeout";
+export type JobState = "blocked" | "cancelled" | "done" | "expired" | "failed" | "held" | "hung" | "lost" | "oom" | "queued" | "running" | "scheduled" | "skipped" | "starting" | "stopped" | "stopping" | "timeout";
 
 export type Tone = "active" | "bad" | "faint" | "good" | "held" | "waiting";
 
@@ -16,11 +16,11 @@ export const WAITING: readonly JobState[] = ["queued", "blocked", "scheduled"];
 
 export const ACTIVE: readonly JobState[] = ["starting", "running", "stopping"];
 
-export const RESULTS: readonly JobState[] = ["done", "failed", "oom", "timeout", "hung", "cancelled", "stopped", "skipped", "lost"];
+export const RESULTS: readonly JobState[] = ["done", "failed", "oom", "timeout", "hung", "cancelled", "stopped", "expired", "skipped", "lost"];
 
 export const FAILURES: readonly JobState[] = ["failed", "oom", "timeout", "hung", "lost"];
 
-export const TONES: Record<JobState, Tone> = {"queued": "waiting", "blocked": "waiting", "scheduled": "waiting", "held": "held", "starting": "active", "running": "active", "stopping": "active", "done": "good", "failed": "bad", "oom": "bad", "timeout": "bad", "hung": "bad", "cancelled": "faint", "stopped": "faint", "skipped": "faint", "lost": "bad"};
+export const TONES: Record<JobState, Tone> = {"queued": "waiting", "blocked": "waiting", "scheduled": "waiting", "held": "held", "starting": "active", "running": "active", "stopping": "active", "done": "good", "failed": "bad", "oom": "bad", "timeout": "bad", "hung": "bad", "cancelled": "faint", "stopped": "faint", "expired": "faint", "skipped": "faint", "lost": "bad"};
 
 /** An action on jobs: `POST /api/v1/actions`. */
 export interface Action {
@@ -121,6 +121,32 @@ export interface Changes {
   failures: FailedJob[];
 }
 
+/** How the code of a job differs from that of another job, or from the present one: `stoker diff --json`. */
+export interface CodeDiff {
+  schema: string;
+  at: string;
+  simulated: boolean;
+  job: string;
+  other: string | null;
+  root: string;
+  commit: string;
+  other_commit: string;
+  files: FileDiff[];
+}
+
+/** A line of a unified diff. */
+export interface CodeLine {
+  kind: string;
+  text: string;
+}
+
+/** The code that a job runs. */
+export interface CodeState {
+  frozen: boolean;
+  reason: string;
+  changed: string[] | null;
+}
+
 /** How many jobs are where. */
 export interface Counts {
   active: number;
@@ -205,6 +231,15 @@ export interface FailedJob {
   how: string;
   ended: string;
   why: string;
+}
+
+/** A file that differs. */
+export interface FileDiff {
+  path: string;
+  kind: string;
+  old_path: string;
+  lines: CodeLine[];
+  lines_left_out: boolean;
 }
 
 /** A process on a device that is none of our jobs. */
@@ -333,6 +368,7 @@ export interface JobDetails {
   reported: Latest | null;
   member: MemberDetails | null;
   options: Record<string, boolean | number | string | Record<string, string>>;
+  code: CodeState | null;
   output: string[];
   preemptions: number;
 }
@@ -502,7 +538,7 @@ export interface PastLine {
   tasks: number;
   name: string;
   command: string;
-  state: "cancelled" | "done" | "failed" | "hung" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
+  state: "cancelled" | "done" | "expired" | "failed" | "hung" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
   group: string;
   gpus: number;
   devices: string[];

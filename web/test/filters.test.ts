@@ -22,7 +22,7 @@ test("an address without a filter means open jobs", () => {
 });
 
 test("a chip stands for several states", () => {
-  expect(queryOf(readFilter(new URLSearchParams("state=failed")))["state"]).toBe("failed,oom,timeout,lost");
+  expect(queryOf(readFilter(new URLSearchParams("state=failed")))["state"]).toBe("failed,oom,timeout,hung,lost");
   expect(queryOf(readFilter(new URLSearchParams("state=oom")))["state"]).toBe("oom");
 });
 

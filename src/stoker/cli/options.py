@@ -26,7 +26,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SIM = "--sim"
 SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
 """How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
-ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--preemptible": "save"}
+MEANINGS: Mapping[str, str] = {"--no-freeze": "--freeze=no"}
+"""Other words for an option with a value."""
+ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--freeze": "code", "--preemptible": "save"}
 """Options whose value may be left out, and the value that they have then; else it follows `=`."""
 NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart|[\d.,%]+%)\Z")}
 """Those of them whose value may also be the next word, and how it begins."""
@@ -76,6 +78,9 @@ def _completed(command: click.Command, context: click.Context, args: Sequence[st
         if word == "--" or (not word.startswith("-") and not context.allow_interspersed_args):
             yield word
             break
+        if word in MEANINGS and MEANINGS[word].partition("=")[0] in flags:
+            yield MEANINGS[word]
+            continue
         if word in ALONE and word in flags:
             follows = rest and word in NEXT and NEXT[word].match(rest[0])
             yield f"{word}={rest.pop(0) if follows else ALONE[word]}"

@@ -6,7 +6,9 @@ from typing import Literal, NamedTuple, get_args
 
 CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by a rule."""
-Result = Literal["done", "failed", "oom", "timeout", "hung", CancelResult, "skipped", "lost"]
+AskedResult = Literal[CancelResult, "expired"]
+"""The same, also by the engine: `expired` did not start in time."""
+Result = Literal["done", "failed", "oom", "timeout", "hung", AskedResult, "skipped", "lost"]
 """How a job ended. `stopped`: a program that judges it ended it early; `skipped`: a job that it depends on failed."""
 JobStateName = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
 """The state of a job as users read it."""
@@ -47,6 +49,7 @@ _ENDS = (
     _End("lost", "NF", "#8250df", "bad"),
     _End("cancelled", "CA", "#8c959f", "faint"),
     _End("stopped", "CA", "#6e7781", "faint", is_good=True),
+    _End("expired", "DL", "#6f42c1", "faint"),
     _End("skipped", "CA", "#afb8c1", "faint"),
 )
 """In the order of charts."""

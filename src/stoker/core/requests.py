@@ -48,8 +48,8 @@ class Preempt(JobRequest, frozen=True, tag="preempt"):
     """Let a running job give way to another, if it can."""
 
     job: int
-    to: int = 0
-    """The job that gets its devices; 0 is the next one that waits."""
+    to: int | None = None
+    """The job that gets its devices; None is the next one that waits, 0 is none."""
     note: str = ""
 
 

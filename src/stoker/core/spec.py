@@ -123,6 +123,10 @@ class JobSpec(Struct, frozen=True):
     """Jobs of a group share a limit of running jobs, if one is configured."""
     begin: float | None = None
     """Earliest start, in seconds since the epoch."""
+    start_within: float | None = None
+    """Seconds after submit, or after `begin`, in which it has to start."""
+    nonblock: bool = False
+    """Whether it has to start at once."""
     after: tuple[Dependency, ...] = ()
     retry_on: tuple[str, ...] = ()
     """Results and exit codes that are retried; empty is any failure."""
@@ -133,6 +137,10 @@ class JobSpec(Struct, frozen=True):
     tags: tuple[tuple[str, str], ...] = ()
     commit: str = ""
     """The commit of its directory at submit, with a `*` where files differed from it."""
+    freeze: str = ""
+    """How the user wants its code to be frozen: `code`, `tree` or `no`; empty is the default."""
+    code: str = ""
+    """The code that it runs, in the words of the feature that prepares jobs; empty is what is there at its start."""
     fill: bool = False
     """Whether {i}, {id}, {gpu} and {name} in the command are replaced."""
     cap: bool = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,12 +19,15 @@ from stoker.core.job import (
     Queued,
     Resumed,
     Retried,
+    Running,
     Skipped,
     Started,
     Starting,
     Waiting,
+    is_delegated,
     part,
     slot_of,
+    start_limit,
 )
 from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import parse_key
@@ -37,6 +41,9 @@ from stoker.engine.recorder import FollowUp, Recorder
 from stoker.store.queries import coordinator_of, has_open_members, jobs_of
 from stoker.store.schema import Measured
 from stoker.store.writer import Store
+
+NONBLOCK_SECONDS = 1.0
+"""A job that has to start at once may wait so long for an engine that looks at its devices."""
 
 
 class BlockedJobs:
@@ -126,6 +133,20 @@ class BlockedJobs:
         return self._why.get(job_id) == NotBefore(begin)
 
 
+class _StartLimit(NamedTuple):
+    """A time in which jobs have to start; it holds while they wait since the same moment with the same limit."""
+
+    at: float
+    first: int
+    last: int
+    seconds: float
+    since: float
+
+    def is_for(self, job: Job) -> bool:
+        is_same = isinstance(job.state, Waiting) and job.state.since == self.since
+        return start_limit(job) == self.seconds and (is_same or is_delegated(job))
+
+
 class JobTable:
     """Jobs that wait, are blocked or active. Of adopted jobs only the end is recorded; they are not queued again."""
 
@@ -134,12 +155,17 @@ class JobTable:
         self.blocked = BlockedJobs()
         self._active: dict[int, Job] = {}
         self._adopted: set[int] = set()
+        self.leaving: set[int] = set()
+        """Running jobs that were asked to give way."""
 
     def place(self, job: Job) -> None:
         """Put a job where its state belongs; drop one that ended, and an adopted job that would wait."""
         self.withdraw(job.id, job.count)
+        self.leaving.discard(job.id)
         if isinstance(job.state, Active):
             self._active[job.id] = job
+            if isinstance(job.state, Running) and job.state.giving_way is not None:
+                self.leaving.add(job.id)
             return
         self._active.pop(job.id, None)
         if isinstance(job.state, Waiting) and job.id not in self._adopted:
@@ -149,6 +175,7 @@ class JobTable:
     def block(self, job: Job, why: NotEligible) -> None:
         """Put a job aside that does not wait for a device; drop an adopted job."""
         self._active.pop(job.id, None)
+        self.leaving.discard(job.id)
         self.withdraw(job.id, job.count)
         if job.id not in self._adopted:
             self.blocked.add(job, why)
@@ -264,6 +291,9 @@ class Jobs:
         """Whether something happened since the last plan that may change it."""
         self.find_devices: Callable[[Sequence[str]], tuple[Device, ...]] = lambda _: ()
         """The site's devices by their ids; set when the site is open."""
+        self.accepted_at = 0.0
+        """When the store was read last for new jobs: what is admitted now was submitted later, by whatever clock."""
+        self._start_limits: list[_StartLimit] = []
         self._ended: list[Job] = []
         """Jobs whose end is recorded, and whose dependants have not been released yet."""
 
@@ -272,6 +302,10 @@ class Jobs:
     @property
     def waiting(self) -> WaitingJobs:
         return self.table.waiting
+
+    @property
+    def leaving(self) -> Collection[int]:
+        return self.table.leaving
 
     @property
     def waiting_since(self) -> float:
@@ -303,6 +337,7 @@ class Jobs:
             self.recorder.release(job.id)
         if isinstance(after.state, Ended) and self._is_needed(after, after.state):
             after = self.recorder.add(after, Retried(after.state.at), ())
+        self._limit_start(after)
         self.settle(after)
         return after
 
@@ -319,7 +354,27 @@ class Jobs:
         if _is_short(job):
             self.apply(job, Resumed(self.clock()))
         else:
+            self._limit_start(job, self.accepted_at)
             self.settle(job)
+
+    def _limit_start(self, job: Job, submitted_after: float = 0.0) -> None:
+        """Note when a job is late. By a clock that was set it may have been submitted long ago, or in the future."""
+        if (seconds := start_limit(job)) is not None and isinstance(job.state, Waiting):
+            since = job.state.since
+            began = max(min(max(since, submitted_after), self.clock()), job.spec.begin or 0.0)
+            at = began + max(seconds, NONBLOCK_SECONDS)
+            heappush(self._start_limits, _StartLimit(at, job.id, job.last, seconds, since))
+
+    @property
+    def next_start_limit(self) -> float | None:
+        """When the next job may be late."""
+        return self._start_limits[0].at if self._start_limits else None
+
+    def late(self, now: float) -> Iterator[Job]:
+        """The jobs that have not started in time; one may stand for several."""
+        while self._start_limits and self._start_limits[0].at <= now:
+            limit = heappop(self._start_limits)
+            yield from filter(limit.is_for, self.table.between(limit.first, limit.last))
 
     def settle(self, job: Job) -> None:
         """Move a job to where it belongs: active, waiting, blocked, or forgotten."""
@@ -328,7 +383,7 @@ class Jobs:
             self.plan_due = True
             why = why_not_eligible(job, self.clock(), self._outcome) if is_gated(job) else None
         if isinstance(why, NeverSatisfied):
-            self.table.withdraw(job.id)
+            self.table.withdraw(job.id, job.count)
             self.apply(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
             self.table.block(job, why)

@@ -9,11 +9,12 @@ from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping
+from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping, start_limit
 from stoker.core.learning import Live
-from stoker.core.outcomes import CancelResult
+from stoker.core.outcomes import AskedResult
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
+from stoker.core.units import watch_text
 from stoker.engine.giving_way import Displacements
 from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
@@ -177,7 +178,7 @@ class Engine:
             self.cancel_job(job, grace, note, signal_number)
 
     def cancel_job(
-        self, job: Job, grace: float | None, note: str, signal_number: int = 0, result: CancelResult = "cancelled"
+        self, job: Job, grace: float | None, note: str, signal_number: int = 0, result: AskedResult = "cancelled"
     ) -> None:
         """End a job of this engine, or several that it stands for; the signal with this number replaces TERM."""
         if isinstance(job.state, Queued):
@@ -192,9 +193,9 @@ class Engine:
         if isinstance(self.site, Recalls) and (job := self._table.active(job_id)) is not None:
             self.site.recall(job)
 
-    def displace(self, job: Job, to: int, note: str) -> bool:
-        """Let a running job of this engine give way to another; False if it cannot."""
-        return self._displacements.displace(job, to, note)
+    def displace(self, job: Job, to: int | None, note: str) -> bool:
+        """Let a running job of this engine give way to another, None is the next that waits; False if it cannot."""
+        return self._displacements.displace(job, self._displacements.next_waiting(job) if to is None else to, note)
 
     def set_limit(self, job: Job) -> bool:
         """Give an active job the time limit of its spec; False if its site cannot."""
@@ -219,7 +220,7 @@ class Engine:
             if adopted:
                 self._table.adopt(job)
             self.site.adopt(job)
-            if isinstance(job.state, Running) and not adopted:
+            if not adopted:
                 self._displacements.ask(job)
 
     def close(self) -> None:
@@ -261,7 +262,8 @@ class Engine:
         if self._accept_due or self._requests.pending or (self._jobs.recorder and writes):
             return 0.0
         moments = [] if self._retry_at is None else [self._retry_at - now]
-        for moment in (self._table.blocked.next_begin, self._displacements.next_check):
+        late_at = self._jobs.next_start_limit if writes and not self.draining else None
+        for moment in (self._table.blocked.next_begin, self._displacements.next_check, late_at):
             moments += [] if moment is None else [moment - now]
         if (due := self.site.due_in(now, placing=writes and not self.draining)) is not None:
             moments.append(due)
@@ -280,6 +282,7 @@ class Engine:
             if isinstance(job.state, Queued):
                 self._jobs.admit(job)
             self._last_accepted = job.last
+        self._jobs.accepted_at = self.now
         self._accept_due = len(jobs) == ACCEPT_LIMIT
 
     def _handle_requests(self) -> None:
@@ -315,6 +318,14 @@ class Engine:
             return  # the rest of a request may cancel or hold what would start
         if self._requests.opened:  # an earlier engine may have died before it read a cancel or a pause
             self.site.place(self.now, self.policy)
+            self._give_up_late()
+
+    def _give_up_late(self) -> None:
+        """End jobs that have not started in time, now that those are placed that could be."""
+        for job in self._jobs.late(self.now):
+            seconds = start_limit(job)
+            note = f"did not start within {watch_text(seconds)}" if seconds else "would have had to wait"
+            self.cancel_job(job, None, note, result="expired")
 
     def _record(self) -> None:
         """Write what happened, all in one transaction; if that fails, keep it and try again later."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -18,6 +19,7 @@ from stoker.store.prune import (
     NeededJobs,
     OldRow,
     Position,
+    last_lines,
     last_tasks,
     logs_of,
     old_rows,
@@ -36,6 +38,9 @@ INTERVAL = 86_400.0
 STEP = 100
 """Jobs and attempts removed in one transaction."""
 
+LINES = 2000
+"""Lines of a list that share a row removed in one transaction."""
+
 READ = 500
 """Rows read in one step."""
 
@@ -53,7 +58,7 @@ class Pruner:
     """Removes old jobs from the history once a day, a few at a time."""
 
     def __init__(self, paths: Paths, store: Store, engine: str, keep: float | None) -> None:
-        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay."""
+        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay; None is for ever."""
         self._paths = paths
         self._store = store
         self._engine = engine
@@ -69,11 +74,12 @@ class Pruner:
 
     def step(self, now: float) -> int:
         """Remove a few, if it is time; at the end of a round, return how many it removed."""
-        if self.keep is None or now < self._next or (self._round is None and now < self._due):
+        if now < self._next or (self._round is None and now < self._due):
             return 0
         if self._round is None:
             self._due = now + INTERVAL
-            self._round = _Round(self._paths, self._store, self._engine, now, now - self.keep).steps()
+            before = -math.inf if self.keep is None else now - self.keep
+            self._round = _Round(self._paths, self._store, self._engine, now, before).steps()
         self._next = now + PAUSE
         steps, self._round = self._round, None  # after a failure the next try is the next round
         try:
@@ -128,9 +134,11 @@ class _Round:
                 all_read = self._needed.read(READ)  # in the transaction: no job is added between this and the removal
                 rows = old_rows(self._store, self._before, position, limit) if all_read else None
                 here = list(takewhile(lambda row: not row.array or row.array in kept, rows or ()))
-                old = [row for row in here if not row.array and row.position.job not in self._needed]
+                old = [row for row in here if not row.array and not self._needed.among(row.ids)]
                 removed = self._remove_first(old)
-                if len(removed) < len(old):
+                if removed and removed[-1] not in old:  # a part of its row: the rest is earlier in the index
+                    position = Position(removed[-1].position.ended)
+                elif len(removed) < len(old):
                     position = removed[-1].position
                 elif here:
                     position = here[-1].position
@@ -173,18 +181,21 @@ class _Round:
 
         Files go before their rows, so that after a crash the next round finds both.
         """
-        deadline, weight, count, folders = time.monotonic() + FILES_SECONDS, 0, 0, set[str]()
-        for row in rows:
+        deadline, weight, folders = time.monotonic() + FILES_SECONDS, 0, set[str]()
+        removed: list[OldRow] = []
+        for whole in rows:
+            row = whole if whole.array else last_lines(self._store, whole, LINES)
             folders.update(self._remove_logs(row))
             self._remove_reports(row)
-            weight, count = weight + 1 + row.attempts, count + 1
-            if weight >= STEP or time.monotonic() > deadline:
+            removed.append(row)
+            weight += 1 + row.attempts + len(row.ids) * STEP // LINES
+            if weight >= STEP or row is not whole or time.monotonic() > deadline:
                 break
         for folder in folders:
             with contextlib.suppress(OSError):  # others of its array may still be there
                 Path(folder).rmdir()
-        self._pruned += prune(self._store, rows[:count])
-        return rows[:count]
+        self._pruned += prune(self._store, removed)
+        return removed
 
     def _remove_logs(self, row: OldRow) -> Iterator[str]:
         """Only logs in our own directory: all others are the user's files. Return folders that may be empty now."""

@@ -51,16 +51,26 @@ class Feature:
         nodes: str = "",
         names: dict[str, str] | None = None,
         words: BatchWords | None = None,
+        preparation: str = "",
+        start: str = "",
+        obstacle: str = "",
+        code: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
         forgets: str = "",
+        checks: dict[str, str] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
         `names` are those of the Python API, each with its module. The setting `kind` of a cluster is the name of the
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
+
+        `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
+        tells why such a job cannot start. `code` tells which code a prepared job runs.
+
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
-        `forgets` removes, in steps, files that no job needs any more.
+        `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
+        their topics.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -68,9 +78,14 @@ class Feature:
         self.nodes = nodes
         self.names = names or {}
         self.words = words or BatchWords("job", "coordinator")
+        self.preparation = preparation
+        self.start = start
+        self.obstacle = obstacle
+        self.code = code
         self.job_views = job_views or {}
         self.observer = observer
         self.forgets = forgets
+        self.checks = checks or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -102,6 +117,19 @@ FEATURES: dict[str, Feature] = {
         }
     ),
     "freeze": Feature(
+        commands={
+            "diff": FeatureCommand(
+                "stoker.features.freeze.diff", "Show how the code has changed since a job was submitted.", "history"
+            ),
+            "checkout": FeatureCommand(
+                "stoker.features.freeze.checkout", "Write the code of a job into a directory.", "history"
+            ),
+        },
+        preparation="stoker.features.freeze.submit:CodeFreezer",
+        start="stoker.features.freeze.start:prepare_start",
+        obstacle="stoker.features.freeze.start:why_not_startable",
+        code="stoker.features.freeze.code_view:code_state",
+        reads="stoker.features.freeze.api:reads",
         job_views={
             "env": JobView(
                 "stoker.features.freeze.software_view:show",
@@ -109,7 +137,8 @@ FEATURES: dict[str, Feature] = {
             )
         },
         observer="stoker.features.freeze.software:SoftwareObserver",
-        forgets="stoker.features.freeze.software:forget",
+        forgets="stoker.features.freeze.retention:forget",
+        checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "report": Feature(
         commands={
@@ -136,9 +165,32 @@ def job_views() -> dict[str, JobView]:
     return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
 
 
+def feature_checks() -> dict[str, str]:
+    """The checks of all features, by their topics."""
+    return {topic: path for feature in FEATURES.values() for topic, path in feature.checks.items()}
+
+
 def batch_words(kind: str) -> BatchWords:
     """The words for the jobs of a batch; also of one whose feature was deleted."""
     return FEATURES.get(kind, Feature()).words
+
+
+def preparations() -> list[Any]:
+    """The classes that prepare the jobs of a submit."""
+    return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
+
+
+def prepared_start(order: Any, *context: Any) -> Any:
+    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
+    for feature in FEATURES.values():
+        order = load(feature.start)(order, *context) if feature.start else order
+    return order
+
+
+def obstacle_to(*context: Any) -> str:
+    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
+    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
+    return next(filter(None, reasons), "")
 
 
 def load(path: str) -> Any:

@@ -44,6 +44,8 @@ class Keywords(TypedDict, total=False):
     first_output: str | int | timedelta
     silent: str | int | timedelta
     begin: str | datetime
+    start_within: str | int | timedelta
+    nonblock: bool
     after: Job | int | str | Sequence[Job | int | str]
     retries: int
     retry_on: str | list[str | int]
@@ -52,7 +54,9 @@ class Keywords(TypedDict, total=False):
     save_signal: str
     save_time: str | int | timedelta
     save_exit: int
+    urgent: bool
     chdir: str | os.PathLike[str]
+    freeze: str | bool
     env: dict[str, Any]
     out: str | os.PathLike[str]
     err: str | os.PathLike[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -29,6 +29,10 @@ class EngineJobs(Protocol):
 
     plan_due: bool
     """Whether something happened since the last plan that may change it; both sides set it."""
+
+    @property
+    def leaving(self) -> Collection[int]:
+        """Running jobs that were asked to give way."""
 
     @property
     def waiting(self) -> WaitingJobs:

@@ -5,14 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from stoker.core.job import Job, limit_of
-from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, signature_of
+from stoker.core.job import Job, Running, limit_of
+from stoker.core.learning import (
+    Learnt,
+    expected_seconds,
+    observe,
+    observe_save,
+    observe_use,
+    remaining_seconds,
+    signature_of,
+)
+from stoker.core.planner.occupancy import Preemption
 from stoker.core.planner.queue import JobKind, resolved
 from stoker.core.spec import Resources
 from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
 """Seconds; the durations of shorter runs are not recorded."""
+START_SECONDS = 60.0
+"""Seconds until a job that gave way works again after its next start: programs load data and compile."""
+STOP_SECONDS = 5.0
+"""Seconds until a job has ended that need not save."""
+UNKNOWN_SAVE_SECONDS = 60.0
+LEAST_SAVE_SECONDS = 1.0
 _REMEMBERED = 10_000
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -37,6 +52,42 @@ class RunHistory:
             return limit
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
+
+    def preemption(self, job: Job, now: float) -> Preemption | None:
+        """How a running job gives way to others; None if it does not, or is about to."""
+        state, spec = job.state, job.spec
+        if not spec.preemptible or not isinstance(state, Running) or state.giving_way is not None:
+            return None
+        save = STOP_SECONDS
+        if spec.preemptible == "save":
+            learnt = self.save_seconds(job)
+            save = min(spec.save_time, UNKNOWN_SAVE_SECONDS) if learnt is None else max(learnt, LEAST_SAVE_SECONDS)
+        ran = job.kept_seconds + max(0.0, now - state.since)
+        return Preemption(
+            spec.preemptible,
+            priority=spec.priority,
+            times=job.preemptions,
+            done=job.kept_seconds,
+            remaining=self.remaining(job, ran),
+            save=save,
+            start=START_SECONDS,
+        )
+
+    def remaining(self, job: Job, ran: float) -> float | None:
+        """Expected rest of a job that has worked so long, by its limit and by earlier runs; None if nothing tells."""
+        limit = limit_of(job)
+        known = remaining_seconds(self._known(self._signature(job)), ran) if self._has_learnt else None
+        rests = [rest for rest in (known, None if limit is None else max(0.0, limit - ran)) if rest is not None]
+        return min(rests, default=None)
+
+    def save_seconds(self, job: Job) -> float | None:
+        """How long such jobs took at most to save and leave, of the last times; None if none did."""
+        return max(self._known(self._signature(job)).saves, default=None) if self._has_learnt else None
+
+    def learn_save(self, job: Job, seconds: float) -> News:
+        """Add the seconds that a job took to save and leave."""
+        signature = self._signature(job)
+        return self._keep(signature, observe_save(self._known(signature), max(0.0, seconds)))
 
     def knows(self, job: Job) -> bool:
         """Whether such a job has succeeded before."""

@@ -164,6 +164,11 @@ class Paths(Struct, frozen=True):
     def script(self, digest: str, name: str) -> Path:
         return self.scripts / digest / name
 
+    @property
+    def code(self) -> Path:
+        """Snapshots of the code of jobs."""
+        return self.state / "code"
+
     def tasklist(self, name: str) -> Path:
         """Progress of the older tool priority_scheduler with one of its files."""
         return self.state / "tasklists" / name

@@ -11,7 +11,7 @@ from stoker.core.planner.occupancy import Preemption, Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.reasons import KeptFree, Yields
 from stoker.core.settings import Policy
-from stoker.core.spec import Resources
+from stoker.core.spec import JobSpec, Resources
 from support.build import a_job, a_need, a_queue, a_snapshot, simulated, where
 
 HOUR = 3600.0
@@ -200,3 +200,30 @@ def test_several_jobs_displace_in_one_plan() -> None:
     assert all(
         isinstance(displacement, Displacement) and displacement.saving > 0 for displacement in decided.displacements
     )
+
+
+def urgent(job_id: int, *, priority: int = 0) -> Job:
+    return a_job(job_id, spec=JobSpec(urgent=True, limit=20 * HOUR, priority=priority), since=NOW)
+
+
+def test_an_urgent_job_needs_not_be_short() -> None:
+    """It gets the devices of a job with less work left, however many others wait before it; no other job does."""
+    slot = running(1, "0", preemption=Preemption("save", remaining=HOUR))
+    others = [waiting(job_id, limit=20 * HOUR) for job_id in range(2, 50)]
+    assert victims(planned([*others, urgent(50)], [slot])) == {50: (1,)}
+    assert victims(planned(others, [slot])) == {}
+
+
+@pytest.mark.parametrize(
+    "slot",
+    [
+        running(1, "0", preemption=None),
+        running(1, "0", ran=10.0),
+        running(1, "0", preemption=Preemption("save", times=MOST_PREEMPTIONS, remaining=50 * HOUR), ran=90 * HOUR),
+        running(1, "0", preemption=Preemption("save", priority=1, remaining=50 * HOUR)),
+    ],
+    ids=["not preemptible", "just started", "often before", "more important"],
+)
+def test_whom_an_urgent_job_does_not_displace(slot: Slot) -> None:
+    """The bounds that keep jobs from starving hold for it, too."""
+    assert victims(planned([urgent(2)], [slot])) == {}

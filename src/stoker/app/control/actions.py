@@ -37,10 +37,12 @@ def _how(job: Job, request: Cancel, *, sent: bool) -> str:
     return f"{first}{' sent' if sent else ''}, SIGKILL in {grace:g}s"
 
 
-def preempt(control: Control, jobs: Sequence[Job], to: int = 0, *, dry_run: bool = False) -> list[Effect]:
-    """Let running jobs give way to the next that waits, or to a certain one."""
+def preempt(
+    control: Control, jobs: Sequence[Job], to: int | None = None, note: str = PREEMPTED, *, dry_run: bool = False
+) -> list[Effect]:
+    """Let running jobs give way to the next that waits, to a certain one, or to none (0)."""
     running = [job for job in jobs if isinstance(job.state, Running) and job.spec.preemptible]
-    requests = [Preempt(job.id, to, PREEMPTED) for job in running]
+    requests = [Preempt(job.id, to, note) for job in running]
     pairs = [(job, job) for job in jobs] if dry_run else change(control, jobs, requests)
     return [_preempted(before, after, dry_run=dry_run) for before, after in pairs]
 

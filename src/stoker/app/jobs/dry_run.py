@@ -16,7 +16,7 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.launch import shown_command
 from stoker.core.planner.forecast import Now, forecast
-from stoker.core.planner.occupancy import Slot
+from stoker.core.planner.occupancy import Preemption, Slot
 from stoker.core.planner.plan import Plan, plan
 from stoker.core.planner.queue import WaitingJobs, caps_of, why_not_eligible
 from stoker.core.planner.reasons import sentence
@@ -49,6 +49,8 @@ class PlannedJob(Struct, frozen=True):
     directory: str
     command: str
     why: str
+    displaces: list[str] = []
+    """Running jobs that would give way to it, as users type them."""
 
 
 class _Outlook(Struct, frozen=True):
@@ -124,7 +126,7 @@ def _queue_outlook(waiting: WaitingJobs, view: EngineStatus, store: Store, now: 
 def _present(waiting: WaitingJobs, view: EngineStatus, store: Store, history: RunHistory, now: float) -> Now:
     settings = load_config(os.environ, None).engine
     policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
-    slots = slots_of(store.active_jobs(QUEUE), now)
+    slots = slots_of(store.active_jobs(QUEUE), now, history.preemption)
     return Now(waiting, slots, view.snapshot, view.leases, policy, now, partial(history.estimate, margin=policy.margin))
 
 
@@ -145,6 +147,8 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
     starts = outlook.plan.starts if outlook.plan else ()
     chosen = next((start.devices for start in starts if start.job.id == job.id), ())
     labels = {device.id: device.label for device in outlook.devices}
+    victims = _displaced(job, outlook)
+    leave = f"job{'s' * (len(victims) > 1)} {', '.join(victims)}" if victims else ""
     return PlannedJob(
         job=place,
         how=f"{job.command.shell} -c" if job.command.shell else "exec",
@@ -154,8 +158,20 @@ def _planned(place: str, job: Job, outlook: _Outlook, why: str) -> PlannedJob:
         after=[dependency_text(dependency, outlook.store.shown_id) for dependency in job.spec.after],
         directory=job.spec.cwd,
         command=shown_command(job).text,
-        why=why,
+        why="; ".join(filter(None, (why, leave and f"{leave} would give way"))),
+        displaces=victims,
     )
+
+
+def _displaced(job: Job, outlook: _Outlook) -> list[str]:
+    """The running jobs that would give way to a job."""
+    decided = outlook.plan.displacements if outlook.plan else ()
+    return [
+        outlook.store.shown_id(victim)
+        for displacement in decided
+        if displacement.for_job == job.id
+        for victim in displacement.victims
+    ]
 
 
 def _why(job: Job, outlook: _Outlook) -> str:
@@ -186,7 +202,9 @@ def _resources_text(resources: Resources) -> str:
     return gpus + (f", {size}{each}" if size else "") + (f", {resources.model}" if resources.model else "")
 
 
-def slots_of(active: Sequence[Job], now: float) -> list[Slot]:
+def slots_of(
+    active: Sequence[Job], now: float, gives_way: Callable[[Job, float], Preemption | None] = lambda job, now: None
+) -> list[Slot]:
     """The allocation of the job that each worker runs, without jobs prefetched behind it."""
     slots: dict[str, Slot] = {}
     for job in sorted(active, key=lambda job: started_at(job) is None):
@@ -202,6 +220,7 @@ def slots_of(active: Sequence[Job], now: float) -> list[Slot]:
             caps=caps_of(job),
             since=since,
             kind=job.kind,
+            preemption=gives_way(job, now),
         )
         slots.setdefault(name, held)
     return list(slots.values())

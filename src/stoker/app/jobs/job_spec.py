@@ -27,6 +27,8 @@ def spec_of(options: JobOptions, context: SubmitContext) -> JobSpec:
     check_mps(resources)
     check_early_signal(given.get("signal"), given.get("limit"))
     cluster = given.get("cluster", "")
+    if cluster and options.nonblock:
+        raise UsageError("--nonblock is for this machine: a cluster decides later", "use --start-within 10m")
     cwd = os.path.normpath(os.path.join(context.cwd, options.chdir or ""))
     single_out, array_out = context.shared_out(cluster) if cluster else ("", "")
     given |= {

@@ -27,6 +27,17 @@ _CODE = r"(?a)\d{1,3}"
 _UNITS = ((2**40, "T"), (2**30, "G"), (2**20, "M"))
 
 
+def parse_freeze(text: str) -> str:
+    """How to freeze the code of a job: `code`, `tree` or `no`."""
+    words = {"true": "code", "yes": "code", "code": "code", "tree": "tree", "no": "no", "false": "no", "off": "no"}
+    wish = words.get(str(text).strip().lower())
+    if wish is None:
+        raise UsageError(
+            f"--freeze={text} is not code, tree or no", "write it as --freeze, --freeze=tree or --no-freeze"
+        )
+    return wish
+
+
 def parse_mps(value: str | bool) -> int | None:
     """Percent of the threads of a GPU, 100 for a plain --mps; None is without MPS."""
     text = str(value).strip().lower()

@@ -21,6 +21,7 @@ from stoker.app.jobs.option_values import (
     parse_device_ids,
     parse_early_signal,
     parse_exit_code,
+    parse_freeze,
     parse_grace,
     parse_group,
     parse_mps,
@@ -62,6 +63,8 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     first_output: str | None = None
     silent: str | None = None
     begin: str | None = None
+    start_within: str | None = None
+    nonblock: bool | None = None
     after: str | None = None
     mps: str | bool | None = None
     mps_optional: bool | None = None
@@ -73,7 +76,9 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     save_signal: str | None = None
     save_time: str | None = None
     save_exit: int | None = None
+    urgent: bool | None = None
     chdir: str | None = None
+    freeze: str | bool | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
@@ -346,6 +351,25 @@ OPTIONS = (
         of_one_job=True,
     ),
     Option(
+        name="start_within",
+        help="Give up a job that has not started after this time, counted from submit or --begin; like -t.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("start_within",),
+        parse=parse_duration,
+        show=lambda job, _: seconds_text(job.spec.start_within),
+        comment="has to start within, for example 2h",
+        label="start within",
+    ),
+    Option(
+        name="nonblock",
+        help="Give up a job that cannot start at once.",
+        kind="flag",
+        fields=("nonblock",),
+        of_one_job=True,
+        at_submit=True,
+    ),
+    Option(
         name="after",
         help="Start after these jobs have succeeded; any:ID after it finishes, notok:ID after it fails.",
         metavar="IDS",
@@ -468,12 +492,29 @@ OPTIONS = (
         while_running=True,
     ),
     Option(
+        name="urgent",
+        help="If no GPU is free, let preemptible jobs of yours give way.",
+        kind="switch",
+        fields=("urgent",),
+        comment="whether preemptible jobs give way to it",
+        label="urgent",
+    ),
+    Option(
         name="chdir",
         help="Working directory of the jobs.",
         metavar="DIR",
         short="-D",
         sbatch="chdir",
         fields=("cwd",),
+    ),
+    Option(
+        name="freeze",
+        help="Run the code as it is now, whatever changes until the start; tree: inside that copy. Also: --no-freeze.",
+        metavar="[=tree]",
+        fields=("freeze",),
+        parse=parse_freeze,
+        show=lambda job, _: job.spec.freeze,
+        at_submit=True,
     ),
     Option(
         name="env",

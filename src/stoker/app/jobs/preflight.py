@@ -147,22 +147,27 @@ _SHORT = 7
 _GIT_QUESTION = ("status", "--porcelain=v2", "--branch", "--untracked-files=no", "--ignore-submodules=dirty")
 
 
+def git_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which Git reads the repository of a directory and changes nothing."""
+    return {
+        **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
+        "GIT_OPTIONAL_LOCKS": "0",  # else it would block a commit at the same time
+        "LC_ALL": "C",
+    }
+
+
 class Checkouts:
     """Cache of the commit per repository; runs Git only where there is a repository."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self._environment = {
-            **{name: value for name, value in environment.items() if not name.startswith("GIT_")},
-            "GIT_OPTIONAL_LOCKS": "0",  # else it would block a commit at the same time
-            "LC_ALL": "C",
-        }
+        self._environment = git_environment(environment)
         self._roots: dict[str, str] = {}
         self._commits: dict[str, str] = {"": ""}
 
     def commit(self, directory: str) -> str:
         """`abc1234`, or `abc1234*` where files differ from it; empty where it is unknown."""
         if directory not in self._roots:
-            self._roots[directory] = _root_above(directory)
+            self._roots[directory] = root_above(directory)
         root = self._roots[directory]
         if root not in self._commits:
             answer = answer_of(["git", "-C", root, *_GIT_QUESTION], self._environment, GIT_TIMEOUT)
@@ -170,7 +175,7 @@ class Checkouts:
         return self._commits[root]
 
 
-def _root_above(directory: str) -> str:
+def root_above(directory: str) -> str:
     """The nearest directory with a repository; empty where there is none."""
     start = Path(os.path.abspath(directory))
     return next((str(above) for above in (start, *start.parents) if os.path.lexists(above / ".git")), "")

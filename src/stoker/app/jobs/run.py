@@ -21,6 +21,7 @@ from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.parent import Parent, find_parent, ledger_here
 from stoker.app.jobs.preflight import Checkouts
+from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import Script
 from stoker.app.jobs.submit import RUNS, JobBuilder, new_log_directory
 from stoker.core.device import resolve
@@ -31,7 +32,7 @@ from stoker.core.outcomes import LIMIT_RESULTS
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
-from stoker.core.spec import Command, Dependency, NewJob, digest_of
+from stoker.core.spec import Command, Dependency, NewJob, digest_of, work_of
 from stoker.core.text import shortened
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -117,7 +118,18 @@ class RunBatch:
             parent=parent,
         )
         command = request.script.copied(self.files) if request.script else None
-        self.builder = JobBuilder(request.options, context, self.environment, say, policy=self.policy, command=command)
+        self.preparations = Preparations(
+            PreparationContext(lambda _: self.files, self.environment, say, starts_now=True)
+        )
+        self.builder = JobBuilder(
+            request.options,
+            context,
+            self.environment,
+            say,
+            policy=self.policy,
+            preparations=self.preparations,
+            command=command,
+        )
         self.builder.snapshot = snapshot
 
     def _followed_log(self) -> str:
@@ -187,7 +199,8 @@ class RunBatch:
         """Store the environment and the script that the jobs refer to."""
         with store.writing():
             store.add_environment(self.environment)
-            if self.request.script:
+            self.preparations.keep()
+            if self.request.script and self.builder.needs_copy:
                 self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:
@@ -259,7 +272,11 @@ class PreparedRun(NamedTuple):
         from stoker.app.jobs.dry_run import plan_run
 
         with contextlib.closing(open_store(self.paths)) as store:
-            succeeded = Supply(store.times_done).spend if self.batch.request.resume else lambda _: False
+            succeeded = (
+                Supply(lambda job: store.times_done(work_of(job))).spend
+                if self.batch.request.resume
+                else lambda _: False
+            )
             snapshot = self.devices.snapshot(time.time())
             return plan_run(self.batch.jobs(), succeeded, snapshot, self.batch.policy, store)
 

@@ -24,9 +24,11 @@ from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, ParsedJob
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions, merged
 from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
+from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import single
 from stoker.core.launch import (
     INHERIT,
     MEMBER_VARIABLES,
@@ -77,7 +79,7 @@ JOB_VARIABLES = frozenset(
         *("STOKER_ARRAY_ID", "STOKER_ARRAY_INDEX", "STOKER_WORK_DIR", "STOKER_REPORT"),
         *MEMBER_VARIABLES,
         *PREEMPTION_VARIABLES,
-        *("STOKER_ALLOCATION", "STOKER_BUNDLE"),
+        *("STOKER_ALLOCATION", "STOKER_BUNDLE", "STOKER_CODE", "STOKER_CODE_ROOT"),
         VARIABLE,
     )
 )
@@ -164,7 +166,7 @@ def earlier_submit(store: Store, key: Key) -> list[Inserted]:
 def _inserted_before(store: Store, ids: range, array: str) -> Inserted:
     new = [
         NewJob(job.command, job.spec, job.name, job.task, member=job.member, count=job.count, step=job.step)
-        for job in jobs_of(store, ids)
+        for job in (jobs_of(store, ids) if array else single(jobs_of(store, ids)))
     ]
     return Inserted(new, array, ids=ids, repeated=True)
 
@@ -180,6 +182,7 @@ class JobBuilder:
         say: Callable[[str], None],
         *,
         policy: Policy,
+        preparations: Preparations | None = None,
         command: Command | None = None,
     ) -> None:
         """`say` gets warnings; `command` runs in place of that of every job, as the copy of a script does."""
@@ -188,7 +191,10 @@ class JobBuilder:
         self.snapshot: Snapshot | None = None
         """The devices, once they are known."""
         self.preflight = Preflight(environment, say)
+        self.needs_copy = False
+        """Whether a job runs that command."""
         self._policy = policy
+        self._preparations = preparations or Preparations()
         self._command = command
         self._specs: dict[str, JobSpec] = {}
         """By the options of the job: most jobs of a batch share one spec."""
@@ -212,7 +218,10 @@ class JobBuilder:
 
     def make(self, item: ParsedJob) -> NewJob:
         spec = self.preflight.without_unsupported_cap(item.command, self.spec(item))
-        return NewJob(self._command or item.command, spec, self.options_of(item).name or "", item.task, item.array)
+        spec, has_files = self._preparations.prepare(item.command, spec)
+        self.needs_copy = self.needs_copy or not has_files
+        command = item.command if has_files else self._command or item.command
+        return NewJob(command, spec, self.options_of(item).name or "", item.task, item.array)
 
     def options_of(self, item: ParsedJob) -> JobOptions:
         return self.options if item.options is PLAIN else merged(self.options, item.options)
@@ -267,12 +276,14 @@ class QueueSubmission:
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
+        self._preparations = Preparations(PreparationContext(self._place_of, self._environment, self.notes.append))
         self._builder = JobBuilder(
             own_options,
             self._context(),
             self._environment,
             self.notes.append,
             policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
+            preparations=self._preparations,
             command=script.copied(self.files) if script else None,
         )
 
@@ -357,7 +368,8 @@ class QueueSubmission:
         with store.writing():
             if key and (before := earlier_submit(store, key)):
                 return before
-            if self._script:
+            self._preparations.keep()
+            if self._script and self._builder.needs_copy:
                 self._script.keep(self.files)
             store.add_environment(self._environment)
             batch = store.add_batch(label, self._now)
@@ -369,7 +381,9 @@ class QueueSubmission:
 
     def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
         cluster = group.jobs[0].spec.cluster
-        ids = store.add_jobs(batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held)
+        ids = store.add_jobs(
+            batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held, lines=True
+        )
         if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
         return Inserted(group.jobs, group.array, ids=ids)

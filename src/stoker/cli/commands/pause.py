@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-from stoker.app.control.actions import hold, release
+from stoker.app.control.actions import hold, preempt, release
 from stoker.app.control.requests import Control, opened, start_for
+from stoker.app.control.sentences import Effect
 from stoker.app.jobs.select import find, find_queued, jobs_in_order
 from stoker.cli.console import say, say_progress
 from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
 from stoker.core.device import Device, resolve
 from stoker.core.errors import UsageError
-from stoker.core.job import Active, id_text
+from stoker.core.job import Active, Job, id_text
 from stoker.core.units import count_text
 from stoker.ledger import Ledger
 from stoker.store.engine_lock import QUEUE, wake
@@ -36,9 +37,12 @@ FOR_ALL = click.option("--for-all", is_flag=True, help="With --gpu: for all user
     "--gpu", "gpus", metavar="IDS", help="Drain these GPUs: start no more jobs on them, for example 0,2 or 0-3."
 )
 @FOR_ALL
+@click.option("--now", is_flag=True, help="With --gpu: your preemptible jobs on these GPUs give way at once.")
 @controlling
-def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, as_json: bool, paths: Paths) -> int:
-    """Hold jobs, pause the queue, or drain GPUs; running jobs continue.
+def pause(
+    ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool, now: bool, as_json: bool, paths: Paths
+) -> int:
+    """Hold jobs, pause the queue, or drain GPUs; running jobs continue, except with --now.
 
     This lasts until `stoker resume`, even if the engine restarts. `all` means every waiting job.
 
@@ -46,15 +50,18 @@ def pause(ids: tuple[str, ...], *, queue: bool, gpus: str | None, for_all: bool,
       stoker pause 12 'vit-*'   hold jobs
       stoker pause --queue    start no more jobs
       stoker pause --gpu 3    drain a GPU, for your own queue only
+      stoker pause --gpu 3 --now   preemptible jobs on it save and leave
       stoker pause --gpu 3 --for-all   drain it for all users, as root
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
+    if now and gpus is None:
+        raise UsageError("--now is for GPUs", "write it as --gpu N --now, or name jobs with stoker preempt")
     with opened(paths, say_progress) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
         notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
         jobs = find_queued(control.store, ids)
-        results = hold(control, jobs)
+        results = hold(control, jobs) + (_send_away(control, devices) if now else [])
         if "all" in ids and not results:
             say("no waiting jobs to hold")
         return report("pause", results, notes, as_json=as_json)
@@ -152,16 +159,25 @@ def _is_among(device: Device, drained: Mapping[str, float]) -> bool:
     return not drained.keys().isdisjoint(device.claims)
 
 
+def _jobs_on(control: Control, devices: Sequence[Device]) -> list[Job]:
+    """The user's jobs on devices, in order."""
+    ids = {device.id for device in devices}
+    active = [job for engine in control.store.engines_with_active_jobs() for job in control.store.active_jobs(engine)]
+    there = [job for job in active if isinstance(job.state, Active) and not ids.isdisjoint(job.state.devices)]
+    return sorted(there, key=lambda job: job.id)
+
+
+def _send_away(control: Control, devices: Sequence[Device]) -> list[Effect]:
+    """Let preemptible jobs on drained devices give way."""
+    jobs = [job for job in _jobs_on(control, devices) if job.spec.preemptible]
+    return preempt(control, jobs, 0, "its GPU is drained")
+
+
 def _drain(control: Control, device: Device) -> str:
     device_id, label = device.id, device.label
     if not _set(control, drained_key(device_id), DRAINED):
         return f"GPU {label} is already drained"
-    there = [
-        id_text(job)
-        for engine in control.store.engines_with_active_jobs()
-        for job in control.store.active_jobs(engine)
-        if isinstance(job.state, Active) and device_id in job.state.devices
-    ]
+    there = [id_text(job) for job in _jobs_on(control, [device])]
     running = f" ({', '.join(there)} {'keeps' if len(there) == 1 else 'keep'} running)" if there else ""
     others = f"other users may use it (for all, as root: stoker pause --gpu {label} --for-all)"
     return f"GPU {label} drained for your own queue only: no new jobs{running}; {others}"

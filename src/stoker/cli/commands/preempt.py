@@ -43,5 +43,5 @@ def command(
         jobs = [job for job in jobs if isinstance(job.state, Running) or not (chosen != NO_FILTER or "all" in ids)]
         if not jobs:
             say("no job runs" if chosen == NO_FILTER else "no job matches")
-        to = waiting[0].id if waiting else 0
+        to = waiting[0].id if waiting else None
         return report("preempt", preempt(control, jobs, to, dry_run=dry_run), as_json=as_json, dry_run=dry_run)

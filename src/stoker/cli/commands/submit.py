@@ -24,13 +24,15 @@ from stoker.cli.console import flush_output, say, silence_output
 from stoker.cli.job_options import DASHES, TYPED_OPTIONS, TypedCommand, job_options, options_from
 from stoker.cli.options import json_option, sim_option, wants_json, write_json
 from stoker.core.errors import StokerError, UsageError
-from stoker.core.job import Job, Waiting
+from stoker.core.job import Ended, Job, Queued, Waiting, id_text
 from stoker.core.launch import output_paths
+from stoker.core.ranges import Ranges
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened
+from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
-from stoker.store.queries import paused_key
+from stoker.store.queries import jobs_of, paused_key
 from stoker.store.status_file import read_machine, read_status
 from stoker.store.writer import open_store
 
@@ -165,9 +167,24 @@ def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
     for note in filter(None, [*submission.notes, difference]):
         say(note)
     code = _report(request, inserted, failure)
+    if request.options.nonblock and failure is None and not request.hold:
+        return _wait_for_starts(paths, Ranges(range(ids[0], ids[-1] + 1) for ids in (group.ids for group in inserted)))
     if paused and "" in submission.clusters:
         say(f"the queue is {paused['note']}; to start jobs: stoker resume --queue{' --sim' * paths.is_simulated}")
     return code
+
+
+def _wait_for_starts(paths: Paths, ids: Ranges) -> int:
+    """Wait until each job has started or was given up, which the engine decides at once; 1 if one was given up."""
+    with contextlib.closing(open_store(paths)) as store:
+        changes = StoreChanges(store)
+        while any(isinstance(job.state, Queued) for job in jobs_of(store, ids)):
+            changes.wait()
+        ends = [(job, job.state) for job in jobs_of(store, ids) if isinstance(job.state, Ended)]
+    expired = [f"{id_text(job)} was not started: it {end.note}" for job, end in ends if end.result == "expired"]
+    for sentence in expired:
+        say(sentence)
+    return 1 if expired else 0
 
 
 def _wake(engines: Sequence[Background]) -> StokerError | None:

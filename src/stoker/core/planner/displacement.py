@@ -123,11 +123,11 @@ def displace(
     victims.sort(key=lambda victim: (-victim.work, victim.slot.job))
     ordered = sorted(waiters(victims[0].work), key=lambda waiter: (not waiter.is_first, waiter.work, waiter.job.id))
     search = _Search(slots, view)
-    refused: set[tuple[Resources, int]] = set()
+    refused: set[tuple[Resources, int, bool]] = set()
     """Those for which a job with less work has found nothing."""
     decided: list[Displacement] = []
     for waiter in ordered:
-        want = waiter.resources, waiter.job.spec.priority
+        want = waiter.resources, waiter.job.spec.priority, waiter.job.spec.urgent
         if want in refused:
             continue
         found = search.displacement(waiter, victims)
@@ -189,7 +189,7 @@ class _Search:
         savings = [
             victim.work - victim.cost - MARGIN * waiter.seconds * max(victim.gpus, waiter.gpus) for victim in chosen
         ]
-        if min(savings, default=0.0) <= 0.0:
+        if not chosen or (min(savings) <= 0.0 and not waiter.job.spec.urgent):
             return None
         job_ids = tuple(sorted(victim.slot.job for victim in chosen))
         return Displacement(job_ids, waiter.job.id, reservation.devices, min(savings))

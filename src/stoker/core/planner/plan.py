@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import islice
 from math import inf
@@ -31,7 +32,16 @@ from stoker.core.planner.placement import (
     leaves_room,
     may_pass,
 )
-from stoker.core.planner.queue import Cap, JobKind, ReasonKey, WaitingJobs, job_kind_of, resolved, without_memory
+from stoker.core.planner.queue import (
+    Cap,
+    JobKind,
+    ReasonKey,
+    WaitingGroup,
+    WaitingJobs,
+    job_kind_of,
+    resolved,
+    without_memory,
+)
 from stoker.core.planner.reasons import (
     AtLimit,
     CapFull,
@@ -187,7 +197,9 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     look_again = None
     if planner.blocked and any(slot.preemption is not None for slot in slots):
         displacements = planner.displace(
-            slots, lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed)
+            slots,
+            [group for group in waiting.groups() if group.job_kind.urgent],
+            lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed),
         )
         look_again = next_look(slots, now)
     starts, waits = tuple(planner.starts), planner.waits()
@@ -381,26 +393,38 @@ class _Planner:
             if all(self._kept.get(name, job.id) == job.id for name in (offer.device.id, *offer.device.claims))
         ]
 
-    def displace(self, slots: Sequence[Slot], view: View) -> list[Displacement]:
+    def displace(self, slots: Sequence[Slot], urgent: Sequence[WaitingGroup], view: View) -> list[Displacement]:
         """The running jobs that give way to blocked ones."""
         if self._closed() or self._fair_share.left:  # what they leave might become another user's
             return []
         kept = {device_id for handover in self.handovers for device_id in handover.devices}
         running = [slot if kept.isdisjoint(slot.devices) else replace(slot, preemption=None) for slot in slots]
         running += [Slot("", start.job.id, start.resources, start.devices) for start in self.starts if not start.behind]
-        return displace(self._waiters_below, running, view, self._policy, self._occupancy.now)
-
-    def _waiters_below(self, most: float) -> Iterator[Waiter]:
-        """The jobs that only wait for devices, and need less than so many GPU-seconds."""
         served = {start.job.id for start in self.starts} | {handover.job for handover in self.handovers}
+        first = [waiter for group in urgent for waiter in self._urgent(group) if waiter.job.id not in served]
+        waiters = partial(self._waiters_below, served)
+        return displace(lambda most: (*first, *waiters(most)), running, view, self._policy, self._occupancy.now)
+
+    def _urgent(self, group: WaitingGroup) -> Iterator[Waiter]:
+        """The oldest jobs of an urgent kind, if they only wait for devices."""
+        resources = self._lanes.estimate(group.job_kind)
+        if resources.gpus and not self._barrier(group.job_kind.caps):
+            for job in islice(group, EXAMINED_IN_ROW):
+                yield Waiter(job, resources, self._seconds(job), is_first=True)
+
+    def _seconds(self, job: Job) -> float:
+        expected = self._order.expects(job)
+        return self._policy.unknown if expected is None else expected
+
+    def _waiters_below(self, served: Collection[int], most: float) -> Iterator[Waiter]:
+        """The jobs that only wait for devices, and need less than so many GPU-seconds."""
         for row in self._lanes.rows:
             if row.key.work > 2 * most or not row.resources.gpus or self._barrier(row.key.reason.caps):
                 continue
             for job in row.oldest(EXAMINED_IN_ROW):
                 resources = self._lanes.estimate(job_kind_of(job))
-                expected = self._order.expects(job)
-                seconds = self._policy.unknown if expected is None else expected
-                if job.id not in served and seconds * resources.gpus < most:
+                seconds = self._seconds(job)
+                if job.id not in served and not job.spec.urgent and seconds * resources.gpus < most:
                     limit = limit_of(job)
                     yield Waiter(job, resources, seconds, is_first=limit is not None and limit <= self._policy.short)
 

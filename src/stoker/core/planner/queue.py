@@ -45,6 +45,8 @@ class JobKind(NamedTuple):
     """Its time limit, which tells how much work it is."""
     nodes: int = 1
     slurm: tuple[tuple[str, str], ...] = ()
+    urgent: bool = False
+    """Whether running jobs give way to it even if they have less work left."""
 
 
 class ReasonKey(NamedTuple):
@@ -73,9 +75,11 @@ def job_kind_of(job: Job) -> JobKind:
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
-        given = spec.limit, spec.nodes, spec.slurm
+        given = spec.limit, spec.nodes, spec.slurm, spec.urgent
         return JobKind(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
-    return JobKind(spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes, slurm=spec.slurm)
+    return JobKind(
+        spec.resources, spec.priority, limit=spec.limit, nodes=spec.nodes, slurm=spec.slurm, urgent=spec.urgent
+    )
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
@@ -121,9 +125,11 @@ class WaitingGroup:
             job = self._job(self._ids[position])
             position += 1
             if job is not None:
+                if not job.array:
+                    yield from single([job])
+                    continue
                 yield part(job, job.id, job.id)
-                if job.array:
-                    position = bisect_right(self._ids, self._arrays[job.array][1], position)
+                position = bisect_right(self._ids, self._arrays[job.array][1], position)
 
     def tasks(self, array: int) -> int:
         """How many tasks of an array are in the group."""

@@ -147,6 +147,7 @@ def tuner_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
         cap=False,
         mps_optional=False,
         preemptible="",
+        urgent=False,
         fill=False,
         notify=(),
     )

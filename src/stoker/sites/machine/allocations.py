@@ -11,7 +11,7 @@ from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, limit_of, started_at
 from stoker.core.lease import Claim, Lease
-from stoker.core.planner.occupancy import Slot, claims_on
+from stoker.core.planner.occupancy import Preemption, Slot, claims_on
 from stoker.core.planner.queue import job_kind_of
 from stoker.core.spec import Resources
 from stoker.ledger import HeldLease, Ledger
@@ -130,10 +130,12 @@ class Allocations:
         ledger: Ledger,
         label: str,
         expects: Callable[[Job], float | None] = limit_of,
+        gives_way: Callable[[Job, float], Preemption | None] = lambda job, now: None,
     ) -> None:
-        """`expects` estimates how many seconds a job takes."""
+        """`expects` estimates how many seconds a job takes; `gives_way` how it gives way to others."""
         self._workers = workers
         self._expects = expects
+        self._gives_way = gives_way
         self._ledger = ledger
         self._label = label
         self._allocations: dict[str, Allocation] = {}
@@ -295,13 +297,14 @@ class Allocations:
             since,
             allocation.peak,
             head.kind,
+            self._gives_way(head, now),
         )
 
     def _until(self, head: Job) -> float | None:
         """When the running attempt will end, if its limit or history tells."""
         if not isinstance(head.state, Running) or (seconds := self._expects(head)) is None:
             return None
-        return head.state.since + seconds
+        return head.state.since + max(0.0, seconds - head.kept_seconds)
 
     def _worker_for(self, held: HeldLease | None) -> str:
         """A worker for a lease that was just claimed; if none can be started, release the lease."""

@@ -52,7 +52,7 @@ def machine_context(
     """Make all parts for an engine."""
     jobs, store = context.jobs, context.store
     ledger, history = Ledger(ledger_path), RunHistory(store)
-    allocations = Allocations(runner, ledger, context.label, history.expected)
+    allocations = Allocations(runner, ledger, context.label, history.expected, history.preemption)
     return MachineContext(
         jobs=jobs,
         paths=context.paths,

@@ -6,12 +6,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.core.job import Assigned, Job, Returned, Stopping, id_text, resources_of
+from stoker.core.job import Assigned, Job, Paused, Returned, Stopping, id_text, resources_of
 from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
+from stoker.features import obstacle_to, prepared_start
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.context import MachineContext
 from stoker.sites.machine.mps import PLAIN, Served
@@ -50,6 +51,8 @@ class OrderBuilder:
         if gpus := parent_gpus(allocation.devices, resources_of(job)):
             extra[VARIABLE] = ParentAllocation(id_text(job), str(self._paths.workers / allocation.worker), gpus).text
         order = order_of(job, outputs, extra, allocation.devices, self._own_logs)
+        if job.spec.code:
+            order = prepared_start(order, job.spec, base, self._paths)
         return replace(order, mps_terminate=served.mps_terminate) if served.mps_terminate else order, base
 
     def environment(self, job: Job) -> dict[str, str]:
@@ -70,6 +73,7 @@ class Dispatch:
         self._allocations = context.allocations
         self._observation = context.observation
         self._worker_events = worker_events
+        self._paths = context.paths
         self._runner = context.runner
         self._orders = OrderBuilder(context.store, context.devices, context.paths, user)
         self._within = context.within
@@ -81,6 +85,16 @@ class Dispatch:
     def waits(self) -> bool:
         """Whether assignments wait for an MPS daemon."""
         return self._mps_clients.busy
+
+    def obstacle(self, start: Start) -> str:
+        """Why a job that was prepared at submit cannot start now; empty if it can."""
+        return obstacle_to(start.job.spec, self._paths) if start.job.spec.code else ""
+
+    def hold(self, start: Start, reason: str, now: float) -> None:
+        """Hold a job that would have to run with something else than what was prepared for it."""
+        job = self._jobs.waiting.get(start.job.id)
+        assert job is not None
+        self._jobs.apply(job, Paused(now, reason))
 
     def assign(self, start: Start, now: float) -> bool:
         """Put a job on the devices that the plan gave it; False if another engine was faster to claim them."""

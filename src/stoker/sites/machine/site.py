@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Job, Stopping, resources_of, slot_of
+from stoker.core.job import Active, Displaced, Job, Running, Stopping, resources_of, slot_of
 from stoker.core.launch import attempt_key
+from stoker.core.planner.displacement import Handover
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.order import Order, QueuePosition
@@ -224,6 +225,7 @@ class MachineSite:
         try:
             for start in self._last_plan.starts:
                 self._assign(start)
+            self._displace(self._last_plan, now)
         except LedgerUnusable as error:  # plan again without claims: jobs that need no GPU do not depend on the ledger
             self._refusal, self._claim_after, self._trouble = error, now + RETRY_INTERVAL, str(error)
             self._carry_out_plan(now)
@@ -253,7 +255,23 @@ class MachineSite:
             self._history.expected,
             self._estimate,
             self._lanes,
+            self._handed_over(),
         )
+
+    def _handed_over(self) -> list[Handover]:
+        """The devices that running jobs leave for others, or have left."""
+        before = self._last_plan.handovers if self._last_plan else ()
+        states = [job.state for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
+        ways = [state.giving_way for state in states if isinstance(state, Running)]
+        known = {handover.job for handover in before}
+        return [*before, *(Handover(way.to, way.devices) for way in ways if way and way.to and way.to not in known)]
+
+    def _displace(self, decided: Plan, now: float) -> None:
+        """Ask the jobs to give way for which the plan has decided so."""
+        for displacement in decided.displacements:
+            for job in [job for job_id in displacement.victims if (job := self._jobs.active(job_id))]:
+                if isinstance(job.state, Running) and job.state.giving_way is None:
+                    self.give_way(self._jobs.apply(job, Displaced(now, displacement.for_job)))
 
     def _new_lanes(self) -> Lanes:
         """Lanes of all waiting jobs, for a new policy."""
@@ -262,7 +280,11 @@ class MachineSite:
 
     def _assign(self, start: Start) -> None:
         now = self._jobs.clock()
-        if not self._dispatch.assign(start, now):  # another engine was faster: read the ledger again and plan with that
+        if reason := self._dispatch.obstacle(start):
+            self._dispatch.hold(start, reason, now)
+        elif not self._dispatch.assign(
+            start, now
+        ):  # another engine was faster: read the ledger again and plan with that
             self._observation.expire()
             self._jobs.plan_due, self._plan_after = True, now + SOON
         elif (job := self._jobs.active(start.job.id)) is not None:

@@ -14,7 +14,9 @@ from stoker.core.job import (
     Lost,
     Placed,
     Returned,
+    Running,
     Started,
+    Waiting,
     resources_of,
     slot_of,
     started_at,
@@ -82,6 +84,9 @@ class WorkerEvents:
         self._allocations.learn(allocation.resources, seconds)
         if state_word(after) == "done":
             self._jobs.learn(self._history.learn(job, job.kept_seconds + seconds))
+        way = after.state.gave_way if isinstance(after.state, Waiting) else None
+        if way is not None and job.spec.preemptible == "save" and isinstance(job.state, Running):
+            self._jobs.learn(self._history.learn_save(job, self._jobs.clock() - way.since))
         if diagnosis.needs is not None:
             models = [device.model for device in allocation.devices]
             self._jobs.learn(self._history.learn_use(job, models, peak=diagnosis.needs))

@@ -1,0 +1,116 @@
+"""Which file or module a command starts, and where its words name files of a tree."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from stoker.core.spec import Command
+
+SHELLS = frozenset(("sh", "bash", "zsh", "ksh", "dash", "fish"))
+_LAUNCHERS = frozenset(
+    (
+        *("torchrun", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec", "srun", "composer", "ray"),
+        *("uv", "poetry", "pipenv", "conda", "mamba", "micromamba", "pixi", "hatch", "rye", "pdm"),
+        *("jupyter", "papermill", "ipython", "pytest", "coverage", "Rscript", "julia", "perl", "ruby", "lua", "node"),
+        *("env", "nice", "ionice", "nohup", "time", "timeout", "stdbuf", "taskset", "numactl", "setsid", "exec"),
+        *("command", "unbuffer", "xvfb-run", "catchsegv", "gdb", "py-spy", "nsys", "ncu", "kernprof"),
+    )
+)
+"""Programs that start a file or module that one of their arguments names."""
+_PYTHON = re.compile(r"(?s:.*/)?(?:python|pypy)[\d.]*t?")
+_SUFFIXES = re.compile(r"(?s).+\.(?:py|pyw|sh|bash|zsh|ksh|R|r|jl|pl|rb|lua|js|mjs|ts|ipynb)")
+_ASSIGNMENT = re.compile(r"(?a)[A-Za-z_]\w*=")
+_VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs", "-o", "-O"))
+"""Options of Python and of shells with a value in the next word."""
+_MOST_WORDS = 40
+_FILE_IN_LINE = re.compile(r"(?<![^\s=;&|()<>])([\w@%+:,./-]+)(?![^\s;&|()<>])")
+
+
+class Started(NamedTuple):
+    """What a command starts."""
+
+    kind: Literal["file", "module", "call", "text", ""]
+    """A call is a Python function, by its full name. A text is code in the command line, as after `-c`.
+
+    Empty if it starts nothing that could be frozen.
+    """
+    name: str = ""
+
+
+NOTHING = Started("")
+FUNCTION_WORD = 4
+"""The word of a Python call that has the module and the name of the function."""
+
+
+def started_by(command: Command) -> Started:
+    """What a command starts, as far as its words tell."""
+    if command.call:
+        return Started("call", command.words[FUNCTION_WORD])
+    words = command.words[0].split(None, _MOST_WORDS)[:_MOST_WORDS] if command.shell else command.words[:_MOST_WORDS]
+    return _started([word.strip("'\"") for word in words] if command.shell else words)
+
+
+def _started(words: Sequence[str]) -> Started:
+    position = 0
+    while position < len(words) and (_ASSIGNMENT.match(words[position]) or words[position] in ("cd", "&&", ";")):
+        position += 2 if words[position] == "cd" else 1
+    if position >= len(words):
+        return NOTHING
+    program = os.path.basename(words[position])
+    if _is_runner(program):
+        return _argument_started(program, iter(words[position + 1 :]))
+    return Started("file", words[position]) if "/" in words[position] else NOTHING
+
+
+def _argument_started(runner: str, words: Iterator[str]) -> Started:
+    """What a program starts that an argument names; the argument may be another such program."""
+    for word in words:
+        is_python = _PYTHON.fullmatch(runner) is not None
+        if not is_python and _is_runner(os.path.basename(word)):
+            runner = os.path.basename(word)
+        elif re.fullmatch("-[a-zA-Z]*m" if is_python else "-m", word):
+            return Started("module", next(words, ""))
+        elif re.fullmatch("-[a-zA-Z]*c", word) and (is_python or runner in SHELLS):
+            return Started("text", next(words, ""))
+        elif word in _VALUED:
+            next(words, "")
+        elif not word.startswith("-") and (_SUFFIXES.fullmatch(word) or is_python or runner in SHELLS):
+            return Started("file", word)
+    return NOTHING
+
+
+def _is_runner(program: str) -> bool:
+    return program in SHELLS or program in _LAUNCHERS or _PYTHON.fullmatch(program) is not None
+
+
+def with_files(command: Command, frozen: Callable[[str], str]) -> Command:
+    """The command with those words replaced that name a frozen file, also after `--option=`.
+
+    `frozen` gives the path in the snapshot, or an empty text. In a line for a shell a word with quotes or variables
+    stays, and all words stay after `cd`, since they may be relative to another directory.
+    """
+    if not command.shell:
+        return Command(tuple(_word(word, frozen) for word in command.words))
+    line = command.words[0]
+    if re.search(r"(?<![\w./-])(?:cd|pushd)(?![\w./-])", line):
+        return command
+    replaced = _FILE_IN_LINE.sub(lambda match: _quoted(frozen(match[1])) or match[1], line)
+    return Command((replaced,), command.shell)
+
+
+def _word(word: str, frozen: Callable[[str], str]) -> str:
+    if path := frozen(word):
+        return path
+    option, equals, value = word.partition("=")
+    if equals and option.startswith("-") and (path := frozen(value)):
+        return f"{option}={path}"
+    return word
+
+
+def _quoted(path: str) -> str:
+    import shlex
+
+    return shlex.quote(path) if path else ""

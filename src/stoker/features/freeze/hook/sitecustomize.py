@@ -1,0 +1,104 @@
+"""Runs at the start of every Python of a job with frozen code: modules of the user's tree come from the snapshot.
+
+Path entries inside the tree lead to the same directory of the snapshot, whoever adds them, and a script of the tree
+is started again from there. This file is copied into each snapshot. It works with Python 3.6 and newer, imports next
+to nothing, and in the end runs the sitecustomize that it hides.
+"""
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.abc import PathEntryFinder
+
+FAILED = 97
+"""Exit code of a Python that cannot use the snapshot: other code must not run in its place."""
+
+
+class Snapshot:
+    """The checked-out snapshot of a tree."""
+
+    def __init__(self, top: str, root: str) -> None:
+        self.top = top
+        self.roots = [root, os.path.realpath(root)]
+
+    def place_of(self, path: str) -> str:
+        """The place of a path in the snapshot; empty if it is not in the tree, or the snapshot does not have it."""
+        full = os.path.abspath(path or ".")
+        for root in self.roots:
+            if full == root or full.startswith(root + "/"):
+                place = self.top + full[len(root) :]
+                return place if os.path.exists(place) else ""
+        return ""
+
+    def start_again(self, words: "list[str]") -> None:
+        """Replace this process, if it runs a script of the tree, by one that runs the script of the snapshot."""
+        position = script_position(words)
+        place = self.place_of(words[position]) if position else ""
+        if place and os.path.isfile(place) and sys.executable:
+            os.execv(sys.executable, words[:position] + [place] + words[position + 1 :])  # noqa: RUF005, S606
+
+    def install(self) -> None:
+        """Let every search path lead here, and the mappings of editable installs."""
+        import _frozen_importlib_external as external
+
+        find = external.FileFinder.path_hook(*external._get_supported_file_loaders())  # type: ignore[attr-defined]
+
+        def finder_of(path: str) -> "PathEntryFinder":
+            place = self.place_of(path) if isinstance(path, str) else ""
+            if not place or not os.path.isdir(place):
+                raise ImportError(path)
+            return find(place)
+
+        sys.path_hooks.insert(0, finder_of)
+        sys.path_importer_cache.clear()
+        for finder in sys.meta_path:
+            mapping = getattr(sys.modules.get(getattr(finder, "__module__", "")), "MAPPING", {})
+            for name, path in list(mapping.items()):
+                mapping[name] = self.place_of(path) or path
+
+
+def script_position(words: "list[str]") -> int:
+    """Where the words of a Python have a script; 0 if they have none."""
+    position = 1
+    while position < len(words) and words[position].startswith("-"):
+        word = words[position]
+        flags = "" if word.startswith("--") else word[1:]
+        value = min([at for at in map(flags.find, "WX") if at >= 0] or [len(flags)])
+        if word == "-" or set("cm") & set(flags[:value]):
+            return 0
+        position += 2 if word == "--check-hash-based-pycs" or value == len(flags) - 1 else 1
+    return position if position < len(words) else 0
+
+
+def words_of_process() -> "list[str]":
+    """The command line of this process."""
+    if hasattr(sys, "orig_argv"):
+        return list(sys.orig_argv)
+    with open("/proc/self/cmdline", "rb") as file:
+        return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
+
+
+def run_hidden() -> None:
+    """Run the sitecustomize that would have been found without this one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = (folder for folder in sys.path if folder and os.path.abspath(folder) != here)
+    path = next(filter(os.path.isfile, (os.path.join(folder, "sitecustomize.py") for folder in others)), None)
+    if path is not None:
+        with open(path, "rb") as file:
+            exec(compile(file.read(), path, "exec"), {"__name__": "sitecustomize", "__file__": path})  # noqa: S102
+
+
+if os.environ.get("STOKER_CODE") and os.environ.get("STOKER_CODE_ROOT"):
+    try:
+        snapshot = Snapshot(os.environ["STOKER_CODE"], os.environ["STOKER_CODE_ROOT"])
+        if not os.path.isdir(snapshot.top):
+            raise OSError("%s is not there" % snapshot.top)  # noqa: UP031
+        snapshot.start_again(words_of_process())
+        snapshot.install()
+    except Exception as error:
+        sys.stderr.write("stoker: this Python cannot run the frozen code of the job: %s\n" % error)  # noqa: UP031
+        sys.stderr.flush()
+        os._exit(FAILED)
+run_hidden()

@@ -1,0 +1,128 @@
+"""Prepare the start of a job with frozen code: the words, the variables and the directory of its process."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from stoker.core.launch import LaunchOrder
+from stoker.core.spec import Command, JobSpec
+from stoker.features.freeze.code import code_of
+from stoker.features.freeze.command import SHELLS, with_files
+from stoker.features.freeze.snapshots import HOOK, frozen_top
+from stoker.store.paths import Paths
+
+LONGEST_TEXT = 100_000
+"""Bytes of a shell script that is passed as a word; the kernel allows 128 KiB."""
+_SOURCE = re.compile(r"\$BASH_SOURCE\b|\$\{BASH_SOURCE(?:\[0\])?\}|\$\{BASH_SOURCE\[0\]:-\$0\}")
+
+
+def why_not_startable(spec: JobSpec, paths: Paths) -> str:
+    """Why a job cannot start: its snapshot is not there. Empty if it can."""
+    from stoker.features.freeze.snapshots import DamagedSnapshot
+
+    code = code_of(spec.code)
+    if not code.snapshot:
+        return ""
+    try:
+        frozen_top(paths.code, code.snapshot)
+    except DamagedSnapshot as error:
+        return error.message
+    return ""
+
+
+def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], paths: Paths) -> LaunchOrder:
+    """The order for a job whose script and modules come from its snapshot; raises if that is not there."""
+    code = code_of(spec.code)
+    if not code.snapshot:
+        return order
+    top, root = frozen_top(paths.code, code.snapshot)
+    place = _Place(top, root, order.cwd)
+    words, shell = _words(place, order)
+    own = order.extra.get("PYTHONPATH", base.get("PYTHONPATH", ""))
+    entries = [place.entry(entry) for entry in own.split(os.pathsep)] if own else []
+    variables = {
+        "STOKER_CODE": str(top),
+        "STOKER_CODE_ROOT": root,
+        "PYTHONPATH": os.pathsep.join([str(top.parent / HOOK), *entries]),
+    }
+    cwd = place.entry(order.cwd) if code.in_tree else order.cwd
+    return replace(order, words=words, shell=shell, cwd=cwd, extra={**order.extra, **variables})
+
+
+class _Place:
+    """A checked-out snapshot, and the directory in which a command runs."""
+
+    def __init__(self, top: Path, root: str, cwd: str) -> None:
+        self._top = str(top)
+        self._root = root
+        self._cwd = cwd
+
+    def inside(self, path: str) -> str:
+        """The place of a path in the snapshot, whether it exists or not; empty if it is not in the tree."""
+        full = os.path.normpath(os.path.join(self._cwd, path))
+        if not _is_in(full, self._root):
+            full = os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
+        return self._top + full[len(self._root) :] if _is_in(full, self._root) else ""
+
+    def file(self, path: str) -> str:
+        """The frozen file that a word of the command names; empty if it names none."""
+        if not path or path.startswith("-") or path.endswith(("/", ".ipynb")):
+            return ""
+        place = self.inside(path)
+        return place if place and os.path.isfile(place) and _is_in(os.path.realpath(place), self._top) else ""
+
+    def entry(self, path: str) -> str:
+        """A directory of a search path, in the snapshot if that has it."""
+        place = self.inside(path) if path else ""
+        return place if place and os.path.isdir(place) else path
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _words(place: _Place, order: LaunchOrder) -> tuple[tuple[str, ...], str]:
+    command = Command(order.words, order.shell)
+    if not order.shell and (words := _shell_script(place, order.words)):
+        return words, ""
+    return with_files(command, place.file).words, order.shell
+
+
+def _shell_script(place: _Place, words: Sequence[str]) -> tuple[str, ...]:
+    """The words that run a shell script from memory, so that its `$0` and its directory stay the user's; else none."""
+    position = 0
+    if os.path.basename(words[0]) in SHELLS:
+        position = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-")), 0)
+        if not position or any(re.fullmatch("[-+]\\w*[coO]", word) for word in words[1:position]):
+            return ()
+    script = place.file(words[position])
+    if not script:
+        return ()
+    text = _script_text(script)
+    before = list(words[:position]) or _interpreter(text)
+    if (
+        not before
+        or os.path.basename(before[0]) not in SHELLS
+        or len(text.encode(errors="surrogateescape")) > LONGEST_TEXT
+    ):
+        return ()
+    rest = with_files(Command(("-", *words[position + 1 :])), place.file).words[1:]
+    return (*before, "-c", _SOURCE.sub("$0", text), words[position], *rest)
+
+
+@lru_cache(maxsize=16)
+def _script_text(path: str) -> str:
+    return Path(path).read_text(errors="surrogateescape")
+
+
+def _interpreter(text: str) -> list[str]:
+    """The words of the first line that name the shell of a script; none where another program runs it."""
+    first = text.partition("\n")[0]
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    return words[1:] if words and os.path.basename(words[0]) == "env" else words

@@ -1,0 +1,117 @@
+"""The plan's displacements carried out: who is asked to leave, and who gets the devices."""
+
+from __future__ import annotations
+
+from stoker.core.job import GivingWay, Running, Waiting, state_word
+from stoker.core.requests import Preempt
+from stoker.core.spec import Resources
+from support.fakes import EngineOnFakeRunner
+
+HOUR = 3600.0
+WHOLE = Resources(gpus=2)
+
+
+def long_job(world: EngineOnFakeRunner, **spec: object) -> tuple[int, str]:
+    """A job on both devices that has run for two hours of ten, and can give way."""
+    given: dict[str, object] = {"limit": 10 * HOUR, "preemptible": "save", "resources": WHOLE, **spec}
+    (job_id,) = world.add(**given)  # type: ignore[arg-type]
+    key = world.run(job_id)
+    world.clock.pass_seconds(2 * HOUR)
+    world.turn()
+    return job_id, key
+
+
+def test_a_long_job_gives_way_to_a_short_one(world: EngineOnFakeRunner) -> None:
+    """It is asked with its own signal and time, the short job gets the devices, and then it goes on."""
+    long, key = long_job(world, save_signal="USR2", save_time=90.0)
+    (short,) = world.add(limit=60.0)
+    world.turn(3)
+    assert world.runner.called("give_way") == [[world.runner.workers[key], key, 12, 90.0, True]]
+    state = world.job(long).state
+    assert isinstance(state, Running)
+    assert state.giving_way == GivingWay(world.clock(), short, devices=("0", "1"))
+    (later,) = world.add(limit=60.0)
+    world.clock.pass_seconds(30.0)
+    world.turn(2)
+    world.runner.exited(key, 75, "preempted")
+    world.turn(3)
+    assert isinstance(world.job(long).state, Waiting)
+    assert state_word(world.job(short)) == "starting"
+    assert world.job(long).kept_seconds == 2 * HOUR + 30
+    world.runner.exited(world.run(short))
+    world.runner.exited(world.run(later))
+    world.turn(3)
+    assert state_word(world.job(long)) == "starting"
+    assert world.runner.orders[f"{long}.2"].extra["STOKER_RESTART"] == "1"
+
+
+def test_a_job_that_is_not_preemptible_is_left_alone(world: EngineOnFakeRunner) -> None:
+    long_job(world, preemptible="")
+    world.add(limit=60.0)
+    world.turn(3)
+    assert world.runner.called("give_way") == []
+
+
+def test_nobody_is_asked_twice_for_one_job(world: EngineOnFakeRunner) -> None:
+    """While a job saves, no other has to leave for the same one."""
+    for _ in range(2):
+        world.add(limit=10 * HOUR, preemptible="save")
+    world.run(1)
+    world.run(2)
+    world.clock.pass_seconds(2 * HOUR)
+    world.add(limit=60.0)
+    world.turn(5)
+    assert len(world.runner.called("give_way")) == 1
+
+
+def test_the_devices_are_kept_for_the_job_that_was_named(world: EngineOnFakeRunner) -> None:
+    """By hand, too: a job that goes first in the order does not take them."""
+    long, key = long_job(world, limit=None)
+    named, first = (
+        world.add(limit=20 * HOUR, resources=WHOLE)[0],
+        world.add(limit=20 * HOUR, resources=WHOLE, priority=5)[0],
+    )
+    world.store.ask([(world.name, Preempt(long, named))], world.clock())
+    world.engine.wake()
+    world.turn(2)
+    assert len(world.runner.called("give_way")) == 1
+    world.runner.exited(key, 75, "preempted")
+    world.turn(3)
+    assert (state_word(world.job(named)), state_word(world.job(first))) == ("starting", "waiting")
+
+
+def test_a_job_that_stays_keeps_its_devices(world: EngineOnFakeRunner) -> None:
+    """Nobody waits for it any more, and the next plan does not ask it again."""
+    long, _ = long_job(world)
+    world.add(limit=60.0)
+    world.turn(3)
+    world.clock.pass_seconds(1000.0)
+    world.turn(5)
+    assert (state_word(world.job(long)), world.job(long).spec.preemptible) == ("running", "")
+    assert len(world.runner.called("give_way")) == 1
+
+
+def test_how_long_a_save_takes_is_learnt(world: EngineOnFakeRunner) -> None:
+    """For the next decision about such work."""
+    long, key = long_job(world)
+    world.add(limit=60.0)
+    world.turn(3)
+    world.clock.pass_seconds(42.0)
+    world.runner.exited(key, 75, "preempted")
+    world.turn(2)
+    assert world.parts.history.save_seconds(world.job(long)) == 42.0
+
+
+def test_the_next_engine_keeps_the_devices_for_the_same_job(world: EngineOnFakeRunner) -> None:
+    """It asks again, since the order may have been lost, and the short job starts first."""
+    long, key = long_job(world)
+    (short,) = world.add(limit=60.0)
+    world.turn(3)
+    worker = world.runner.workers[key]
+    world.restart()
+    world.turn(2)
+    assert [call[:2] for call in world.runner.called("give_way")] == [[worker, key]] * 2
+    world.runner.workers[key] = worker
+    world.runner.exited(key, 75, "preempted")
+    world.turn(3)
+    assert (state_word(world.job(short)), state_word(world.job(long))) == ("starting", "waiting")

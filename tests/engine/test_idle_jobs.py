@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def world(tmp_path: Path) -> Iterator[EngineAtFakeSite]:
     made.close()
 
 
-def run(world: EngineAtFakeSite, **spec: object) -> int:
+def run(world: EngineAtFakeSite, **spec: Any) -> int:
     """A job that runs, and whose GPU is idle from now on."""
     (job,) = world.add(**spec)
     world.turn()

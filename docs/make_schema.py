@@ -16,6 +16,7 @@ TYPES = {
     "changes-1": "stoker.app.views.feed:Changes",
     "cluster-check-1": "stoker.app.service.doctor:Check",
     "cluster-status-1": "stoker.features.slurm.status:Clusters",
+    "code-diff-1": "stoker.features.freeze.code_view:CodeDiff",
     "dry-run-1": "stoker.cli.screens.dry_run:DryRun",
     "engine-check-1": "stoker.app.service.doctor:Check",
     "engine-config-1": "stoker.cli.screens.engine:ConfigShown",

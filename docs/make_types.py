@@ -27,6 +27,7 @@ SCHEMAS = (
     "changes-1",
     "jobs-page-1",
     "jobs-1",
+    "code-diff-1",
     "log-part-1",
     "log-search-1",
     "series-1",

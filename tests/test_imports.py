@@ -100,7 +100,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "resvg_py": "stoker.cli.charts.chart",
     "tensorboard": "stoker.features.sweep.tuner.values",
     "tqdm": "stoker.python.api",
-    "starlette": ("stoker.web", "stoker.features.sweep.api"),
+    "starlette": ("stoker.web", "stoker.features.sweep.api", "stoker.features.freeze.api"),
     **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "uvicorn"], "stoker.web"),
     "yaml": "stoker.features.sweep.files",
 }

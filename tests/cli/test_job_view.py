@@ -103,7 +103,7 @@ def test_everything_is_told() -> None:
     assert "8 tasks of its array at once" in task
     assert "5 (ok), array 6 (any)" in shown
     assert "start now" in shown or "start at " in shown or "start tomorrow " in shown
-    assert "3f2a1c*" in shown
+    assert "3f2a1c, with changes that were not committed" in shown
     assert "SEED=4, MY_TOKEN=********" in shown
     assert "signal 9" in shown
     assert "1.0G" in shown

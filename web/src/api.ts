@@ -4,6 +4,7 @@ import type {
   Action,
   ActionName,
   ChangeReport,
+  CodeDiff,
   GpuSamples,
   HistoryPage,
   JobDetails,
@@ -82,6 +83,7 @@ export const getSession = (): Promise<Session> => call("session");
 export const getStatus = (): Promise<Status> => call("status");
 export const getJobs = (query: Query): Promise<JobsPage> => call("jobs", query);
 export const getSeries = (label: string): Promise<Series> => call(`jobs/${encodeURIComponent(label)}/series`);
+export const getCodeDiff = (label: string): Promise<CodeDiff> => call(`jobs/${encodeURIComponent(label)}/code`);
 export const getSamples = (hours: number): Promise<GpuSamples> => call("gpus/samples", { hours });
 export const getTimeline = (query: Query): Promise<Timeline> => call("timeline", query);
 export const getHistory = (query: Query): Promise<HistoryPage> => call("history", query);

@@ -121,6 +121,32 @@ export interface Changes {
   failures: FailedJob[];
 }
 
+/** How the code of a job differs from that of another job, or from the present one: `stoker diff --json`. */
+export interface CodeDiff {
+  schema: string;
+  at: string;
+  simulated: boolean;
+  job: string;
+  other: string | null;
+  root: string;
+  commit: string;
+  other_commit: string;
+  files: FileDiff[];
+}
+
+/** A line of a unified diff. */
+export interface CodeLine {
+  kind: string;
+  text: string;
+}
+
+/** The code that a job runs. */
+export interface CodeState {
+  frozen: boolean;
+  reason: string;
+  changed: string[] | null;
+}
+
 /** How many jobs are where. */
 export interface Counts {
   active: number;
@@ -205,6 +231,15 @@ export interface FailedJob {
   how: string;
   ended: string;
   why: string;
+}
+
+/** A file that differs. */
+export interface FileDiff {
+  path: string;
+  kind: string;
+  old_path: string;
+  lines: CodeLine[];
+  lines_left_out: boolean;
 }
 
 /** A process on a device that is none of our jobs. */
@@ -333,6 +368,7 @@ export interface JobDetails {
   reported: Latest | null;
   member: MemberDetails | null;
   options: Record<string, boolean | number | string | Record<string, string>>;
+  code: CodeState | null;
   output: string[];
   preemptions: number;
 }

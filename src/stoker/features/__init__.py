@@ -54,6 +54,7 @@ class Feature:
         preparation: str = "",
         start: str = "",
         obstacle: str = "",
+        code: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
         forgets: str = "",
@@ -64,7 +65,8 @@ class Feature:
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
 
         `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
-        tells why such a job cannot start.
+        tells why such a job cannot start. `code` tells which code a prepared job runs.
+
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `forgets` removes, in steps, files that no job needs any more.
         """
@@ -77,6 +79,7 @@ class Feature:
         self.preparation = preparation
         self.start = start
         self.obstacle = obstacle
+        self.code = code
         self.job_views = job_views or {}
         self.observer = observer
         self.forgets = forgets
@@ -111,9 +114,19 @@ FEATURES: dict[str, Feature] = {
         }
     ),
     "freeze": Feature(
+        commands={
+            "diff": FeatureCommand(
+                "stoker.features.freeze.diff", "Show how the code has changed since a job was submitted.", "history"
+            ),
+            "checkout": FeatureCommand(
+                "stoker.features.freeze.checkout", "Write the code of a job into a directory.", "history"
+            ),
+        },
         preparation="stoker.features.freeze.submit:CodeFreezer",
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
+        code="stoker.features.freeze.code_view:code_state",
+        reads="stoker.features.freeze.api:reads",
         job_views={
             "env": JobView(
                 "stoker.features.freeze.software_view:show",

@@ -12,6 +12,7 @@ import type { Link } from "../links";
 import { useLoaded } from "../load";
 import { Fact, SmallTable } from "../parts/boxes";
 import { Figure } from "../parts/chart";
+import { CodeCard } from "../parts/code_card";
 import { ACTIONS, ACTION_NAMES, ActionButton, actionKeys, ask, targetOf } from "../parts/confirm";
 import { Chip } from "../parts/controls";
 import { secondsOf, titleOf, whenText } from "../parts/job_table";
@@ -75,6 +76,7 @@ export function JobView({ label }: { label: string }): JSX.Element {
           ) : (
             <LogView key={`${label} ${run}`} label={label} attempt={run} live={running} found={setLinks} />
           )}
+          {job.code ? <CodeCard key={label} label={label} code={job.code} /> : null}
         </div>
       </div>
     </article>

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, groupby
 from typing import NamedTuple
 
@@ -21,12 +22,15 @@ from stoker.app.control.requests import (
     spec_in_queue,
 )
 from stoker.app.control.sentences import Effect, effect
+from stoker.app.jobs.preflight import Checkouts
+from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, id_text
 from stoker.core.jobs_by_id import JobsById
 from stoker.core.launch import shown_command
 from stoker.core.outcomes import GOOD_RESULTS
 from stoker.core.requests import Again
+from stoker.core.spec import JobSpec
 from stoker.core.text import outcome
 from stoker.store import queries
 from stoker.store.queries import is_coordinator
@@ -39,6 +43,26 @@ class Retry(NamedTuple):
     job: Job
     request: Again
     memory: str = ""
+
+
+class PresentCode:
+    """Prepares jobs that were submitted before with the code that is there now."""
+
+    def __init__(self, control: Control, say: Callable[[str], None]) -> None:
+        self._paths = control.paths
+        self._checkouts = Checkouts(os.environ)
+        self._preparations = Preparations(PreparationContext(control.paths.on, os.environ, say))
+
+    def spec(self, job: Job, spec: JobSpec) -> JobSpec:
+        """The spec with the present code; refuses a job whose script was copied, since its command is the copy."""
+        if any(word.startswith(f"{self._paths.on(spec.cluster).scripts}/") for word in job.command.words):
+            raise UsageError(f"{id_text(job)} runs a copy of its script", "submit it again, to run the present one")
+        prepared = self._preparations.prepare(job.command, msgspec.structs.replace(spec, code="")).spec
+        return msgspec.structs.replace(prepared, commit=self._checkouts.commit(spec.cwd))
+
+    def keep(self) -> None:
+        """Make sure that the jobs find it."""
+        self._preparations.keep()
 
 
 def refuse_unfinished(jobs: Sequence[Job]) -> None:
@@ -69,13 +93,19 @@ def planned_retries(
     changes: Changes | None = None,
     *,
     only: bool = False,
+    fresh: PresentCode | None = None,
 ) -> list[Retry]:
-    """How ended jobs, and those that were skipped because of them unless `only`, will run again; checked."""
+    """How ended jobs, and those that were skipped because of them unless `only`, will run again; checked.
+
+    They run the code that was prepared for them before, or the present code if that is given.
+    """
     along = [] if only else skipped_because(control.store, jobs)
-    return [*_retries(control, jobs, vram, changes or {}), *_retries(control, along, None, {})]
+    return [*_retries(control, jobs, vram, changes or {}, fresh), *_retries(control, along, None, {}, fresh)]
 
 
-def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes) -> list[Retry]:
+def _retries(
+    control: Control, jobs: Sequence[Job], vram: str | None, changes: Changes, fresh: PresentCode | None
+) -> list[Retry]:
     rewriter, left = Rewriter(control), interrupted(control, jobs)
     retries = []
     for job in jobs:
@@ -87,6 +117,8 @@ def _retries(control: Control, jobs: Sequence[Job], vram: str | None, changes: C
         if changes:
             spec = rewriter.spec(msgspec.structs.replace(job, spec=spec), changes)
             memory += "".join(f"; {name} {value or 'none'}" for name, value in changes.items())
+        if fresh is not None:
+            spec, memory = fresh.spec(job, spec), f"{memory}; with the present code"
         if job.id in left or vram is not None:
             rewriter.refuse_impossible(job, spec.resources)
         retries.append(Retry(job, Again(job.id, spec if spec != job.spec else None, count=job.count), memory))

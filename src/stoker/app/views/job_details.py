@@ -57,6 +57,7 @@ from stoker.core.ranges import Ranges
 from stoker.core.spec import Resources, dependency_text, suits
 from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
+from stoker.features import FEATURES, load
 from stoker.store import past_jobs, queries
 from stoker.store.filters import NO_FILTER, Filter
 from stoker.store.logs import last_line
@@ -239,6 +240,17 @@ class MemberDetails(Struct, frozen=True):
     params: dict[str, bool | int | float | str | None]
 
 
+class CodeState(Struct, frozen=True):
+    """The code that a job runs."""
+
+    frozen: bool
+    """Whether it is that of the submit; else that which is there when the job starts."""
+    reason: str
+    """Why it is not frozen."""
+    changed: list[str] | None = None
+    """Paths of files that are different now; null if they were not compared."""
+
+
 class JobDetails(JobLine, frozen=True, kw_only=True):
     """A job with all that is known of it."""
 
@@ -283,6 +295,8 @@ class JobDetails(JobLine, frozen=True, kw_only=True):
     """Its place in a sweep or another batch whose jobs have parameters; null for other jobs."""
     options: dict[str, Value]
     """Its options as a job file has them, without those that have the built-in value."""
+    code: CodeState | None = None
+    """The code that it runs, if a feature cares for that; null if there was none to freeze."""
     output: tuple[str, ...] = ()
     """The last lines of its log, if no more than a few jobs are shown."""
     preemptions: int = 0
@@ -311,12 +325,21 @@ def selected_ids(facts: QueueFacts, words: Sequence[str], chosen: Filter = NO_FI
     return find(facts.store, words, chosen=chosen)
 
 
-def details_of_all(facts: QueueFacts, paths: Paths, ids: Sequence[int], *, environment: bool = False) -> SelectedJobs:
-    """These jobs in their order; the last lines of their logs if they are few."""
+def details_of_all(
+    facts: QueueFacts, paths: Paths, ids: Sequence[int], *, environment: bool = False, compare: bool = False
+) -> SelectedJobs:
+    """These jobs in their order; the last lines of their logs if they are few.
+
+    With `compare` the code of a few jobs is compared with the present one, which may take a while.
+    """
     store, secrets = facts.store, _secrets()
     jobs = list(single(jobs_in_order(store, ids)))
     details = [details_of(job, facts, secrets, environment=environment) for job in jobs]
     details = [replace(line, reported=_reported(paths, job)) for line, job in zip(details, jobs, strict=True)]
+    compared = compare and len(jobs) <= FEW
+    details = [
+        replace(line, code=_code(paths, job, compared=compared)) for line, job in zip(details, jobs, strict=True)
+    ]
     if len(jobs) <= FEW:
         details = [replace(line, output=_output(store, job)) for line, job in zip(details, jobs, strict=True)]
     return SelectedJobs(SCHEMA, to_datetime(facts.now), paths.is_simulated, details)
@@ -331,6 +354,11 @@ def _reported(paths: Paths, job: Job) -> Latest | None:
     if isinstance(job.state, Queued):
         return None
     return read_latest(paths.on(job.spec.cluster).report(job.id), job.run)
+
+
+def _code(paths: Paths, job: Job, *, compared: bool) -> CodeState | None:
+    states = (load(feature.code)(paths, job, compared=compared) for feature in FEATURES.values() if feature.code)
+    return next(filter(None, states), None) if job.spec.code else None
 
 
 def _secrets() -> tuple[str, ...]:

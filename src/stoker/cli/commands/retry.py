@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from stoker.app.control.requests import Control, opened
-from stoker.app.control.retry import planned_retries, refuse_unfinished, retry, without_good_members
+from stoker.app.control.retry import PresentCode, planned_retries, refuse_unfinished, retry, without_good_members
 from stoker.app.jobs.local_time import LocalZone
 from stoker.app.jobs.select import find, jobs_in_order
 from stoker.cli.console import say, say_progress
@@ -41,6 +41,7 @@ NAMED = 10
 @click.option("--since", metavar="WHEN", help="With --failed: jobs that ended since then, for example 2h, 08:00 or 7d.")
 @click.option("--all", "everything", is_flag=True, help="With --failed: also failures that a retry cannot fix.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("--fresh", is_flag=True, help="With the present code, not with that of the submit (frozen code).")
 @click.option("--only", is_flag=True, help="Do not requeue jobs that were skipped because of these.")
 @click.option(
     "-m",
@@ -62,6 +63,7 @@ def command(
     everything: bool,
     yes: bool,
     only: bool,
+    fresh: bool,
     vram: str | None,
     dry_run: bool,
     as_json: bool,
@@ -81,6 +83,7 @@ def command(
       stoker retry --failed          all that failed in the last 24 hours
       stoker retry --tag sweep=3 --state oom
       stoker retry 12 --vram +20%    with more GPU memory than the last time
+      stoker retry 12 --fresh        with the code that is there now
       stoker retry 12 --time 8h      with another limit; also -G and --priority
     """
     filtered = chosen != NO_FILTER
@@ -96,9 +99,12 @@ def command(
         if not jobs and not recent:
             say("no job matches" if filtered else "no job has failed" if failed else "no job has ended")
         given = {name: value for name, value in changes.items() if value is not None}
-        retries = planned_retries(control, jobs, vram, given, only=only)
+        present = PresentCode(control, say) if fresh else None
+        retries = planned_retries(control, jobs, vram, given, only=only, fresh=present)
         if failed and not (yes or dry_run or wants_json(as_json)) and not _confirmed(jobs):
             return 1
+        if present is not None and not dry_run:
+            present.keep()
         return report("retry", retry(control, retries, dry_run=dry_run), as_json=as_json, dry_run=dry_run)
 
 

@@ -205,7 +205,7 @@ def _show_jobs(
         if screen.form == "plain":
             selected = lines_of(facts, ids)
         elif screen.form == "json" or len(ids) <= FEW:
-            selected = details_of_all(facts, paths, ids, environment=environment)
+            selected = details_of_all(facts, paths, ids, environment=environment, compare=True)
         else:
             room = None if everything else max(1, height - AROUND_TABLE_LINES)
             selected = selected_lines(facts, ids, room, each_task=everything)

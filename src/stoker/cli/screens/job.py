@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from stoker.app.views.pages import SelectedLines
 
 LABEL_COLUMNS = 11
+NAMED_FILES = 4
+"""Files that changed since a job was submitted, which are named."""
 PROGRESS_COLUMNS = 20
 """Columns of the progress bar."""
 CURVE_COLUMNS = 32
@@ -99,7 +101,8 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
         *((BY_NAME[name].label, _option(value)) for name, value in details.options.items() if BY_NAME[name].label),
         ("notify", ", ".join(filter(None, (*details.notify, details.notified)))),
         ("run", details.run),
-        ("commit", details.commit),
+        ("code", _code(details)),
+        ("commit", _commit(details.commit)),
         ("variables", _option(details.variables)),
         ("submitted", f"{stamp(details.submitted.timestamp())} ({ago_text(details.submitted.timestamp(), now)})"),
     )
@@ -110,6 +113,24 @@ def _facts(details: JobDetails, now: float) -> Iterator[tuple[str, str]]:
 
 def _member(member: MemberDetails) -> tuple[str, str]:
     return member.kind, f"{batch_words(member.kind).member} {member.number} of {member.kind} {member.batch}"
+
+
+def _code(details: JobDetails) -> str:
+    """Whether it is frozen, and the files that have changed since."""
+    if (code := details.code) is None:
+        return ""
+    if not code.frozen:
+        return f"not frozen: {code.reason}"
+    if code.changed is None:
+        return "frozen at submit"
+    if not code.changed:
+        return "frozen at submit, and unchanged since then"
+    names = ", ".join(code.changed[:NAMED_FILES]) + (" ..." if len(code.changed) > NAMED_FILES else "")
+    return f"frozen at submit; {count_text(len(code.changed), 'file')} changed since then: {names}"
+
+
+def _commit(commit: str) -> str:
+    return commit.replace("*", ", with changes that were not committed")
 
 
 def _option(value: Value) -> str:

@@ -32,16 +32,23 @@ _FILE_IN_LINE = re.compile(r"(?<![^\s=;&|()<>])([\w@%+:,./-]+)(?![^\s;&|()<>])")
 class Started(NamedTuple):
     """What a command starts."""
 
-    kind: Literal["file", "module", "text", ""]
-    """A text is code in the command line, as after `-c`; empty if it starts nothing that could be frozen."""
+    kind: Literal["file", "module", "call", "text", ""]
+    """A call is a Python function, by its full name. A text is code in the command line, as after `-c`.
+
+    Empty if it starts nothing that could be frozen.
+    """
     name: str = ""
 
 
 NOTHING = Started("")
+FUNCTION_WORD = 4
+"""The word of a Python call that has the module and the name of the function."""
 
 
 def started_by(command: Command) -> Started:
     """What a command starts, as far as its words tell."""
+    if command.call:
+        return Started("call", command.words[FUNCTION_WORD])
     words = command.words[0].split(None, _MOST_WORDS)[:_MOST_WORDS] if command.shell else command.words[:_MOST_WORDS]
     return _started([word.strip("'\"") for word in words] if command.shell else words)
 

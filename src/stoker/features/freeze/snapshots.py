@@ -156,9 +156,9 @@ class SnapshotStore:
         return place.exists()
 
     def check_out(self, snapshot: Snapshot, folder: Path, *, linked: bool = False) -> None:
-        """Write the files into a new directory: copies for a user, or read-only links to the contents."""
+        """Write the files into a new or empty directory: copies for a user, or read-only links to the contents."""
         folders = {folder}
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         for file in snapshot.files:
             place = folder / file.path
             if place.parent not in folders:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -60,7 +61,7 @@ class CodeFreezer:
     def _decide(self, wish: _Wish) -> FrozenCode:
         """Take the snapshot, unless there is none to take or it cannot be taken."""
         kind = wish.started.kind
-        if not wish.asked and kind not in ("file", "module"):
+        if not wish.asked and kind not in ("file", "module", "call"):
             return FrozenCode()
         if wish.cluster:
             return _not_on_clusters(wish)
@@ -86,6 +87,8 @@ class CodeFreezer:
                     return ""
             else:
                 places = [os.path.dirname(os.path.realpath(path)), wish.cwd]
+        elif kind == "call":
+            places = [*filter(None, [_folder_of_function(name)]), wish.cwd]
         for place in places:
             if root := work_tree_of(os.path.realpath(place)):
                 return root
@@ -141,6 +144,15 @@ class CodeFreezer:
         if key not in self._files:
             self._files[key] = frozenset(file.path for file in taken.snapshot.files)
         return os.path.relpath(path, root) in self._files[key]
+
+
+def _folder_of_function(name: str) -> str:
+    """The directory of the module, or of the script, that defines a function of this process; empty if it has none."""
+    parts = name.split(".")
+    names = (".".join(parts[:count]) for count in range(len(parts) - 1, 0, -1))
+    module = next((sys.modules[name] for name in names if name in sys.modules), None)
+    file = getattr(module, "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) if file else ""
 
 
 def _not_on_clusters(wish: _Wish) -> FrozenCode:

@@ -54,10 +54,15 @@ class Taken(NamedTuple):
     others: tuple[str, ...]
 
 
-def take(root: str, store: SnapshotStore, environment: Mapping[str, str], limits: Limits) -> Taken:
-    """Take a snapshot of the code below a root and store its contents; raises NotFreezable with the reason."""
+def take(
+    root: str, store: SnapshotStore, environment: Mapping[str, str], limits: Limits, *, keep: bool = True
+) -> Taken:
+    """Take a snapshot of the code below a root and store its contents; raises NotFreezable with the reason.
+
+    Without `keep` nothing is written, as to compare the code with a snapshot.
+    """
     try:
-        return _Taking(root, store, limits).take(list_code(root, environment, limits))
+        return _Taking(root, store, limits, keep=keep).take(list_code(root, environment, limits))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise StokerError(
@@ -77,10 +82,11 @@ def _memory(root: str, store: SnapshotStore) -> Path:
 
 
 class _Taking:
-    def __init__(self, root: str, store: SnapshotStore, limits: Limits) -> None:
+    def __init__(self, root: str, store: SnapshotStore, limits: Limits, *, keep: bool) -> None:
         self._root = root
         self._store = store
         self._limits = limits
+        self._keep = keep
         self._memory = _memory(root, store)
 
     def take(self, listing: Listing) -> Taken:
@@ -106,7 +112,7 @@ class _Taking:
             files.append(last.file)
             if not _is_fresh(last.stamp, now):
                 seen.append(last)
-        if changed or len(seen) != len(known):
+        if self._keep and (changed or len(seen) != len(known)):
             self._remember(seen)
         return Taken(snapshot_of(self._root, files), (*listing.others, *large))
 
@@ -138,7 +144,8 @@ class _Taking:
             raise NotFreezable(f"{full} changes all the time", "name it in .stokerignore, or use --no-freeze")
         mode = LINK if stat.S_ISLNK(found.st_mode) else PROGRAM if found.st_mode & 0o100 else PLAIN_FILE
         file = FrozenFile(path, mode, hashlib.sha256(data).hexdigest()[:40], len(data))
-        self._store.add(file, data, durable=flush)
+        if self._keep:
+            self._store.add(file, data, durable=flush)
         return _Seen(_stamp(found), file)
 
     # -- what was read before ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.core.lease import Lease
-from stoker.core.planner.displacement import run_before
+from stoker.core.planner.displacement import may_leave_from
 from stoker.core.planner.fairshare import (
     GRAIN_GPU_SECONDS,
     HALF_LIFE_SECONDS,
@@ -179,7 +179,7 @@ class Sharing:
             held = [
                 Held(slot.job, slot.since, _names(allocations[slot.worker]))
                 for slot in slots
-                if slot.since is not None and (least := run_before(slot)) is not None and now - slot.since >= least
+                if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
             ]
             if victims := given_up(demand, free, held):
                 self._given_up[demand.uid] = now

@@ -12,6 +12,7 @@ import pytest
 from stoker.features.freeze.code import code_of
 from support.background import Background
 from support.cli import until
+from support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def git(folder: Path, *words: str) -> str:
     """Run git in a repository, without the configuration of whoever runs the tests."""
     own = ["-c", "user.name=test", "-c", "user.email=test@test", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *own, "-C", str(folder), *words], check=True, capture_output=True, text=True)
-    return done.stdout
+    words = ("git", *own, "-C", str(folder), *words)
+    return subprocess.run(words, check=True, capture_output=True, text=True, timeout=PATIENCE_SECONDS).stdout
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_a_snapshot_that_was_removed(background: Background, project: Path) -> N
     """The job is held with the reason, and not run with other code."""
     job = submitted(background, "--", sys.executable, "train.py")
     background("cancel", str(submitted(background, "--", "true")))
-    subprocess.run(["chmod", "-R", "u+w", background.paths.code], check=True)
+    subprocess.run(["chmod", "-R", "u+w", background.paths.code], check=True, timeout=PATIENCE_SECONDS)
     shutil.rmtree(background.paths.code)
     background("resume", str(job))
     background.wait_word("held", job)

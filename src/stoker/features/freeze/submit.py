@@ -41,7 +41,7 @@ class CodeFreezer:
     def prepare(self, command: Command, spec: JobSpec) -> Prepared:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
             return Prepared(spec)
-        wish = _Wish(started_by(command), spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
+        wish = _Wish(_started_by(command), spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
         if wish not in self._codes:
             self._codes[wish] = self._decide(wish)
         code = self._codes[wish]
@@ -153,6 +153,17 @@ def _folder_of_function(name: str) -> str:
     module = next((sys.modules[name] for name in names if name in sys.modules), None)
     file = getattr(module, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) if file else ""
+
+
+def _started_by(command: Command) -> Started:
+    """What a command starts; of a Python call, the file of the function's module."""
+    if command.call is None:
+        return started_by(command)
+    module = command.words[4]
+    while module := module.rpartition(".")[0]:
+        if file := getattr(sys.modules.get(module), "__file__", None):
+            return Started("file", file)
+    return Started("module")
 
 
 def _not_on_clusters(wish: _Wish) -> FrozenCode:

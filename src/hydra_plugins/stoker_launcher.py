@@ -31,7 +31,11 @@ class StokerConf:
     time: Any = None
     grace: Any = None
     signal: str | None = None
+    first_output: str | None = None
+    silent: str | None = None
     begin: str | None = None
+    start_within: str | None = None
+    nonblock: bool | None = None
     after: Any = None
     retries: int | None = None
     retry_on: Any = None

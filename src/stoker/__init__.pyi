@@ -9,6 +9,7 @@ from stoker.python.api import submit as submit
 from stoker.python.api import submit_array as submit_array
 from stoker.python.api import wait as wait
 from stoker.python.executor import Executor as Executor
+from stoker.python.in_job import on_preempt as on_preempt
 from stoker.python.in_job import params as params
 from stoker.python.in_job import progress as progress
 from stoker.python.in_job import report as report
@@ -32,6 +33,7 @@ __all__ = [
     "history",
     "job",
     "jobs",
+    "on_preempt",
     "params",
     "progress",
     "report",

@@ -13,8 +13,8 @@ CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE json_extract(body, '$.role') = 'hook';
 CREATE TABLE jobs (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
-  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
+  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB,
+  name TEXT NOT NULL, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
@@ -31,6 +31,8 @@ CREATE INDEX jobs_batch ON jobs(batch) WHERE batch > 0;
 CREATE INDEX jobs_spec ON jobs(spec) WHERE spec > 0;
 CREATE INDEX jobs_array ON jobs(array, id) WHERE array != 0;
 CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE member IS NOT NULL;
+CREATE TABLE lines (id INTEGER PRIMARY KEY, words BLOB NOT NULL) STRICT;
+CREATE INDEX lines_words ON lines(words);
 CREATE TABLE attempts (
   job INTEGER NOT NULL, number INTEGER NOT NULL, ref TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
   errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,

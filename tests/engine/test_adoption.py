@@ -9,7 +9,7 @@ import pytest
 
 from stoker.core.job import Assigned, Event, Exited, Started, Waiting, advance
 from stoker.core.run_result import Tally
-from stoker.core.spec import Command, JobSpec, NewJob, WorkKey
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.engine.adoption import Resumer, Supply, adopt_all, adopt_gone
 from stoker.store.engine_lock import interrupted_active_jobs
 from stoker.store.schema import Change
@@ -73,9 +73,9 @@ class TestAdoptGone:
 
 def test_a_supply_counts_equal_jobs() -> None:
     """Each find is for one of them, and is looked for once."""
-    asked: list[WorkKey] = []
+    asked: list[NewJob] = []
 
-    def count(wanted: WorkKey) -> int:
+    def count(wanted: NewJob) -> int:
         asked.append(wanted)
         return 2
 

@@ -181,6 +181,25 @@ def test_many_go_a_few_at_a_time(paths: Paths, store: Store) -> None:
     assert [removed for removed, _ in steps if removed] == [STEP]
 
 
+def test_lines_that_share_a_row_go_a_few_at_a_time(paths: Paths, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last ones first; of a row with a line that another job waits for, none goes."""
+    monkeypatch.setattr(pruner_module, "LINES", 30)
+    lines = [NewJob(Command((f"train --seed {seed}",), "/bin/sh"), JobSpec()) for seed in range(100)]
+    for _ in range(2):
+        ids = store.add_jobs(store.add_batch("old", NOW - 400 * DAY), QUEUE, lines, NOW - 400 * DAY, lines=True)
+        jobs = store.open_jobs(QUEUE, ids[0] - 1, 1)
+        cancelled = Cancelled(NOW - 100 * DAY)
+        store.record([Change(advance(jobs[0], cancelled), [(0, cancelled)])])
+    add(store, after=(Dependency(150, "any"),))
+    pruner, now, left = Pruner(paths, store, "me", KEEP), NOW, list[int]()
+    while not left or pruner.busy:
+        pruner.step(now)
+        now += PAUSE
+        left.append(count(store, "lines"))
+    assert sorted(set(left), reverse=True) == [200, 170, 140, 110, 100]
+    assert [store.job(job_id) is not None for job_id in (1, 100, 101, 200)] == [False, False, True, True]
+
+
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps so small that a few jobs take many."""

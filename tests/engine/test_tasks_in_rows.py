@@ -1,4 +1,4 @@
-"""An array whose tasks share rows behaves like one with a row for each task."""
+"""Tasks of an array and lines of a list that share rows behave like those with a row for each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,32 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from stoker.core.job import Exited, Job, Started, Starting
+from stoker.core.job import Exited, Job, Started, Starting, single
 from stoker.core.ranges import ranges_of
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
-from stoker.core.spec import Command, Dependency, JobSpec, NewJob, single_jobs, tasks_of
+from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources, single_jobs, tasks_of, work_of
 from stoker.store import past_jobs, queries
-from stoker.store.filters import Filter, Listing, count_lines, ids_matching, page_of_lines, queued_groups
+from stoker.store.filters import (
+    Filter,
+    Listing,
+    count_lines,
+    counts_by_group,
+    counts_of_open,
+    ids_matching,
+    page_of_lines,
+    queued_groups,
+)
 from stoker.store.past_jobs import Period
 from support.fakes import EngineAtFakeSite
 
 INDICES = (*range(8), 10, 20, 30, 40, 41)
 FIRST, LAST = 1, len(INDICES)
 NEW = NewJob(Command(("true",)), JobSpec(retries=1), "arr")
+LINES = [
+    NewJob(Command((f"train --seed {seed} --layers {2 if seed < 7 else 3}",), "/bin/sh"), JobSpec(retries=1), "arr")
+    for seed in range(LAST)
+]
+"""Of two kinds."""
 BEHIND_ONE, BEHIND_ALL = LAST + 1, LAST + 2
 
 Step = Callable[[EngineAtFakeSite], None]
@@ -71,6 +85,7 @@ def restart(world: EngineAtFakeSite) -> None:
 
 IDS = st.tuples(st.integers(FIRST, LAST), st.integers(FIRST, LAST))
 EDITED = JobSpec(priority=3)
+WITHOUT_GPUS = JobSpec(Resources(gpus=0))
 MAKERS: list[Callable[[int, int], Request]] = [
     lambda job, count: Cancel(job, "why", count=count),
     lambda job, count: Hold(job, "why", count=count),
@@ -78,6 +93,7 @@ MAKERS: list[Callable[[int, int], Request]] = [
     lambda job, count: Edit(job, EDITED, "new", count=count),
     lambda job, count: Again(job, count=count),
     lambda job, count: Again(job, EDITED, count=count),
+    lambda job, count: Edit(job, WITHOUT_GPUS, "cpu", count=count),
 ]
 REQUESTS = st.builds(request, st.sampled_from(MAKERS), IDS)
 STEPS = st.lists(
@@ -93,11 +109,22 @@ STEPS = st.lists(
 @contextlib.contextmanager
 def array(jobs: Sequence[NewJob]) -> Iterator[EngineAtFakeSite]:
     """An engine with an array, and two jobs that depend on it."""
+    with queue_of(jobs, Dependency(FIRST, "any", array=True), array=True) as world:
+        yield world
+
+
+@contextlib.contextmanager
+def queue_of(
+    jobs: Sequence[NewJob], dependency: Dependency, *, array: bool = False, lines: bool = False
+) -> Iterator[EngineAtFakeSite]:
+    """An engine with jobs, one that depends on one of them, and one with this dependency."""
     with tempfile.TemporaryDirectory() as directory:
         world = EngineAtFakeSite(Path(directory), room=0)
-        world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, jobs, world.clock(), array=True)
+        world.store.add_jobs(
+            world.store.add_batch("test", 1.0), world.name, jobs, world.clock(), array=array, lines=lines
+        )
         behind_one = NewJob(Command(("true",)), JobSpec(after=(Dependency(5, "any"),)))
-        behind_all = NewJob(Command(("true",)), JobSpec(after=(Dependency(FIRST, "any", array=True),)))
+        behind_all = NewJob(Command(("true",)), JobSpec(after=(dependency,)))
         world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, [behind_one, behind_all], world.clock())
         world.turn(2)
         yield world
@@ -109,20 +136,25 @@ def seen(world: EngineAtFakeSite) -> list[object]:
     store, ids = world.store, ranges_of(range(FIRST, BEHIND_ALL + 1))
     some = ranges_of([3, 4, 5, 9, 1])
     failed = Filter(states=("failed", "cancelled"))
-    tasks = [(task.first, list(task.indices)) for task in queries.queued_tasks(store, world.name, FIRST)]
     return [
-        [store.job(job_id) for job_id in ids],
+        [alone(store.job(job_id)) for job_id in ids],
+        [alone(job) for job in single(queries.jobs_of(store, some))],
+        [alone(world.jobs.table.queued(job_id)) for job_id in ids],
+        sorted([job.id for job in group] for group in world.jobs.table.waiting.groups()),
+        sorted([job.id for job in group.heads()] for group in world.jobs.table.waiting.groups()),
         [store.events(job_id) for job_id in ids],
         [store.shown_id(job_id) for job_id in ids],
         queries.loads(store),
-        tasks,
-        [list(queries.ids_of_tasks(store, FIRST, 2, 41, step)) for step in (1, 2, 3, 5)],
         queries.counts_among(store, some),
         list(queries.open_among(store, some)),
         list(queries.failed_among(store, some)),
         [queries.count_waiting(store, world.name, first, end) for first in ids for end in ids if first < end],
+        counts_of_open(store, Filter()),
+        counts_by_group(store),
+        [store.times_open(job, "other") for job in (*LINES, NEW)],
+        [store.times_done(work_of(job)) for job in (*LINES, NEW)],
         list(ids_matching(store, failed, "any", some)),
-        [store.outcome(Dependency(target, "ok", array=whole)) for target in (1, 4) for whole in (True, False)],
+        [store.outcome(Dependency(target)) for target in (1, 4)],
         [
             (group.size, group.first, list(group.indices))
             for group in queued_groups(store, Filter(), 3, each_task=False)
@@ -136,20 +168,88 @@ def seen(world: EngineAtFakeSite) -> list[object]:
             for scope in ("open", "ended", "any")
             for listing in [Listing(scope, each_task=each_task, only=only)]
         ],
+        [group.first for group in page_of_lines(store, Listing(listed=[2, 3, 9]), "id", 1, 4)],
         [
-            (past_jobs.past(store, period, 4, 1), past_jobs.past_counts(store, period))
+            ([past_alone(past) for past in past_jobs.past(store, period, 4, 1)], past_jobs.past_counts(store, period))
             for period in (Period(), Period(only=some))
         ],
-        [
-            past if isinstance(past, past_jobs.Past) else past._replace(indices=list(past.indices))
-            for past in past_jobs.past_by_array(store, Period(), 9)
-        ],
+        [past_alone(past) for past in past_jobs.past_by_array(store, Period(), 9)],
         world.engine.waiting,
         world.engine.blocked,
     ]
 
 
-@settings(max_examples=120, deadline=None)
+def seen_of_array(world: EngineAtFakeSite) -> list[object]:
+    """What only arrays have."""
+    store = world.store
+    return [
+        [(task.first, list(task.indices)) for task in queries.queued_tasks(store, world.name, FIRST)],
+        [list(queries.ids_of_tasks(store, FIRST, 2, 41, step)) for step in (1, 2, 3, 5)],
+        store.outcome(Dependency(FIRST, array=True)),
+    ]
+
+
+def alone(job: Job | None) -> Job | None:
+    """Without the place of its command, which differs."""
+    return job and replace(job, lines=None)
+
+
+def past_alone(past: past_jobs.Past | past_jobs.PastTasks) -> past_jobs.Past | past_jobs.PastTasks:
+    if isinstance(past, past_jobs.Past):
+        return past._replace(job=replace(past.job, lines=None))
+    telling = past.telling._replace(job=replace(past.telling.job, lines=None))
+    return past._replace(indices=list(past.indices), telling=telling)
+
+
+def seen_with_text(world: EngineAtFakeSite, text: str) -> list[object]:
+    """All lists of jobs whose commands contain a text."""
+    store, chosen = world.store, Filter(text=text)
+    some = ranges_of([3, 4, 5, 9, 1])
+    period = Period(chosen=chosen)
+    return [
+        [
+            list(ids_matching(store, chosen, scope, among))
+            for scope in ("open", "ended", "any")
+            for among in (None, some)
+        ],
+        [group.first for group in queued_groups(store, chosen, 3, each_task=False)],
+        [group.first for group in queued_groups(store, chosen, 3, each_task=True)],
+        counts_of_open(store, chosen),
+        counts_by_group(store, chosen),
+        [
+            (count_lines(store, listing), [group.first for group in page_of_lines(store, listing, sort, 1, 3)])
+            for sort in ("id", "-id", "-ended")
+            for listing in (Listing("any", chosen), Listing("open", chosen), Listing("ended", chosen, only=some))
+        ],
+        [past_alone(past) for past in past_jobs.past(store, period, 4)],
+        [past_alone(past) for past in past_jobs.past_by_array(store, period, 4)],
+        past_jobs.past_gpu_seconds(store, period),
+        sorted(past_jobs.gpu_spans(store, period, world.clock(), 9)),
+    ]
+
+
+@settings(max_examples=40, deadline=None)
+@given(STEPS)
+def test_lines_in_shared_rows_are_not_seen(steps: list[Step]) -> None:
+    """Whatever is asked of parts of a list, and whichever of its lines run: every reader sees the same."""
+    behind = Dependency(9, "ok")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stoker.store.lines.LEAST", 2)
+        with queue_of(LINES, behind, lines=True) as few, queue_of(LINES, behind) as many:
+            assert few.store.rows("SELECT id, size FROM jobs WHERE size > 1") == [(7, 7), (13, 6)]
+            assert len(many.store.rows("SELECT 1 FROM jobs")) == BEHIND_ALL
+            for step in steps:
+                for world in (few, many):
+                    world.clock.now += 1
+                    step(world)
+                for left, right in zip(seen(few), seen(many), strict=True):
+                    assert left == right
+                for text in ("seed 1", "layers 3", "train", "11", "nothing"):
+                    assert seen_with_text(few, text) == seen_with_text(many, text)
+            check_rows(few)
+
+
+@settings(max_examples=70, deadline=None)
 @given(STEPS)
 def test_rows_of_several_tasks_are_not_seen(steps: list[Step]) -> None:
     """Whatever is asked of parts of the array, and whichever of its tasks run: every reader sees the same."""
@@ -162,6 +262,7 @@ def test_rows_of_several_tasks_are_not_seen(steps: list[Step]) -> None:
                 step(world)
             for left, right in zip(seen(few), seen(many), strict=True):
                 assert left == right
+            assert seen_of_array(few) == seen_of_array(many)
         check_rows(few)
 
 
@@ -171,7 +272,7 @@ def check_rows(world: EngineAtFakeSite) -> None:
     assert [job_id for first, last in rows for job_id in range(first, last + 1)] == list(range(1, BEHIND_ALL + 1))
     for job_id in range(1, BEHIND_ALL + 1):
         here: Job | None = world.jobs.table.get(job_id)
-        assert here is None or here == world.store.job(job_id)
+        assert here is None or alone(here) == alone(world.store.job(job_id))
 
 
 @pytest.fixture
@@ -220,6 +321,52 @@ def test_a_task_that_starts_when_it_is_retried_leaves_its_row(world: EngineAtFak
     rows = world.store.rows("SELECT id - size + 1, id, state FROM jobs WHERE array = 1")
     assert [(first, last) for first, last, state in rows if state == "done"] == [(task, task)]
     assert sum(last - first + 1 for first, last, state in rows if state == "cancelled") == 999
+
+
+@pytest.fixture
+def listed() -> Iterator[EngineAtFakeSite]:
+    """An engine with a list of 1000 lines."""
+    lines = [replace(LINES[0], command=Command((f"train --seed {seed}",), "/bin/sh")) for seed in range(1, 1001)]
+    with queue_of(lines, Dependency(9), lines=True) as made:
+        yield made
+
+
+def test_a_waiting_list_is_one_row(listed: EngineAtFakeSite) -> None:
+    """A line gets a row of its own, with the digest of its work, when it starts; a cancel of the rest is one event."""
+    assert listed.store.rows("SELECT id, size FROM jobs WHERE batch = 1") == [(1000, 1000)]
+    start_and_end(2, 0)(listed)
+    ask(Cancel(1, count=1000))(listed)
+    rows = listed.store.rows("SELECT id, size, state, content IS NULL FROM jobs WHERE batch = 1 ORDER BY id")
+    assert rows == [(1, 1, "done", 0), (2, 1, "done", 0), (1000, 998, "cancelled", 1)]
+    assert listed.store.rows("SELECT job, count FROM events WHERE count > 1") == [(3, 998)]
+    assert [listed.job(job_id).command.text for job_id in (1, 2, 3, 1000)] == [
+        f"train --seed {job_id}" for job_id in (1, 2, 3, 1000)
+    ]
+
+
+def test_a_full_disk_splits_no_list(listed: EngineAtFakeSite) -> None:
+    """A line that cannot be recorded starts later, with its own command."""
+    with listed.full_disk():
+        listed.site.room = 1
+        listed.turn(2)
+        assert listed.store.rows("SELECT id, size FROM jobs WHERE batch = 1") == [(1000, 1000)]
+        assert listed.site.sent == []
+    listed.clock.now += 60
+    listed.turn(2)
+    assert listed.site.sent == [1]
+    assert listed.store.rows("SELECT id, size FROM jobs WHERE batch = 1") == [(1, 1), (1000, 999)]
+
+
+def test_lines_that_get_gpus_are_of_their_own_kinds() -> None:
+    """Without GPUs, lines of all kinds share a row; with them, each is known by its own command."""
+    spec = JobSpec(Resources(gpus=0))
+    lines = [NewJob(Command((f"program{letter} x",), "/bin/sh"), spec) for letter in "abcdefgh" * 10]
+    with queue_of(lines, Dependency(9), lines=True) as world:
+        assert world.store.rows("SELECT size FROM jobs WHERE size > 1") == [(80,)]
+        ask(Edit(1, JobSpec(), "", count=80))(world)
+        queued = [alone(world.jobs.table.queued(job_id)) for job_id in range(1, 81)]
+        assert queued == [alone(world.job(job_id)) for job_id in range(1, 81)]
+        assert len({job.kind for job in queued if job}) == 8
 
 
 def test_an_edit_of_a_part_splits_it(world: EngineAtFakeSite) -> None:

@@ -159,10 +159,10 @@ class TestContent:
         first, second = tasks_of(TRUE, [0, 2, 4, 6, 9])
         assert (first.count, second.count) == (4, 1)
         store.add_jobs(store.add_batch("test", 1.0), "queue", [first, second], 1.0, array=True)
-        open_tasks = [task for task in range(12) if store.times_open(work_of(structs.replace(TRUE, task=task)), "run")]
+        open_tasks = [task for task in range(12) if store.times_open(structs.replace(TRUE, task=task), "run")]
         assert open_tasks == [0, 2, 4, 6, 9]
-        assert store.times_open(work_of(structs.replace(TRUE, task=2)), "queue") == 0
-        assert store.times_open(work_of(TRUE), "run") == 0
+        assert store.times_open(structs.replace(TRUE, task=2), "queue") == 0
+        assert store.times_open(TRUE, "run") == 0
 
 
 def test_a_setting_that_cannot_be_read_stays_in_force(store: Store) -> None:

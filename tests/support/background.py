@@ -4,7 +4,7 @@ The fixture `background` gives a `Background`, which is a `Stoker` (so `backgrou
 and all of them mean the simulated GPUs, since STOKER_SIM is set) and can besides:
 
 - `submit(*lines, ...)` puts shell lines into the queue, starts the engine where none lives, and returns the ids;
-- `start_engine()`, `kill_engine()` (SIGKILL) and `engine_process` are about the engine;
+- `start_engine()`, `kill_engine()` (SIGKILL), `hang_engine()` (SIGSTOP) and `engine_process` are about the engine;
 - `start_run(*lines)` is a foreground run on one of the GPUs; `kill_workers()` kills what a dead engine or run left;
 - `job(id)`, `word(id)`, `ended(id)`, `log(id)` tell of a job as the store has it; `open_store()` gives the store;
 - `wait_word("running", *ids)` and `wait_over(*ids)` wait for jobs;
@@ -165,6 +165,14 @@ class Background(Stoker):
         remove_restart(self.paths, pid)
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not engine_lives(self.paths, QUEUE))
+
+    def hang_engine(self) -> int:
+        """Stop the process of the engine, but not while it writes, which would keep others from it; its number."""
+        pid = self.engine_process
+        assert pid is not None, "no engine lives"
+        with self.open_store() as store, store.writing():
+            os.kill(pid, signal.SIGSTOP)
+        return pid
 
     def start_run(self, *lines: str) -> subprocess.Popen[bytes]:
         """Start a foreground run of a list on one GPU, and wait until its first job runs."""

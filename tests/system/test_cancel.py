@@ -151,9 +151,7 @@ def test_an_engine_that_cannot_start(background: Background) -> None:
 def test_an_engine_that_does_not_answer(background: Background) -> None:
     """An engine that hangs is not waited for: the request is recorded, and carried out when it goes on."""
     (held,) = background.submit("true", held="held by you")
-    pid = background.engine_process
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
+    pid = background.hang_engine()
     outcome = background("cancel", str(held))
     os.kill(pid, signal.SIGCONT)
     assert outcome.code == 3
@@ -234,7 +232,7 @@ def test_a_crash_around_the_answer(background: Background, heard: bool) -> None:
         if heard:
             wait_until(lambda: not unanswered(store, numbers))
     background.kill_engine()
-    assert background("wait", str(running), str(waiting), "--timeout", "20s").code == 1
+    assert background("wait", str(running), str(waiting), "--timeout", "50s").code == 1
     assert background.ended(running).result == background.ended(waiting).result == "cancelled"
     assert background.lines("starts") == ["started"]
     assert not (background.cwd / "ran").exists()
@@ -243,9 +241,7 @@ def test_a_crash_around_the_answer(background: Background, heard: bool) -> None:
 def test_the_engine_dies_while_many_jobs_are_cancelled(background: Background) -> None:
     """The command starts it again, and each job is cancelled once."""
     ids = background.submit(*["touch ran"] * MANY_JOBS, array=True, held="held by you")
-    engine = background.engine_process
-    assert engine is not None
-    os.kill(engine, signal.SIGSTOP)  # it must not answer before it is killed
+    engine = background.hang_engine()  # it must not answer before it is killed
     with ThreadPoolExecutor(1) as pool:
         cancel = pool.submit(background, "cancel", str(ids[0]))
         with background.open_store() as store:

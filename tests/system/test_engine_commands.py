@@ -74,9 +74,7 @@ class TestStatus:
     def test_an_engine_that_does_not_answer(self, background: Background) -> None:
         """An engine that was stopped by a signal lives, and is shown as silent."""
         background.start_engine()
-        pid = background.engine_process
-        assert pid is not None
-        os.kill(pid, 19)
+        pid = background.hang_engine()
         try:
             outcome = background("engine", "status")
             wait_until(lambda: "the engine does not answer" in background("status").err, pause=0.1)
@@ -84,7 +82,7 @@ class TestStatus:
             os.kill(pid, 18)
         assert outcome.code == 3
         assert "does not answer" in outcome.out
-        assert background("status").err == ""
+        wait_until(lambda: background("status").err == "", pause=0.1)
 
 
 class TestStop:
@@ -133,9 +131,7 @@ class TestStop:
         """The refusal says what helps, and with --force it is killed; its job goes on, and its end is recorded."""
         (job,) = background.submit(until("go") + "; exit 3")
         background.wait_word("running", job)
-        pid = background.engine_process
-        assert pid is not None
-        os.kill(pid, 19)
+        pid = background.hang_engine()
         refused = impatiently(background, "engine", "stop")
         assert refused.returncode == 125
         assert f"stoker engine stop --force (or kill -9 {pid})" in refused.stderr

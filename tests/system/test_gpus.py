@@ -37,7 +37,7 @@ def gpus(queue: Stoker, *words: str) -> Gpus:
 def a_stranger(queue: Background, device: int, size: str) -> Iterator[int]:
     """A process on a simulated GPU that is no job."""
     told = {"STOKER_SIM_DIR": str(queue.paths.simulator), "CUDA_VISIBLE_DEVICES": str(device)}
-    command = [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "60", "--memory", size]
+    command = [sys.executable, "-m", "stoker.devices.demo_job", "--seconds", "600", "--memory", size]
     with ending(subprocess.Popen(command, env={**queue.environment, **told})) as process:
         try:
             yield process.pid

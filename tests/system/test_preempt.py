@@ -24,6 +24,7 @@ def test_a_job_saves_steps_aside_and_comes_back(background: Background) -> None:
     """It keeps its id, spends no retry, and goes on where it was; the other job has the GPUs meanwhile."""
     (long,) = background.submit(f"{TRAINS} {until('enough')}", resources=WHOLE, preemptible="save")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     (short,) = background.submit(until("gate"), resources=WHOLE, priority=1)
     assert background("preempt", str(long)).out == f"asked to save and leave: {long}\n"
     background.wait_word("running", short)
@@ -50,6 +51,7 @@ def test_a_job_that_is_killed_begins_again(background: Background) -> None:
     """With restart it needs no handler."""
     (long,) = background.submit(f"touch ready; {until('enough')}", resources=WHOLE, preemptible="restart")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     (short,) = background.submit("true", resources=WHOLE, priority=1)
     assert background("preempt", str(long)).out == f"asked to stop and start again: {long}\n"
     background.wait_over(short)
@@ -81,6 +83,7 @@ def test_the_engine_dies_while_a_job_saves(background: Background) -> None:
     saves = f"trap '{until('gate')}; exit 75' USR1; touch ready; {until('enough')}"
     (long,) = background.submit(f'[ -n "$STOKER_RESTART" ] || {{ {saves}; }}', resources=WHOLE, preemptible="save")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
     background("preempt", str(long))
     background.kill_engine()
     background.open_gate("gate")
@@ -97,6 +100,7 @@ def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
     background.wait_word("running", stays)
     (leaves,) = background.submit(saves, preemptible="save")
     wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", leaves)
     outcome = background("pause", "--gpu", "0,1", "--now")
     assert outcome.code == 0, outcome.err
     assert f"asked to save and leave: {leaves}" in outcome.out

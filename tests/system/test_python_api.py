@@ -250,6 +250,44 @@ class TestInside:
         )
         assert run_python(script, STOKER_JOB_ID="1").stdout == "False\nTrue\n"
 
+    def test_the_signal_to_save(self) -> None:
+        """A preemptible job is told by its signal, which then calls what waits for it, and an older handler."""
+        script = (
+            "import os, signal, stoker\n"
+            "signal.signal(signal.SIGUSR2, lambda *_: print('mine'))\n"
+            "stoker.on_preempt(lambda: print('save'))\n"
+            "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, stoker.should_stop())\n"
+            "os.kill(os.getpid(), signal.SIGUSR2); print(stoker.should_stop())\n"
+        )
+        said = run_python(script, STOKER_JOB_ID="1", STOKER_SAVE_SIGNAL="USR2")
+        assert said.stdout == "True False\nsave\nmine\nTrue\n"
+
+    def test_a_call_may_end_the_program(self) -> None:
+        script = "import os, signal, stoker, sys; stoker.on_preempt(lambda: sys.exit(75)); os.kill(os.getpid(), 10)"
+        assert run_python(script, STOKER_JOB_ID="1", STOKER_SAVE_SIGNAL="USR1").returncode == 75
+
+    def test_a_job_that_does_not_give_way(self) -> None:
+        """Without the variable no signal is handled: USR1 ends the program, as it always did."""
+        script = (
+            "import os, signal, stoker\n"
+            "stoker.on_preempt(print); stoker.should_stop()\n"
+            "print(signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL)\n"
+        )
+        assert run_python(script, STOKER_JOB_ID="1").stdout == "True\n"
+        assert run_python(script, STOKER_SAVE_SIGNAL="USR1").stdout == "True\n"
+
+    def test_on_preempt_in_a_thread(self) -> None:
+        """A thread may only add to what the main thread has begun."""
+        script = (
+            "import os, signal, stoker, threading\n"
+            "def add():\n"
+            "    try: stoker.on_preempt(lambda: print('called'))\n"
+            "    except RuntimeError as error: print('main thread' in str(error))\n"
+            "def in_a_thread(): thread = threading.Thread(target=add); thread.start(); thread.join()\n"
+            "in_a_thread(); stoker.should_stop(); in_a_thread(); os.kill(os.getpid(), signal.SIGUSR1)\n"
+        )
+        assert run_python(script, STOKER_JOB_ID="1", STOKER_SAVE_SIGNAL="USR1").stdout == "True\ncalled\n"
+
     def test_nothing_happens_outside(self, tmp_path: Path) -> None:
         """Without a job there are no parameters, no files and no handlers."""
         script = (

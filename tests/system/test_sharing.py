@@ -301,7 +301,7 @@ def test_run_refuses_what_the_limits_never_allow(
 def machine(tmp_path: Path) -> Iterator[SimulatedMachine]:
     """One GPU of 8G, of which a process that nobody announced holds 6G."""
     with simulated_machine("1x8G", tmp_path / "simulator") as made:
-        made.start("--memory", "6G", "--seconds", "60")
+        made.start("--memory", "6G", "--seconds", "600")
         made.wait_used(6 * GIB)
         yield made
 

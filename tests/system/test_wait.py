@@ -196,7 +196,7 @@ def test_progress_on_a_terminal(background: Background) -> None:
     names = ("STOKER_STATE", "STOKER_LEDGER", "STOKER_SIM", "PATH")
     with open_terminal(background.home, **{name: background.environment[name] for name in names}) as terminal:
         terminal.start(["stoker", "wait", f"{ids[0]}-{ids[2]}"], 80, 24)
-        terminal.wait_for("2/3  1 ok 1 failed 1 running 0 waiting  [00:0")
+        terminal.wait_for("2/3  1 ok 1 failed 1 running 0 waiting  [00:")
         background.open_gate("gate")
         screen = terminal.wait_for("exit code 1")
     assert "2/3" not in screen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -248,6 +248,13 @@ Event = (
 )
 
 
+class Lines(Protocol):
+    """The commands of jobs that were submitted as lines of a list."""
+
+    def words(self, job_id: int) -> tuple[str, ...]:
+        """Those of the command of one of the jobs."""
+
+
 class Job(Struct, frozen=True, gc=False):
     """One command and its spec, in its current state."""
 
@@ -282,10 +289,12 @@ class Job(Struct, frozen=True, gc=False):
     member: Member | None = None
     """Set if the jobs of its batch have parameters."""
     count: int = 1
-    """How many jobs with consecutive ids it stands for: tasks of an array that never started and differ in nothing
-    else. Id and task are those of the first."""
+    """How many jobs with consecutive ids it stands for: tasks of an array, or lines of a list, that never started and
+    differ in nothing else. Id, task and command are those of the first."""
     step: int = 1
     """Distance of their indices."""
+    lines: Lines | None = None
+    """Where the words of its command are, if it is one of many lines of a list."""
 
     @property
     def last(self) -> int:
@@ -345,7 +354,10 @@ def part(job: Job, first: int, last: int) -> Job:
     if (first, last) == (job.id, job.last):
         return job
     task = None if job.task is None else job.task + (first - job.id) * job.step
-    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task)
+    command = job.command
+    if job.lines is not None and first != job.id:
+        command = Command(job.lines.words(first), command.shell)
+    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task, command=command)
 
 
 def single(jobs: Iterable[Job]) -> Iterator[Job]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
 
@@ -136,6 +137,16 @@ def kind_of(command: Command, spec: JobSpec, member: Member | None = None) -> st
     return signature_of(command, spec.cwd, member) if spec.resources.gpus else ""
 
 
+def alike_key(command: Command, spec: JobSpec) -> str | None:
+    """Equal for jobs of equal specs whose kinds are equal; None if that is not cheap to say."""
+    if not spec.resources.gpus:
+        return ""
+    if not command.shell:
+        return "\0".join(_masked_words(list(command.words)))
+    line = command.words[0]
+    return None if _SPECIAL.search(line) else "\0".join(_masked_words(line.split()))
+
+
 def signature_of(command: Command, cwd: str, member: Member | None = None) -> str:
     """Hash of command and directory, without the numbers and labels that only distinguish runs.
 
@@ -147,8 +158,7 @@ def signature_of(command: Command, cwd: str, member: Member | None = None) -> st
     params = _params_of(member) if member else {}
     words = _words(command.words[0]) if command.shell else list(command.words)
     varied = frozenset(value for value in params.values() if _is_number(value))
-    masked = [*words[:1], *(_masked(word, before, varied) for before, word in pairwise(words))]
-    text = "\0".join([cwd, *masked, *_classes(params)])
+    text = "\0".join([cwd, *_masked_words(words, varied), *_classes(params)])
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
@@ -181,6 +191,11 @@ def _is_label(option: str) -> bool:
     return bool(re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE))
 
 
+def _masked_words(words: list[str], varied: frozenset[object] = frozenset()) -> list[str]:
+    return [*words[:1], *(_masked(word, before, varied) for before, word in pairwise(words))]
+
+
+@lru_cache(maxsize=1024)
 def _masked(word: str, before: str, varied: Collection[object] = ()) -> str:
     """A word with its number or label replaced by #, unless the number affects the size of the work.
 

@@ -56,7 +56,7 @@ def end_nested(paths: Paths, store: Store, engine: Engine) -> None:
 class Supply:
     """Counts how often a piece of work is left; each counts for one of several equal jobs."""
 
-    def __init__(self, count: Callable[[WorkKey], int]) -> None:
+    def __init__(self, count: Callable[[NewJob], int]) -> None:
         self._count = count
         self._left: dict[WorkKey, int] = {}
 
@@ -64,7 +64,7 @@ class Supply:
         """Use one up for the job; False if none is left."""
         work = work_of(job)
         left = self._left.get(work)
-        left = self._count(work) if left is None else left
+        left = self._count(job) if left is None else left
         self._left[work] = max(0, left - 1)
         return left > 0
 
@@ -78,8 +78,8 @@ class Resumer:
         self._store = store
         self._engine = engine
         self._batch = batch
-        self._successes = Supply((lambda _: 0) if redo else store.times_done)
-        self._elsewhere = Supply(lambda work: store.times_open(work, engine.name))
+        self._successes = Supply(lambda job: 0 if redo else store.times_done(work_of(job)))
+        self._elsewhere = Supply(lambda job: store.times_open(job, engine.name))
         self._in_hand: list[NewJob] = []
         """Jobs that another run had in hand when they were looked for."""
         self._look()

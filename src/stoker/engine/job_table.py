@@ -383,7 +383,7 @@ class Jobs:
             self.plan_due = True
             why = why_not_eligible(job, self.clock(), self._outcome) if is_gated(job) else None
         if isinstance(why, NeverSatisfied):
-            self.table.withdraw(job.id)
+            self.table.withdraw(job.id, job.count)
             self.apply(job, Skipped(self.clock(), self._why_skipped(why)))
         elif why is not None:
             self.table.block(job, why)

@@ -18,6 +18,7 @@ from stoker.store.prune import (
     NeededJobs,
     OldRow,
     Position,
+    last_lines,
     last_tasks,
     logs_of,
     old_rows,
@@ -35,6 +36,9 @@ INTERVAL = 86_400.0
 
 STEP = 100
 """Jobs and attempts removed in one transaction."""
+
+LINES = 2000
+"""Lines of a list that share a row removed in one transaction."""
 
 READ = 500
 """Rows read in one step."""
@@ -128,9 +132,11 @@ class _Round:
                 all_read = self._needed.read(READ)  # in the transaction: no job is added between this and the removal
                 rows = old_rows(self._store, self._before, position, limit) if all_read else None
                 here = list(takewhile(lambda row: not row.array or row.array in kept, rows or ()))
-                old = [row for row in here if not row.array and row.position.job not in self._needed]
+                old = [row for row in here if not row.array and not self._needed.among(row.ids)]
                 removed = self._remove_first(old)
-                if len(removed) < len(old):
+                if removed and removed[-1] not in old:  # a part of its row: the rest is earlier in the index
+                    position = Position(removed[-1].position.ended)
+                elif len(removed) < len(old):
                     position = removed[-1].position
                 elif here:
                     position = here[-1].position
@@ -173,18 +179,21 @@ class _Round:
 
         Files go before their rows, so that after a crash the next round finds both.
         """
-        deadline, weight, count, folders = time.monotonic() + FILES_SECONDS, 0, 0, set[str]()
-        for row in rows:
+        deadline, weight, folders = time.monotonic() + FILES_SECONDS, 0, set[str]()
+        removed: list[OldRow] = []
+        for whole in rows:
+            row = whole if whole.array else last_lines(self._store, whole, LINES)
             folders.update(self._remove_logs(row))
             self._remove_reports(row)
-            weight, count = weight + 1 + row.attempts, count + 1
-            if weight >= STEP or time.monotonic() > deadline:
+            removed.append(row)
+            weight += 1 + row.attempts + len(row.ids) * STEP // LINES
+            if weight >= STEP or row is not whole or time.monotonic() > deadline:
                 break
         for folder in folders:
             with contextlib.suppress(OSError):  # others of its array may still be there
                 Path(folder).rmdir()
-        self._pruned += prune(self._store, rows[:count])
-        return rows[:count]
+        self._pruned += prune(self._store, removed)
+        return removed
 
     def _remove_logs(self, row: OldRow) -> Iterator[str]:
         """Only logs in our own directory: all others are the user's files. Return folders that may be empty now."""

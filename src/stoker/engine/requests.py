@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from stoker.core.job import (
     Running,
     Stopping,
     Waiting,
+    single,
 )
 from stoker.core.outcomes import AskedResult
 from stoker.core.requests import Again, Cancel, Edit, Hold, Preempt, Release, Request, split
@@ -116,7 +117,8 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
     first, last = request.job, request.job + request.count - 1
     if isinstance(request, Again):
         for job in jobs.between(first, last):
-            _run_again(request, job, jobs)
+            for one in _one_kind(request, job):
+                _run_again(request, one, jobs)
         return
     for job in jobs.between(first, last):
         if not jobs.table.knows(job.id) and not isinstance(job.state, Ended):  # a dead engine's, given to this one
@@ -125,7 +127,16 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
         # The end of one may change another that started: the site returns what it has prefetched.
         current = job if job.count > 1 else jobs.table.get(job.id)
         if current is not None:
-            _handle(request, current, engine, jobs)
+            for one in _one_kind(request, current):
+                _handle(request, one, engine, jobs)
+
+
+def _one_kind(request: Request, job: Job) -> Iterable[Job]:
+    """Jobs that stay of one kind: lines are, unless they get GPUs that they had not."""
+    spec = request.spec if isinstance(request, Edit | Again) else None
+    if spec is None or job.lines is None or bool(spec.resources.gpus) == bool(job.spec.resources.gpus):
+        return (job,)
+    return single([job])
 
 
 def _handle(request: Request, job: Job, engine: RequestTarget, jobs: Jobs) -> None:

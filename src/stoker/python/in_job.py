@@ -1,4 +1,4 @@
-"""For programs inside a job: parameters, reports, progress, and whether to stop.
+"""For programs inside a job: parameters, reports, progress, and whether to stop or to give way.
 
 It imports nothing of Stoker and little of the standard library, since training scripts import it.
 """
@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 _JOB = "STOKER_JOB_ID"
 _REPORT = "STOKER_REPORT"
+_SAVE_SIGNAL = "STOKER_SAVE_SIGNAL"
+"""Names the signal that asks a preemptible job to save its state and exit."""
 _NOT_NUMBERS = {float("inf"): "inf", float("-inf"): "-inf"}
 
 
+_callbacks: dict[int, list[Callable[[], object]]] = {}
+"""By the signals that are handled, the functions to call."""
+
+
 class _Stop:
-    """Whether TERM was received, and whether its handler is installed."""
+    """Whether the job was asked to end or to give way, and whether `should_stop` listens."""
 
     requested = False
     is_handled = False
@@ -76,32 +82,62 @@ def progress(done: float, total: float) -> None:
 
 
 def should_stop() -> bool:
-    """Whether this job was asked to end: cancelled, out of time, or TERM for another reason.
+    """Whether this job was asked to end (cancelled, out of time, or TERM for another reason) or to give way to another.
 
-    The first call installs a handler of TERM. From then on TERM no longer ends the program: it must call this function
-    now and then, and end itself before the grace is over and KILL follows. An existing handler of TERM is still called.
-    The first call must be in the main thread. Outside of a job it returns False and changes nothing.
+    The first call installs a handler of TERM, and of the signal that asks a preemptible job to save. From then on they
+    do not end the program: it must call this function now and then, save, and exit with a code other than 0 before its
+    time is over. Existing handlers are still called. The first call must be in the main thread; until then other
+    threads get False. Outside of a job it returns False and changes nothing.
     """
     if not _Stop.is_handled and _JOB in os.environ:
-        _handle_term()
+        import signal
+
+        _Stop.is_handled = all(_listen(number) for number in (signal.SIGTERM, _save_signal()) if number)
     return _Stop.requested
 
 
-def _handle_term() -> None:
+def on_preempt(callback: Callable[[], object]) -> Callable[[], object]:
+    """Call a function in the main thread when this job is asked to save its state and to give way to another.
+
+    It may save and exit, or set a flag for the program to do so. `should_stop` is true from then on. Without
+    --preemptible, and outside of a job, it is never called. The first call must be in the main thread.
+    """
+    if _JOB in os.environ and (number := _save_signal()):
+        if not _listen(number):
+            raise RuntimeError("call stoker.on_preempt() in the main thread first: only that can handle signals")
+        _callbacks[number].append(callback)
+    return callback
+
+
+def _save_signal() -> int | None:
     import signal
 
-    before = signal.getsignal(signal.SIGTERM)
+    name = os.environ.get(_SAVE_SIGNAL)
+    return getattr(signal, f"SIG{name}", None) if name else None
+
+
+def _listen(number: int) -> bool:
+    """Handle a signal from now on; False if this is not the main thread, so that a later call from there does it."""
+    import signal
+
+    if number in _callbacks:
+        return True
+    before = signal.getsignal(number)
+    callbacks: list[Callable[[], object]] = []
 
     def request_stop(number: int, frame: FrameType | None) -> None:
         _Stop.requested = True
+        for callback in callbacks:
+            callback()
         if callable(before):
             before(number, frame)
 
     try:
-        signal.signal(signal.SIGTERM, request_stop)
-    except ValueError:  # only the main thread may install one; a later call from there does it
-        return
-    _Stop.is_handled = True
+        signal.signal(number, request_stop)
+    except ValueError:
+        return False
+    _callbacks[number] = callbacks
+    return True
 
 
 def _append(entry: dict[str, Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
 from stoker.core.outcomes import WAITING
 from stoker.core.ranges import Ranges, joined, ranges_of
 from stoker.store.reader import Reader
-from stoker.store.schema import FIRST, IN_ARRAY, OF_ON_FINISH_JOBS, OPEN, text_of
+from stoker.store.schema import FIRST, IN_ARRAY, IN_LINES, OF_ON_FINISH_JOBS, OPEN, text_of
 
 Scope = Literal["open", "ended", "any"]
 SCOPES: dict[Scope, str] = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
@@ -57,12 +57,18 @@ class JobRows(NamedTuple):
         return f"coalesce(sum({self.size}), 0)"
 
     @property
+    def key(self) -> str:
+        """Another one for each row."""
+        return self.first if self.values else "jobs.id"
+
+    @property
     def task(self) -> str:
         """The index of the first task."""
         return f"(jobs.task - (jobs.id - {self.first}) * jobs.step)"
 
 
 ALL_ROWS = JobRows()
+_OPEN_ROWS = JobRows("jobs INDEXED BY jobs_open")
 _AMONG = (
     "(SELECT value ->> 0 AS low, value ->> 1 AS high FROM json_each(?)) AS part CROSS JOIN jobs ON jobs.id >= low"
     " AND jobs.id <= coalesce((SELECT min(other.id) FROM jobs AS other WHERE other.id >= high), high)"
@@ -92,6 +98,11 @@ class Group(NamedTuple):
     """The id of the first of them."""
     tasks: str
     """Their indices as JSON: of each range the first, the step and the number."""
+
+    @property
+    def is_lines(self) -> bool:
+        """Whether it is of several lines of a list, which share a row."""
+        return self.size > 1 and self.tasks.startswith("[[null,")
 
     @property
     def indices(self) -> Ranges:
@@ -128,38 +139,71 @@ def condition(chosen: Filter) -> tuple[str, list[Any]]:
     return " AND ".join(filter(None, parts)) or "1", values
 
 
+class Search(NamedTuple):
+    """Rows of jobs in SQL, a condition, and the values of both."""
+
+    rows: JobRows
+    where: str
+    values: list[Any]
+
+
+def search(
+    reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None, rows: JobRows = ALL_ROWS
+) -> Search:
+    """The jobs that match, also in their state; `among` are the only ones to look at, in place of `rows`."""
+    if chosen.text and reader.rows("SELECT 1 FROM lines LIMIT 1"):
+        with_text = _ids_with_text(reader, chosen.text, scope)
+        among = with_text if among is None else ranges_of(among).among(with_text)
+        chosen = chosen._replace(text="")
+    where, values = condition(chosen)
+    rows = rows if among is None else rows_among(among)
+    return Search(rows, f"jobs.{SCOPES[scope]} AND {where}" if scope != "any" else where, [*rows.values, *values])
+
+
+def _ids_with_text(reader: Reader, text: str, scope: Scope) -> Ranges:
+    """The jobs that contain a text. Of the lines that share a row, only some may."""
+    values, where = _text_values(text), SCOPES[scope]
+    rows = reader.rows(f"SELECT {FIRST}, id FROM jobs WHERE {where} AND NOT {IN_LINES} AND {_TEXT}", *values)
+    lines = f"jobs JOIN lines ON lines.id BETWEEN {FIRST} AND jobs.id"
+    in_line = _TEXT.replace("jobs.words", "lines.words").replace(f"{FIRST} AND jobs.id", "lines.id AND lines.id")
+    rows += reader.rows(f"SELECT lines.id, lines.id FROM {lines} WHERE {where} AND {IN_LINES} AND {in_line}", *values)
+    return joined(range(first, last + 1) for first, last in sorted(rows))
+
+
 def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None) -> Ranges:
     """Ids of the jobs that match, in order; `among` are the only ones to look at."""
-    where, values = condition(chosen)
-    if among is None:
-        return ids_where(reader, ALL_ROWS, f"{SCOPES[scope]} AND {where} AND {NOT_ON_FINISH}", *values)
-    return ids_where(reader, rows_among(among), f"{SCOPES[scope]} AND {where}", *values)
+    rows, where, values = search(reader, chosen, scope, among)
+    listed = where if among is not None else f"{where} AND {NOT_ON_FINISH}"
+    return ids_where(reader, rows, listed, *values[len(rows.values) :])
 
 
 def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_task: bool) -> list[Group]:
     """Matching jobs that no worker holds, by id; tasks of an array in the same state are one group."""
-    where, values = condition(chosen)
-    together = "id" if each_task else "CASE WHEN array != 0 THEN array ELSE id END, state, engine"
+    rows, where, values = search(reader, chosen, "open", rows=_OPEN_ROWS)
+    together = rows.key if each_task else f"CASE WHEN array != 0 THEN array ELSE {rows.key} END, state, engine"
     query = (
-        f"SELECT {_of_group(ALL_ROWS)} FROM jobs INDEXED BY jobs_open"
-        f" WHERE {OPEN} AND state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
+        f"SELECT {_of_group(rows)} FROM {rows.tables}"
+        f" WHERE state IN ('waiting', 'held') AND {where} AND {NOT_ON_FINISH}"
         f" GROUP BY {together} ORDER BY first LIMIT ?"
     )
     groups = (Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit))
-    return list(islice(_each_task(groups), limit)) if each_task else list(groups)
+    each = chain.from_iterable(_each_task([group]) if each_task or group.is_lines else [group] for group in groups)
+    return list(islice(each, limit))
 
 
 def _each_task(groups: Iterable[Group], *, backwards: bool = False) -> Iterator[Group]:
-    """A group for each task of rows that stand for several."""
+    """A group for each job of rows that stand for several."""
     for group in groups:
+        indices = group.indices
         for at in reversed(range(group.size)) if backwards else range(group.size):
-            yield group._replace(size=1, first=group.first + at, tasks=f"[[{group.indices[at]}, 1, 1]]")
+            task = "null" if group.is_lines else indices[at]
+            yield group._replace(size=1, first=group.first + at, tasks=f"[[{task},1,1]]")
 
 
 def counts_of_open(reader: Reader, chosen: Filter) -> dict[str, int]:
     """How many open jobs match, by state as stored."""
-    where, values = condition(chosen)
-    query = f"SELECT state, sum(size) FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} AND {NOT_ON_FINISH}"
+    rows, where, values = search(reader, chosen, "open", rows=_OPEN_ROWS)
+    query = f"SELECT state, {rows.total} FROM {rows.tables} WHERE {where} AND {NOT_ON_FINISH}"
     return dict(reader.rows(f"{query} GROUP BY state", *values))
 
 
@@ -174,20 +218,19 @@ class GroupCounts(NamedTuple):
 
 def counts_by_group(reader: Reader, chosen: Filter = NO_FILTER) -> list[GroupCounts]:
     """Open jobs by group; the empty name is for jobs without one."""
-    where, values = condition(chosen)
+    rows, where, values = search(reader, chosen, "open", rows=_OPEN_ROWS)
     # First by spec, of which there are few: parsing one for each job would take longer than the rest.
     counts = (
-        "SELECT spec, sum(size * (state = 'waiting')) AS waiting, sum(size * (state = 'held')) AS held,"
-        " sum(size) AS total"
-        f" FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND {where} GROUP BY spec"
+        f"SELECT spec, sum({rows.size} * (state = 'waiting')) AS waiting, sum({rows.size} * (state = 'held')) AS held,"
+        f" {rows.total} AS total FROM {rows.tables} WHERE {where} GROUP BY spec"
     )
-    rows = reader.rows(
+    counted = reader.rows(
         "SELECT coalesce(json_extract(body, '$.group'), '') AS name, sum(total - waiting - held), sum(waiting),"
         f" sum(held) FROM ({counts}) AS counts JOIN specs ON specs.id = counts.spec"
         " WHERE coalesce(json_extract(body, '$.role'), 'job') = 'job' GROUP BY name ORDER BY name",
         *values,
     )
-    return [GroupCounts(*row) for row in rows]
+    return [GroupCounts(*row) for row in counted]
 
 
 def groups_in_order(reader: Reader) -> list[str]:
@@ -271,7 +314,7 @@ def count_lines(reader: Reader, listing: Listing) -> int:
     if listing.each_task or listing.scope == "ended":
         return jobs
     # Tasks older than every open job are passed over in the index, without reading their rows.
-    tables = "jobs INDEXED BY jobs_array" if listing.only is None else rows.tables
+    tables = rows.tables if rows.values else "jobs INDEXED BY jobs_array"
     oldest = f"(SELECT min(id) FROM jobs INDEXED BY jobs_open WHERE {OPEN})"
     query = (
         f"SELECT {rows.total}, count(DISTINCT array || state || engine) FROM {tables}"
@@ -292,17 +335,24 @@ def page_of_lines(reader: Reader, listing: Listing, sort: str, offset: int, limi
     queued = "0" if listing.each_task else _QUEUED
     together = f"CASE WHEN array != 0 AND {queued} THEN -array ELSE {rows.first} END"
     order = f"{SORTS[sort.removeprefix('-')] or 'first'} {'DESC' if sort.startswith('-') else 'ASC'}"
-    query = f"SELECT {_of_group(rows)}, {queued} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
-    # A group has at least one line, so that these are enough groups.
-    most = -1 if limit < 0 else offset + limit
+    columns = f"{_of_group(rows)}, {queued}, state"
+    query = f"SELECT {columns} FROM {rows.tables} WHERE {where} GROUP BY {together}, state, engine"
+    # A group has at least one line, so that these are enough groups; one whose lines are all listed already has none.
+    most = -1 if limit < 0 else offset + limit + len(listing.listed)
     rows_of_groups = reader.rows(f"{query} ORDER BY {order}, first LIMIT ?", *values, most)
-    groups = ((Group(*row), bool(is_line)) for *row, is_line in rows_of_groups)
     lines = (
         line
-        for group, is_line in groups
-        for line in ([group] if is_line or group.size == 1 else _each_task([group], backwards=sort == "-id"))
+        for *row, is_line, state in rows_of_groups
+        for line in _lines_of(Group(*row), listing, state, together=bool(is_line), backwards=sort == "-id")
     )
-    return list(islice(lines, offset, None if limit < 0 else most))
+    return list(islice(lines, offset, None if limit < 0 else offset + limit))
+
+
+def _lines_of(group: Group, listing: Listing, state: str, *, together: bool, backwards: bool) -> Iterable[Group]:
+    if group.size == 1 or (together and not group.is_lines):
+        return [group]
+    listed = listing.listed if group.is_lines and state == "waiting" else ()
+    return (line for line in _each_task([group], backwards=backwards) if line.first not in listed)
 
 
 def ids_of_listing(reader: Reader, listing: Listing) -> Ranges:
@@ -324,9 +374,10 @@ def waiting_with_conditions(reader: Reader, limit: int) -> Ranges:
 
 def _where(reader: Reader, listing: Listing) -> tuple[JobRows, str, list[Any]]:
     """JobRows, a condition, and the values of both."""
-    rows = ALL_ROWS._replace(tables=_FROM[listing.scope]) if listing.only is None else rows_among(listing.only)
-    matching, values = condition(listing.chosen)
-    parts = [SCOPES[listing.scope], *([] if listing.chosen == NO_FILTER else [matching])]
+    rows, where, values = search(
+        reader, listing.chosen, listing.scope, listing.only, ALL_ROWS._replace(tables=_FROM[listing.scope])
+    )
+    parts = [where]
     query = f"SELECT id FROM specs WHERE {OF_ON_FINISH_JOBS}"
     if on_finish := [] if listing.on_finish_jobs else [spec for (spec,) in reader.rows(query)]:
         parts.append("spec NOT IN (SELECT value FROM json_each(?))")
@@ -336,6 +387,8 @@ def _where(reader: Reader, listing: Listing) -> tuple[JobRows, str, list[Any]]:
         values.append(json.dumps(list(listing.without)))
     if listing.listed:
         key = "CASE WHEN array != 0 THEN array ELSE jobs.id END"
-        parts.append(f"NOT (state = 'waiting' AND {key} IN (SELECT value FROM json_each(?)))")
+        parts.append(
+            f"NOT (state = 'waiting' AND {key} IN (SELECT value FROM json_each(?)) AND (array != 0 OR jobs.size = 1))"
+        )
         values.append(json.dumps(list(listing.listed)))
-    return rows, " AND ".join(parts), [*rows.values, *values]
+    return rows, " AND ".join(parts), values

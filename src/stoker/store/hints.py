@@ -62,7 +62,7 @@ def _hints(rows: Iterable[tuple[Any, ...]], *, whole: bool) -> Iterator[Hint]:
         elif array:
             yield from (Hint(f"{array}.{task - place * step}", meaning) for place in range(size))
         else:
-            yield Hint(str(job), meaning)
+            yield from (Hint(str(job - place), meaning) for place in range(size))
 
 
 def _read(path: Path, query: str, *values: object) -> list[tuple[Any, ...]]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any, NamedTuple
 
 from stoker.core.job import Active, Ended, Job, part
 from stoker.core.outcomes import FAILURES
 from stoker.core.ranges import Ranges, ranges_of
-from stoker.store.filters import ALL_ROWS, NO_FILTER, Filter, JobRows, condition, rows_among
+from stoker.store.filters import NO_FILTER, Filter, JobRows, rows_among, search
 from stoker.store.queries import jobs_of, marks, on_finish_specs
 from stoker.store.reader import Reader
 from stoker.store.schema import ENDED, IN_ARRAY, JOB, OPEN, AttemptRow, attempt_of
@@ -97,15 +97,21 @@ def _past(reader: Reader, row: tuple[Any, ...], job_id: int) -> Past:
 def past_by_array(reader: Reader, period: Period, limit: int) -> list[Past | PastTasks]:
     """The jobs and arrays that ended last, newest first; an array counts as one, whose end is that of its last task."""
     rows, where, values = _in_period(reader, period)
-    key = "CASE WHEN array != 0 THEN array ELSE jobs.id END"
     query = (
-        f"SELECT {key}, {rows.total}, max({rows.last}) FROM {rows.tables} WHERE {where}"
-        " GROUP BY 1 ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
+        f"SELECT array, {rows.total}, max({rows.last}) FROM {rows.tables} WHERE {where}"
+        f" GROUP BY CASE WHEN array != 0 THEN -array ELSE {rows.first} END ORDER BY max(ended) DESC, 3 DESC LIMIT ?"
     )
     groups = reader.rows(query, *values, limit)
-    single = [last for _, size, last in groups if size == 1]
+    # Of lines that share a row, each is listed by itself.
+    shown = list(islice(chain.from_iterable(_each_line(*group) for group in groups), limit))
+    single = [last for _, size, last in shown if size == 1]
     alone = {over.job.id: over for over in past_of(reader, single)}
-    return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in groups]
+    return [alone[last] if size == 1 else _past_tasks(reader, period, array) for array, size, last in shown]
+
+
+def _each_line(array: int, size: int, last: int) -> Iterator[tuple[int, int, int]]:
+    """The tasks of an array as one, or each of the lines that share a row, the newest first."""
+    yield from [(array, size, last)] if array else ((0, 1, job_id) for job_id in range(last, last - size, -1))
 
 
 def _past_tasks(reader: Reader, period: Period, array: int) -> PastTasks:
@@ -149,13 +155,11 @@ def past_gpu_seconds(reader: Reader, period: Period) -> float:
 
 def _in_period(reader: Reader, period: Period) -> tuple[JobRows, str, list[Any]]:
     """JobRows of ended jobs, the condition, and the values of both."""
-    rows = ALL_ROWS if period.only is None else rows_among(period.only)
-    matching, values = condition(period.chosen)
-    where = f"jobs.{ENDED} AND jobs.ended >= ? AND {matching}"
+    rows, where, values = search(reader, period.chosen, "ended", period.only)
     specs = [] if period.on_finish_jobs else on_finish_specs(reader)
     if specs:
         where += f" AND jobs.spec NOT IN ({marks(specs)})"
-    return rows, where, [*rows.values, period.since, *values, *specs]
+    return rows, f"{where} AND jobs.ended >= ?", [*values, *specs, period.since]
 
 
 # -- attempts ------------------------------------------------------------------------------------
@@ -244,11 +248,11 @@ def gpu_spans(reader: Reader, period: Period, now: float, limit: int) -> list[Gp
         f"{columns} FROM {chosen_rows.tables} {joined} WHERE {where} ORDER BY jobs.ended DESC LIMIT ?",
         *(now, *values, limit),
     )
-    ids = json.dumps(_unfinished(reader))
-    matching, chosen = condition(period.chosen)
-    open_jobs = f"jobs.id IN (SELECT value FROM json_each(?)) AND {matching}"
+    unfinished, matching, chosen = search(reader, period.chosen, "open", _unfinished(reader))
     ended_or_current = "(attempts.ended IS NOT NULL OR attempts.why IS NULL)"
-    rows += reader.rows(f"{columns} FROM jobs {joined} WHERE {open_jobs} AND {ended_or_current}", now, ids, *chosen)
+    rows += reader.rows(
+        f"{columns} FROM {unfinished.tables} {joined} WHERE {matching} AND {ended_or_current}", now, *chosen
+    )
     groups = dict(reader.rows("SELECT id, coalesce(json_extract(body, '$.group'), '') FROM specs"))
     return [
         GpuSpan(groups.get(spec, ""), device, max(started, period.since), ended)

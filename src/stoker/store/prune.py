@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from stoker.core.ranges import union
 from stoker.store.schema import COVERING, ENDED, HAS_BATCH, HAS_SPEC, IN_ARRAY, OPEN
-from stoker.store.writer import Store, delete_jobs
+from stoker.store.writer import Store, delete_jobs, separate
 
 _OLD_ROW = "SELECT ended, state, size, id, array, attempts FROM jobs WHERE "
 UNUSED = {
@@ -58,6 +58,10 @@ class NeededJobs:
     def __contains__(self, job_or_array: int) -> bool:
         return job_or_array in self._needed
 
+    def among(self, ids: range) -> bool:
+        """Whether one of these jobs is needed."""
+        return ids[0] in self._needed if len(ids) == 1 else any(job in ids for job in self._needed)
+
     def read(self, limit: int) -> bool:
         """Read up to so many open jobs, and then those that were added; return whether all are known."""
         if self._engine is None:
@@ -104,6 +108,16 @@ def last_tasks(store: Store, array: int, before: float, limit: int) -> list[OldR
     if any(ended is None or ended >= before for ended, *_ in tasks):
         return None
     return [OldRow(Position(*row[:4]), *row[4:]) for row in tasks]
+
+
+def last_lines(store: Store, row: OldRow, most: int) -> OldRow:
+    """A row, or if it stands for more lines of a list, a new one of its last lines."""
+    last, size = row.position.job, row.position.size
+    if size <= most:
+        return row
+    with store.writing() as connection:
+        separate(connection, last - most + 1, last)
+    return row._replace(position=row.position._replace(size=most))
 
 
 def young_among(store: Store, array: int, before: float, after: int, limit: int) -> tuple[bool, int | None]:
@@ -162,7 +176,9 @@ def prune_member_records(store: Store, after: int, limit: int) -> int | None:
 def used_scripts(store: Store, folder: str, after: int, limit: int) -> tuple[set[str], int, bool]:
     """The script copies in a folder that the next jobs run, the last of these jobs, and whether it is the newest."""
     mark = os.fsencode(folder) + b"/"
-    query = "SELECT id, CASE WHEN instr(words, ?) THEN words END FROM jobs WHERE id > ? ORDER BY id LIMIT ?"
-    rows = store.rows(query, mark, after, limit)
+    own = "SELECT id, words FROM jobs WHERE id > ? AND words IS NOT NULL"
+    words = f"{own} UNION ALL SELECT id, words FROM lines WHERE id > ?"
+    query = f"SELECT id, CASE WHEN instr(words, ?) THEN words END FROM ({words}) ORDER BY id LIMIT ?"
+    rows = store.rows(query, mark, after, after, limit)
     used = {os.fsdecode(words.partition(mark)[2].partition(b"/")[0]) for _, words in rows if words}
     return used, rows[-1][0] if rows else after, len(rows) < limit

@@ -324,7 +324,7 @@ def jobs_by_state(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
 def _standing_for(reader: Reader, first: int, last: int) -> Job:
     job = reader.job(first)
     assert job is not None
-    return msgspec.structs.replace(job, count=last - first + 1)
+    return msgspec.structs.replace(job, count=last - first + 1, lines=None)
 
 
 def _pages(reader: Reader, ids: Sequence[int]) -> Iterator[JobRows]:

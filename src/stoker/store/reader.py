@@ -11,13 +11,25 @@ import msgspec
 from stoker.core.job import Event, Job, State, Waiting, part
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
-from stoker.core.spec import Command, Dependency, JobSpec, Member, Outcome, WorkKey
+from stoker.core.spec import (
+    Command,
+    Dependency,
+    HasWork,
+    JobSpec,
+    Member,
+    Outcome,
+    WorkKey,
+    content_of,
+    work_of,
+)
 from stoker.store.database import Database
+from stoker.store.lines import StoredLines
 from stoker.store.schema import (
     ACTIVE,
     COVERING,
     FIRST_TASK,
     IN_ARRAY,
+    IN_LINES,
     JOB,
     OF_SEVERAL,
     OPEN,
@@ -26,6 +38,7 @@ from stoker.store.schema import (
     attempt_of,
     decode,
     events,
+    join,
     requests,
     split,
     states,
@@ -55,6 +68,7 @@ class Reader:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._last = _LastRow()
+        self._lines = StoredLines(self.rows)
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         return self._database.rows(query, *values)
@@ -135,12 +149,18 @@ class Reader:
         query = "SELECT count(*) FROM jobs WHERE content = ? AND (member IS NOT NULL OR task IS ?) AND state = 'done'"
         return int(self.rows(query, *work)[0][0])
 
-    def times_open(self, work: WorkKey, engine: str) -> int:
-        """How many open jobs that do this work other engines own."""
+    def times_open(self, job: HasWork, engine: str) -> int:
+        """How many open jobs that do the work of a job other engines own."""
+        work = work_of(job)
         among = f"size > 1 AND ? BETWEEN {FIRST_TASK} AND task AND (task - ?) % step = 0"
         same = f"content = ? AND (member IS NOT NULL OR task IS ? OR ({among}))"
         query = f"SELECT count(*) FROM jobs WHERE {same} AND engine != ? AND {OPEN}"
-        return int(self.rows(query, *work, work.task, work.task, engine)[0][0])
+        alone = int(self.rows(query, *work, work.task, work.task, engine)[0][0])
+        row = f"jobs.id = (SELECT min(id) FROM jobs WHERE id >= lines.id) AND {IN_LINES} AND content IS NULL"
+        query = f"SELECT spec, shell FROM lines JOIN jobs ON {row} WHERE lines.words = ? AND engine != ? AND {OPEN}"
+        alike = self.rows(query, join(job.command.words), engine) if job.task is None and job.member is None else []
+        commands = [(Command(job.command.words, shell), self.spec(spec_id)) for spec_id, shell in alike]
+        return alone + sum(content_of(command, spec) == work.content for command, spec in commands)
 
     def environment(self, digest: str) -> dict[str, str]:
         ((body,),) = self.rows("SELECT variables FROM environments WHERE digest = ?", digest)
@@ -228,7 +248,10 @@ class Reader:
         job_id, batch, name, words, shell, spec_id, submitted, detail, attempts, failures, losses, tries, *rest = row
         array, task, shared_failures, floor, number, params, size, step, preemptions, kept_seconds = rest
         if size > 1:
-            job_id, task = job_id - size + 1, task - (size - 1) * step
+            job_id, task = job_id - size + 1, None if task is None else task - (size - 1) * step
+        lines = self._lines if words is None else None
+        if words is None:
+            words = self._lines.stored(job_id)
         spec = self._database.spec(spec_id)
         member = None if number is None else Member(number, params, *self._database.batch_name(batch))
         last = self._last
@@ -261,6 +284,7 @@ class Reader:
             member=member,
             count=size,
             step=step,
+            lines=lines,
         )
 
     def is_array_open(self, array: int) -> bool:

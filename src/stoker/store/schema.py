@@ -40,6 +40,8 @@ IN_ARRAY = "array != 0"
 IS_MEMBER = "member IS NOT NULL"
 ENDED = "ended IS NOT NULL"
 OF_SEVERAL = "count > 1"
+IN_LINES = "jobs.words IS NULL"
+"""True of lines of a list: the words of their commands are in `lines`. They have no content until they start."""
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
 HAS_BATCH, HAS_SPEC = "batch > 0", "spec > 0"
@@ -60,8 +62,8 @@ CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
 CREATE TABLE jobs (
-  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB NOT NULL,
-  name TEXT NOT NULL, words BLOB NOT NULL, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
+  id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB,
+  name TEXT NOT NULL, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
@@ -78,6 +80,8 @@ CREATE INDEX jobs_batch ON jobs(batch) WHERE {HAS_BATCH};
 CREATE INDEX jobs_spec ON jobs(spec) WHERE {HAS_SPEC};
 CREATE INDEX jobs_array ON jobs(array, id) WHERE {IN_ARRAY};
 CREATE UNIQUE INDEX jobs_member ON jobs(batch, member) WHERE {IS_MEMBER};
+CREATE TABLE lines (id INTEGER PRIMARY KEY, words BLOB NOT NULL) STRICT;
+CREATE INDEX lines_words ON lines(words);
 CREATE TABLE attempts (
   job INTEGER NOT NULL, number INTEGER NOT NULL, ref TEXT NOT NULL, devices TEXT NOT NULL, log BLOB NOT NULL,
   errors BLOB NOT NULL, assigned REAL NOT NULL, started REAL, ended REAL, code INTEGER, signal INTEGER, why TEXT,
@@ -146,7 +150,8 @@ UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
     " floor = ?, preemptions = ?, kept_seconds = ?, ended = ? WHERE id BETWEEN ? AND ?"
 )
-EDIT_JOB = "UPDATE jobs SET name = ?, spec = ?, content = ? WHERE id BETWEEN ? AND ?"
+EDIT_JOB = "UPDATE jobs SET name = ?, spec = ? WHERE id BETWEEN ? AND ?"
+SET_CONTENT = "UPDATE jobs SET content = ? WHERE id BETWEEN ? AND ?"
 INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 START_ATTEMPT = "UPDATE attempts SET started = ?, devices = coalesce(?, devices) WHERE job = ? AND number = ?"
 END_ATTEMPT = (
@@ -289,9 +294,16 @@ def edits(change: Change) -> bool:
 
 
 def may_share_row(change: Change) -> bool:
-    """Whether the job may be in a row with others before its events: tasks of an array are, until they start."""
+    """Whether the job may be in a row with others before its events: tasks and lines are, until they start."""
     attempts = change.job.attempts - sum(isinstance(event, Assigned) for _, event in change.events)
-    return change.job.task is not None and not attempts
+    return (change.job.task is not None or change.job.lines is not None) and not attempts
+
+
+def needs_content(change: Change) -> bool:
+    """Whether the digest of the work of a job is new: after an edit, and when a line starts for the first time."""
+    if change.job.lines is None:
+        return edits(change)
+    return change.job.attempts > 0 and (edits(change) or may_share_row(change))
 
 
 def attempt_row(event: Event) -> tuple[str, tuple[Any, ...]] | None:

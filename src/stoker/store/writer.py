@@ -6,7 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +20,7 @@ from stoker.core.ranges import Ranges, ranges_of
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
+from stoker.store.lines import sharing_rows
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
@@ -30,6 +31,7 @@ from stoker.store.schema import (
     MIGRATIONS,
     NAME_BATCH,
     NO_ENGINE,
+    SET_CONTENT,
     SHORTEN_JOBS,
     SPLIT_JOBS,
     UPDATE_JOB,
@@ -48,6 +50,7 @@ from stoker.store.schema import (
     may_share_row,
     measure_row,
     member_columns,
+    needs_content,
     text_of,
 )
 
@@ -124,9 +127,11 @@ class Store(Reader):
         array: bool = False,
         held: str = "",
         arrays: dict[int, int] | None = None,
+        lines: bool = False,
     ) -> range:
         """Insert jobs, all or none, and return their ids. The id of an array is that of its first task.
 
+        With `lines` jobs that differ only in their commands may share rows.
         With `array` all jobs are tasks of one array. `arrays` maps each `NewJob.array` to the id of its array; pass the
         same dict again to add further tasks to arrays of an earlier call.
         """
@@ -136,10 +141,10 @@ class Store(Reader):
         with self.writing() as connection:
             last = _last_id(connection)
             first = last + 1 if array else 0
-            ends = accumulate((job.count for job in jobs), initial=last)
+            added = sharing_rows(connection, jobs, last + 1) if lines else jobs
             rows = (
                 (
-                    end + job.count,
+                    end,
                     batch,
                     engine,
                     *self._columns(job),
@@ -152,8 +157,8 @@ class Store(Reader):
                     job.count,
                     job.step,
                 )
-                for end, job in zip(ends, jobs, strict=False)
-                for name in (named.setdefault(job.array, end + 1) if job.array else first,)
+                for end, job in _with_ends(added, last)
+                for name in (named.setdefault(job.array, end - job.count + 1) if job.array else first,)
             )
             with _large_cache(connection) if len(jobs) > MANY_JOBS else contextlib.nullcontext():
                 while some := list(islice(rows, JOBS_AT_ONCE)):
@@ -231,7 +236,7 @@ class Store(Reader):
 
     def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
         for job in written.separate:
-            _separate(connection, job.id, job.last)
+            separate(connection, job.id, job.last)
         # In order: a change of several jobs comes before changes of some of them.
         connection.executemany(UPDATE_JOB, written.jobs)
         connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
@@ -239,9 +244,8 @@ class Store(Reader):
         for statement, rows in written.attempts.items():
             connection.executemany(statement, rows)
         for job in written.edited:
-            content = content_of(job.command, job.spec, job.member)
-            row = text_of(job.name), self._database.spec_id(job.spec), content, job.id, job.last
-            connection.execute(EDIT_JOB, row)
+            connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), job.id, job.last))
+        connection.executemany(SET_CONTENT, written.contents)
 
     def _follow(self, new: FollowUps) -> None:
         after_batches = [
@@ -261,7 +265,7 @@ class Store(Reader):
         """Give jobs of a dead engine to another one, unless a third took them first."""
         with self.writing() as connection:
             for ids in ranges_of(jobs).parts:
-                _separate(connection, ids[0], ids[-1])
+                separate(connection, ids[0], ids[-1])
                 values = engine, owner, ids[0], ids[-1]
                 connection.execute("UPDATE jobs SET engine = ? WHERE engine = ? AND id BETWEEN ? AND ?", values)
 
@@ -281,10 +285,12 @@ class Store(Reader):
         )
         return cursor.rowcount == 1
 
-    def _columns(self, job: NewJob) -> tuple[bytes, str, bytes, str, int]:
+    def _columns(self, job: NewJob) -> tuple[bytes | None, str, bytes | None, str, int]:
         command, spec = job.command, job.spec
-        content, words = content_of(command, spec, job.member), join(command.words)
-        return content, text_of(job.name), words, command.shell, self._database.spec_id(spec)
+        name, shell, spec_id = text_of(job.name), command.shell, self._database.spec_id(spec)
+        if job.count > 1 and job.task is None:
+            return None, name, None, shell, spec_id
+        return content_of(command, spec, job.member), name, join(command.words), shell, spec_id
 
 
 class _Written(NamedTuple):
@@ -297,12 +303,13 @@ class _Written(NamedTuple):
     separate: list[Job]
     """Jobs that may be in a row with others."""
     edited: list[Job]
+    contents: list[tuple[bytes, int, int]]
     released: list[tuple[str, int, int]]
 
 
 def _rows_of(changes: Iterable[Change]) -> _Written:
     """Before the transaction, since others wait for that."""
-    written = _Written([], [], {}, [], [], [])
+    written = _Written([], [], {}, [], [], [], [])
     for change in changes:
         job = change.job
         written.jobs.append(job_row(job))
@@ -312,6 +319,8 @@ def _rows_of(changes: Iterable[Change]) -> _Written:
             written.released.append((NO_ENGINE, job.id, job.last))
         if edits(change):
             written.edited.append(job)
+        if needs_content(change):
+            written.contents.append((content_of(job.command, job.spec, job.member), job.id, job.last))
         for number, event in change.events:
             written.events.append((job.id, job.count, event.at, encode(event)))
             if row := attempt_row(event):
@@ -328,12 +337,19 @@ def _large_cache(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute(f"PRAGMA cache_size = -{SMALL_CACHE}")
 
 
+def _with_ends(jobs: Iterable[NewJob], end: int) -> Iterator[tuple[int, NewJob]]:
+    """Each with the id of the last job that it stands for; `end` is the last id before them."""
+    for job in jobs:
+        end += job.count
+        yield end, job
+
+
 def _last_id(connection: sqlite3.Connection) -> int:
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name='jobs'").fetchone()
     return int(last)
 
 
-def _separate(connection: sqlite3.Connection, first: int, last: int) -> None:
+def separate(connection: sqlite3.Connection, first: int, last: int) -> None:
     """Let no row stand for jobs in and outside of a range of ids."""
     for end in (first - 1, last):
         row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?", (end, end, end)).fetchone()
@@ -370,6 +386,6 @@ def check_existing(paths: Paths) -> None:
 def delete_jobs(connection: sqlite3.Connection, ids: Ranges) -> None:
     """Delete jobs, whole rows of them, with their attempts, measures, events and keys."""
     keys = [(part[0], part[-1]) for part in ids.parts]
-    tables = ("attempts", "job"), ("measures", "job"), ("events", "job"), ("keys", "job"), ("jobs", "id")
-    for table, column in tables:
+    by_job = [(table, "job") for table in ("attempts", "measures", "events", "keys")]
+    for table, column in (*by_job, ("jobs", "id"), ("lines", "id")):
         connection.executemany(f"DELETE FROM {table} WHERE {column} BETWEEN ? AND ?", keys)

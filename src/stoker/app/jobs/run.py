@@ -32,7 +32,7 @@ from stoker.core.outcomes import LIMIT_RESULTS
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.run_result import Tally, parse_halt
 from stoker.core.settings import ClusterSettings, EngineSettings, Policy, policy_of
-from stoker.core.spec import Command, Dependency, NewJob, digest_of
+from stoker.core.spec import Command, Dependency, NewJob, digest_of, work_of
 from stoker.core.text import shortened
 from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
@@ -272,7 +272,11 @@ class PreparedRun(NamedTuple):
         from stoker.app.jobs.dry_run import plan_run
 
         with contextlib.closing(open_store(self.paths)) as store:
-            succeeded = Supply(store.times_done).spend if self.batch.request.resume else lambda _: False
+            succeeded = (
+                Supply(lambda job: store.times_done(work_of(job))).spend
+                if self.batch.request.resume
+                else lambda _: False
+            )
             snapshot = self.devices.snapshot(time.time())
             return plan_run(self.batch.jobs(), succeeded, snapshot, self.batch.policy, store)
 

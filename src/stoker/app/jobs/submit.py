@@ -28,6 +28,7 @@ from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import VARIABLE, Script, completed_options
 from stoker.core.device import Device, Snapshot, resolve
 from stoker.core.errors import Impossible, StokerError, UsageError
+from stoker.core.job import single
 from stoker.core.launch import (
     INHERIT,
     MEMBER_VARIABLES,
@@ -165,7 +166,7 @@ def earlier_submit(store: Store, key: Key) -> list[Inserted]:
 def _inserted_before(store: Store, ids: range, array: str) -> Inserted:
     new = [
         NewJob(job.command, job.spec, job.name, job.task, member=job.member, count=job.count, step=job.step)
-        for job in jobs_of(store, ids)
+        for job in (jobs_of(store, ids) if array else single(jobs_of(store, ids)))
     ]
     return Inserted(new, array, ids=ids, repeated=True)
 
@@ -380,7 +381,9 @@ class QueueSubmission:
 
     def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
         cluster = group.jobs[0].spec.cluster
-        ids = store.add_jobs(batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held)
+        ids = store.add_jobs(
+            batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held, lines=True
+        )
         if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
         return Inserted(group.jobs, group.array, ids=ids)

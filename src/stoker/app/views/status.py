@@ -93,7 +93,7 @@ def _queued_of(engine: str, facts: QueueFacts, *, each_task: bool, page: int = _
             yield from _lines_of(job, engine, facts, each_task=each_task)
     after = 0
     while jobs_after := queries.queued_jobs(store, engine, after, page):
-        for job in single(jobs_after) if each_task else jobs_after:
+        for job in (job for row in jobs_after for job in ([row] if row.array and not each_task else single([row]))):
             if job.id <= after:
                 continue  # its line was part of that of its array
             after = queries.last_of_array(store, job.array) if job.array and not each_task else job.last

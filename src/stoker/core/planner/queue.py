@@ -125,9 +125,11 @@ class WaitingGroup:
             job = self._job(self._ids[position])
             position += 1
             if job is not None:
+                if not job.array:
+                    yield from single([job])
+                    continue
                 yield part(job, job.id, job.id)
-                if job.array:
-                    position = bisect_right(self._ids, self._arrays[job.array][1], position)
+                position = bisect_right(self._ids, self._arrays[job.array][1], position)
 
     def tasks(self, array: int) -> int:
         """How many tasks of an array are in the group."""

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from features.compat.gpu_tasks import Lab, script
+from support.local import lives
 from support.shell import Running
 from support.wait import wait_until
 
@@ -114,7 +115,7 @@ def test_sigterm_leaves_nothing_running_and_nothing_lost(lab: Lab, script: str) 
     assert started.end()[0] == -signal.SIGTERM
     wait_until(lambda: not processes_of(lab))
     assert (lab.folders(), lab.unfinished()) == (["i-0,"], ["i-0,"])
-    assert not any(psutil.pid_exists(int(pid)) for pid in lab.text("pids-0").split())
+    wait_until(lambda: not any(lives(int(pid)) for pid in lab.text("pids-0").split()))
     assert lab.typed("stoker status --plain").stdout.count(b"\n") == 1
     goes_on(lab, "012")
 
@@ -146,7 +147,7 @@ def test_second_interrupt_stops_the_running(lab: Lab) -> None:
     assert code == -signal.SIGINT
     assert f"gpu_task_scheduler: cancelled: {lab.directory}/results/i-0,: stopped by SIGINT" in said
     assert lab.unfinished() == ["i-0,"]
-    assert processes_of(lab) == []
+    wait_until(lambda: not processes_of(lab))
 
 
 def test_many_interrupts(lab: Lab) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from support.local import lives
 from support.nvml import Bench, FakeGpu, FakeMachine, compiled
 from support.schedule import ScheduleMachine
 from support.users import made_users, reachable_directory
@@ -403,7 +404,7 @@ def test_second_interrupt_reaches_everything_of_the_task(machine: ScheduleMachin
     task.wait_printed("Next Ctrl-C")
     task.press()
     assert task.end()[0] == 143
-    assert not any(child.is_running() for child in family)
+    wait_until(lambda: not any(lives(child.pid) for child in family))
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -432,7 +433,7 @@ def test_sigterm_stops_the_task(machine: ScheduleMachine) -> None:
     pid = task.wait_started()
     task.press(signal.SIGTERM)
     assert task.end()[0] == 143
-    assert not psutil.pid_exists(pid)
+    wait_until(lambda: not lives(pid))
     assert all(machine.info()["avail"])
 
 

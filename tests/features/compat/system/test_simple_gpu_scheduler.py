@@ -10,12 +10,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from stoker.app.jobs.parent import declare_here
 from stoker.core.settings import Policy
 from stoker.features.compat.simple_gpu_scheduler import _newer_spelling, _setup
+from support.local import lives
 from support.shell import Shell
 from support.wait import ending, wait_until
 
@@ -308,7 +308,7 @@ def test_what_a_command_leaves_behind_is_stopped(shell: Shell) -> None:
     code, _, errors = shell.run("sleep 1000 & echo $! > left")
     assert code == 0
     assert "left 1 process behind, which was stopped" in errors
-    assert not psutil.pid_exists(int(shell.text("left")))
+    wait_until(lambda: not lives(int(shell.text("left"))))
 
 
 def test_lost_command_runs_again(shell: Shell) -> None:
@@ -348,7 +348,7 @@ def test_sigterm_leaves_nothing_running(shell: Shell) -> None:
     code, _, errors = scheduler.end()
     assert code == 128 + signal.SIGTERM
     assert "cancelled on gpu 0: `sleep 1000" in errors
-    assert not any(psutil.pid_exists(int(pid)) for pid in shell.text("pids").split())
+    wait_until(lambda: not any(lives(int(pid)) for pid in shell.text("pids").split()))
     again = "stoker run --resume -o - --devices 0 with the same list and in this directory runs the rest"
     assert f"1 command not started and removed from the queue; {again}" in errors
     assert "`echo" not in errors

@@ -208,7 +208,7 @@ def test_the_shared_directory_is_away(lab: ClusterQueue) -> None:
     wait_until(lambda: "cannot be reached" in lab("status", "--json").out, pause=0.1)
     assert lab.word(job) == "running"
     aside.rename(lab.shared)
-    lab("wait", "--timeout", "30s", str(job))
+    lab.wait(job)
     assert lab.ran() == [job]
 
 

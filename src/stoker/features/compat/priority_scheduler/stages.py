@@ -235,7 +235,7 @@ class Batches:
         if self._succeeded(run):
             del self._open[run.key]
             self._on_success(run)
-        elif self._run.store.times_open(self._work(run), self._run.engine.name):
+        elif self._run.store.times_open(self._jobs.job(run), self._run.engine.name):
             del self._open[run.key]
             self._rows.leave_running(run.row)
             self._run.say(f"{run.row.title} is being run by another engine; its row stays")

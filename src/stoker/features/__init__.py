@@ -175,26 +175,6 @@ def preparations() -> list[Any]:
     return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
 
 
-def prepared_start(order: Any, *context: Any) -> Any:
-    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
-    for feature in FEATURES.values():
-        order = load(feature.start)(order, *context) if feature.start else order
-    return order
-
-
-def obstacle_to(*context: Any) -> str:
-    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
-    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
-    return next(filter(None, reasons), "")
-
-
-def bring_prepared(*context: Any) -> None:
-    """Bring to this machine what a prepared job needs, by its spec, the paths that machines share, and those here."""
-    for feature in FEATURES.values():
-        if feature.bring:
-            load(feature.bring)(*context)
-
-
 def load(path: str) -> Any:
     """The function that a feature names."""
     import importlib

@@ -14,11 +14,11 @@ import msgspec
 from stoker.core.job import Assigned, Job
 from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.settings import ClusterSettings
-from stoker.features import prepared_start
 from stoker.features.slurm.node import ARRAY, GPUS
 from stoker.features.slurm.shared import MARKER, BundleFolder
 from stoker.runner.processes import ALLOCATION
 from stoker.sites.interface import EngineJobs
+from stoker.sites.prepared import prepared_start
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
 

@@ -19,7 +19,6 @@ from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.queue import ReasonKey, caps_of, job_kind_of
 from stoker.core.planner.reasons import InCluster, OutOfResources, QueuePaused, Reason
 from stoker.core.settings import ClusterSettings, Policy
-from stoker.features import obstacle_to
 from stoker.features.slurm.attempts import RETURNS_ALLOWED, Bundle, BundledAttempt, Reconciler, read_ref
 from stoker.features.slurm.bundles import Caps, SlurmRoom, bundles, cap_names, offer_in_order
 from stoker.features.slurm.commands import TAG, SlurmCommands, slurm_environment
@@ -39,6 +38,7 @@ from stoker.features.slurm.orders import (
 from stoker.features.slurm.pilot.handle import DelegatedAttempt, PilotHandle, is_pilot
 from stoker.features.slurm.pilot.head import Pilots
 from stoker.sites.interface import SiteContext, SiteStatus
+from stoker.sites.prepared import obstacle_to
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 

@@ -26,7 +26,6 @@ from stoker.devices.detect import NoDevices, detect, simulate
 from stoker.devices.interface import Devices
 from stoker.engine.resources import EngineConfig, EngineRuntime
 from stoker.engine.signals import SignalSocket
-from stoker.features import bring_prepared
 from stoker.features.slurm.node import FULL_PAUSE, TERM_SECONDS, gpus_of, node_name
 from stoker.features.slurm.orders import module_words
 from stoker.features.slurm.pilot.files import (
@@ -47,6 +46,7 @@ from stoker.features.slurm.pilot.files import (
 )
 from stoker.ledger import ledger_path, prepare_ledger
 from stoker.sites.machine.site import MachineConfig
+from stoker.sites.prepared import bring_prepared
 from stoker.store.paths import Paths, remove_tree
 from stoker.store.waiting import PollPace, wait_until
 

@@ -167,7 +167,7 @@ def _classes(params: Mapping[str, object]) -> Iterator[str]:
     matter."""
     for name, value in params.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            if re.search(_MATTERS, name, re.IGNORECASE):
+            if _matters(name):
                 yield f"{name}~{_size_class(value)}"
         elif not _is_label(name):
             yield f"{name}={value}"
@@ -187,6 +187,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+@lru_cache(maxsize=1024)
+def _matters(option: str) -> bool:
+    """Whether numbers of an option affect the memory of a run."""
+    return bool(re.search(_MATTERS, option, re.IGNORECASE))
+
+
+@lru_cache(maxsize=1024)
 def _is_label(option: str) -> bool:
     return bool(re.search(_LABELS, option, re.IGNORECASE) and not re.search(_SUBSTANCE, option, re.IGNORECASE))
 
@@ -208,7 +215,7 @@ def _masked(word: str, before: str, varied: Collection[object] = ()) -> str:
     if _NUMBER.fullmatch(value):
         if varied and _number(value) in varied:
             return f"{name}{equals}#"
-        return word if re.search(_MATTERS, option, re.IGNORECASE) else f"{name}{equals}#"
+        return word if _matters(option) else f"{name}{equals}#"
     if "/" in value or _FILE.fullmatch(value):
         return f"{name}{equals}{_DIGITS.sub('#', value)}"
     return word

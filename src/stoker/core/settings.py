@@ -84,6 +84,8 @@ class EngineSettings(PlanSettings, frozen=True):
     """Seconds without work after which the engine exits; None is never."""
     keep: float | None = 90 * 86400.0
     """Seconds for which ended jobs stay in the history; None is for ever."""
+    code_limit: int | None = 10 * 2**30
+    """Bytes that snapshots of code may take, as far as no queued job needs them; None is no limit."""
     cpu_jobs: int | None = None
     """Jobs without GPU that run at once; None is one per core."""
     on_finish: str = ""
@@ -291,6 +293,7 @@ KEYS: Mapping[str, SettingKey] = {
     "max_use": SettingKey("none", "a number of GPUs or none", 2, _unless("none", _whole(0))),
     "idle_exit": SettingKey("10m", "a duration with a unit or never", "10m", _unless("never", _duration_or_nothing)),
     "keep": SettingKey("90d", "a duration with a unit or forever", "90d", _unless("forever", _duration)),
+    "code_limit": SettingKey("10G", "a size or none", "20G", _unless("none", _size)),
     "cpu_jobs": SettingKey("cores", "a number of jobs or cores", 8, _unless("cores", _whole(1))),
     "on_finish": SettingKey("", "a command", "notify-send $STOKER_JOB_ID", _text),
     "secrets": SettingKey(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),

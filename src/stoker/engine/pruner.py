@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import time
@@ -57,7 +58,7 @@ class Pruner:
     """Removes old jobs from the history once a day, a few at a time."""
 
     def __init__(self, paths: Paths, store: Store, engine: str, keep: float | None) -> None:
-        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay."""
+        """`engine` is the name of this engine; `keep` is for how many seconds ended jobs stay; None is for ever."""
         self._paths = paths
         self._store = store
         self._engine = engine
@@ -73,11 +74,12 @@ class Pruner:
 
     def step(self, now: float) -> int:
         """Remove a few, if it is time; at the end of a round, return how many it removed."""
-        if self.keep is None or now < self._next or (self._round is None and now < self._due):
+        if now < self._next or (self._round is None and now < self._due):
             return 0
         if self._round is None:
             self._due = now + INTERVAL
-            self._round = _Round(self._paths, self._store, self._engine, now, now - self.keep).steps()
+            before = -math.inf if self.keep is None else now - self.keep
+            self._round = _Round(self._paths, self._store, self._engine, now, before).steps()
         self._next = now + PAUSE
         steps, self._round = self._round, None  # after a failure the next try is the next round
         try:

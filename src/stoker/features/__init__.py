@@ -59,6 +59,7 @@ class Feature:
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
         forgets: str = "",
+        checks: dict[str, str] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -70,7 +71,8 @@ class Feature:
         which code it runs.
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
-        `forgets` removes, in steps, files that no job needs any more.
+        `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
+        their topics.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -86,6 +88,7 @@ class Feature:
         self.job_views = job_views or {}
         self.observer = observer
         self.forgets = forgets
+        self.checks = checks or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -138,7 +141,8 @@ FEATURES: dict[str, Feature] = {
             )
         },
         observer="stoker.features.freeze.software:SoftwareObserver",
-        forgets="stoker.features.freeze.software:forget",
+        forgets="stoker.features.freeze.retention:forget",
+        checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "report": Feature(
         commands={
@@ -163,6 +167,11 @@ def feature_names() -> dict[str, str]:
 def job_views() -> dict[str, JobView]:
     """The views of all features, by the options of `stoker status`."""
     return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
+
+
+def feature_checks() -> dict[str, str]:
+    """The checks of all features, by their topics."""
+    return {topic: path for feature in FEATURES.values() for topic, path in feature.checks.items()}
 
 
 def batch_words(kind: str) -> BatchWords:

@@ -37,7 +37,7 @@ def full_state(trial: QueueStorm) -> None:
 
 @fault(
     "full-state-at-split",
-    "tasks of an array get rows of their own all or none, and all goes on by itself when there is space again",
+    "tasks and lines get rows of their own all or none, and all goes on by itself when there is space again",
     needs=("root",),
     devices="declared",
     noisy=True,
@@ -45,7 +45,8 @@ def full_state(trial: QueueStorm) -> None:
 def full_state_at_split(trial: QueueStorm) -> None:
     """The space ends while the engine records what was asked of parts of an array, and while tasks of it start."""
     disk = trial.closing.enter_context(small_disk(trial.home / "state", "size=24m,mode=700"))
-    trial.submit([Work(trial.next_number, at_once=4)] * 60, array=True, alike=True)
+    trial.submit([Work(trial.next_number, at_once=4)] * 30, array=True, alike=True)
+    trial.submit([Work(trial.next_number + at) for at in range(30)], alike=True)
     trial.wait_running()
     for _ in range(3):
         trial.at_work().wait_ready()

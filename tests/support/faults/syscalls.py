@@ -119,13 +119,14 @@ def kill_client_at_syscall(trial: QueueStorm) -> None:
 
 @fault(
     "kill-engine-at-split",
-    "tasks of an array that share a row of the store get rows of their own in one step or not at all",
+    "tasks and lines that share a row of the store get rows of their own in one step or not at all",
     needs=("strace",),
 )
 def kill_engine_at_split(trial: QueueStorm) -> None:
     """The engine dies at its n-th write while it records what was asked of some of the tasks."""
     work = Work(trial.next_number, at_once=trial.dice.choice([2, None]))
-    trial.submit([work] * TASKS, array=True, held=True, alike=True)
+    trial.submit([work] * (TASKS // 2), array=True, held=True, alike=True)
+    trial.submit([Work(trial.next_number + at) for at in range(TASKS // 2)], held=True, alike=True)
     for name in trial.dice.choices(sorted(SPLIT_CALLS), k=2 * POINTS):
         engine = trial.at_work()
         engine.wait_ready()

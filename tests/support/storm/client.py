@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 
@@ -16,6 +17,7 @@ from stoker.app.control.requests import Submission, ask, submit
 from stoker.core.ranges import ranges_of
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources, tasks_of
+from stoker.store import lines
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from support.storm.job_script import command
@@ -41,22 +43,22 @@ class RandomClient:
         self._dice = dice
         self._held: set[int] = set()
         self._arrays: list[Sequence[int]] = []
-        """The tasks of each array whose tasks are alike."""
+        """The tasks of each array whose tasks are alike, and the lines of each list of such."""
         self._editions = 0
 
     def submit(
         self, works: Sequence[Work], *, array: bool = False, held: bool = False, alike: bool = False
     ) -> list[int]:
-        """Hand jobs in by one call; tasks that are alike share a row."""
+        """Hand jobs in by one call; tasks and lines that are alike share a row."""
         now = time.time()
 
         def jobs(digest: str) -> list[NewJob]:
-            if alike:
+            if alike and array:
                 return tasks_of(self._new_job(works[0], digest, now, None), range(len(works)))
             return [self._new_job(work, digest, now, at if array else None) for at, work in enumerate(works)]
 
         submission = Submission("storm", self._variables, jobs, array, "a storm holds it" if held else "")
-        with contextlib.closing(open_store(self._paths)) as store:
+        with contextlib.closing(open_store(self._paths)) as store, patch.object(lines, "LEAST", 2):
             ids = submit(store, submission, now)
         self.enter(ids, works, now, array=array, held=held, alike=alike)
         return list(ids)

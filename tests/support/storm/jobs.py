@@ -15,7 +15,7 @@ GRACE = 0.3
 WITH_MEMORY = 0.5
 """How many of the jobs hold memory, if devices have any."""
 TASKS = (8, 40)
-"""How many tasks an array has whose tasks are alike."""
+"""How many tasks an array has whose tasks are alike, and how many lines a list."""
 
 
 class After(NamedTuple):
@@ -65,7 +65,7 @@ class Bunch:
     chained: bool = False
     """Whether others are to come after it."""
     alike: bool = False
-    """Whether its tasks have one and the same command, so that those that wait share a row of the store."""
+    """Whether those that wait share a row of the store: tasks have the same command, others differ in its number."""
 
 
 def a_bunch(dice: random.Random, first: int, *, memory: bool) -> Bunch:
@@ -74,18 +74,21 @@ def a_bunch(dice: random.Random, first: int, *, memory: bool) -> Bunch:
     if not memory:
         return bunch
     if bunch.alike:
-        return replace(bunch, works=(_furnished(dice, bunch.works[0], modest_memory),) * len(bunch.works))
+        memory_of = _furnished(dice, bunch.works[0], modest_memory)
+        return replace(bunch, works=tuple(replace(memory_of, number=work.number) for work in bunch.works))
     return replace(bunch, works=tuple(_furnished(dice, work) for work in bunch.works))
 
 
 def _a_bunch(dice: random.Random, first: int) -> Bunch:
-    kind = dice.choices(["list", "array", "alike", "chain", "held"], [5, 2, 2, 3, 1])[0]
+    kind = dice.choices(["list", "array", "alike", "lines", "chain", "held"], [5, 2, 1, 1, 3, 1])[0]
     if kind == "array":
         at_once = dice.choice([1, 2, 3])
         works = [replace(_short(dice, first + at), at_once=at_once, gpus=1) for at in range(dice.randint(4, 14))]
         return Bunch(tuple(works), array=True, chained=dice.random() < 0.4)
     if kind == "alike":
         return an_array(dice, first, dice.randint(*TASKS))
+    if kind == "lines":
+        return some_lines(dice, first, dice.randint(*TASKS))
     if kind == "chain":
         return Bunch((_short(dice, first),), chained=True)
     count = dice.randint(6, 16) if kind == "list" else dice.randint(1, 3)
@@ -96,6 +99,12 @@ def an_array(dice: random.Random, number: int, count: int) -> Bunch:
     """Tasks with the same command; some arrays wait for a time, and some have a limit."""
     work = replace(dice.choice([_short, _short, _failing])(dice, number), at_once=dice.choice([1, 2, 3, None]), gpus=1)
     return Bunch((work,) * count, array=True, chained=dice.random() < 0.5, alike=True)
+
+
+def some_lines(dice: random.Random, first: int, count: int) -> Bunch:
+    """Lines of a list that differ only in their numbers."""
+    work = dice.choice([_short, _short, _failing])(dice, first)
+    return Bunch(tuple(replace(work, number=first + at) for at in range(count)), alike=True)
 
 
 def followers(dice: random.Random, first: int, target: After) -> tuple[Work, ...]:

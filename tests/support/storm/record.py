@@ -102,12 +102,13 @@ def _ids(last: int, size: int) -> range:
 
 
 def _jobs(database: sqlite3.Connection) -> dict[int, JobRow]:
+    lines: dict[int, bytes] = dict(database.execute("SELECT id, words FROM lines"))
     columns = "jobs.id, size, step, task, words, state, detail, engine, json_extract(body, '$.resources')"
     rows = database.execute(f"SELECT {columns} FROM jobs JOIN specs ON specs.id = jobs.spec")
     return {
         job: JobRow(
             job,
-            int(words.split()[3]),
+            int((lines[job] if words is None else words).split()[3]),
             state,
             json.loads(detail),
             engine,

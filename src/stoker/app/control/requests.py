@@ -48,7 +48,9 @@ def submit(store: Store, submission: Submission, now: float) -> range:
         jobs = submission.jobs(store.add_environment(submission.environment))
         batch = store.add_batch(submission.label, now)
         owner = engine_of(jobs[0].spec.cluster if jobs else "")
-        return store.add_jobs(batch, owner, jobs, now, array=submission.array, held=submission.held)
+        return store.add_jobs(
+            batch, owner, jobs, now, array=submission.array, held=submission.held, lines=not submission.array
+        )
 
 
 def ask(paths: Paths, store: Store, requests: Sequence[Request], now: float) -> list[int]:

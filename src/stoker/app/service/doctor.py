@@ -28,6 +28,7 @@ from stoker.core.settings import KEYS
 from stoker.core.units import count_text, size_text
 from stoker.devices.detect import FIRST_ANSWER_SECONDS
 from stoker.devices.nvidia import NvidiaAbsent, NvidiaDevices
+from stoker.features import feature_checks, load
 from stoker.ledger import PLACES, Ledger, find_ledger
 from stoker.ledger.files import owner_name
 from stoker.store import engine_lock, queries
@@ -85,7 +86,8 @@ def problem(text: str, advice: str) -> Verdict:
 
 def diagnose(subject: Subject) -> Iterator[Verdict]:
     """The findings of all checks, each as soon as it is known."""
-    for topic, check in CHECKS.items():
+    own = {topic: load(path) for topic, path in feature_checks().items()}
+    for topic, check in {**CHECKS, **own}.items():
         try:
             findings = list(check(subject))
         except OSError as error:  # a check that fails hides no other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from stoker.core.spec import Command
@@ -32,25 +33,31 @@ _FILE_IN_LINE = re.compile(r"(?<![^\s=;&|()<>])([\w@%+:,./-]+)(?![^\s;&|()<>])")
 class Started(NamedTuple):
     """What a command starts."""
 
-    kind: Literal["file", "module", "call", "text", ""]
-    """A call is a Python function, by its full name. A text is code in the command line, as after `-c`.
-
-    Empty if it starts nothing that could be frozen.
-    """
+    kind: Literal["file", "module", "text", ""]
+    """A text is code in the command line, as after `-c`; empty if it starts nothing that could be frozen."""
     name: str = ""
 
 
 NOTHING = Started("")
-FUNCTION_WORD = 4
-"""The word of a Python call that has the module and the name of the function."""
+FIRST_WORDS = 3
 
 
 def started_by(command: Command) -> Started:
     """What a command starts, as far as its words tell."""
-    if command.call:
-        return Started("call", command.words[FUNCTION_WORD])
-    words = command.words[0].split(None, _MOST_WORDS)[:_MOST_WORDS] if command.shell else command.words[:_MOST_WORDS]
-    return _started([word.strip("'\"") for word in words] if command.shell else words)
+    # Lines of a list mostly begin alike. What the first words tell holds whatever follows.
+    started = _started_by_first(tuple(_words(command, FIRST_WORDS)))
+    return started if started.name else _started(_words(command, _MOST_WORDS))
+
+
+def _words(command: Command, most: int) -> Sequence[str]:
+    if not command.shell:
+        return command.words[:most]
+    return [word.strip("'\"") for word in command.words[0].split(None, most)[:most]]
+
+
+@lru_cache(maxsize=256)
+def _started_by_first(words: tuple[str, ...]) -> Started:
+    return _started(words)
 
 
 def _started(words: Sequence[str]) -> Started:

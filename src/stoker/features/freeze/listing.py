@@ -100,16 +100,16 @@ class _Search:
 
     def listing(self) -> Listing:
         code: dict[str, bool] = {}
-        data: dict[str, str] = {}
+        data: list[str] = []
         for path, tracked in self._paths(""):
             if tracked and not self._ignored.match(path):
                 code[path] = True
-            elif first := path if tracked else first_data(path, self._ignored):
-                data[path] = first
+            elif tracked or is_data(path, self._ignored):
+                data.append(path)
             else:
                 code[path] = False
         folders = {above for path in code for above in _folders_of(path)}
-        others = dict.fromkeys(path if first in folders else first for path, first in data.items())
+        others = dict.fromkeys(_whole(path, folders) for path in data)
         untracked = frozenset(path for path, tracked in code.items() if not tracked)
         return Listing(tuple(code), untracked, tuple({**self._others, **others}))
 
@@ -220,7 +220,7 @@ def _is_left_out(folder: os.DirEntry[str], path: str, ignored: Patterns) -> bool
     if os.path.lexists(os.path.join(folder.path, "pyvenv.cfg")):
         return True
     has_modules = folder.name in _RESULTS and os.path.lexists(os.path.join(folder.path, "__init__.py"))
-    return bool(first_data(f"{path}/{'__init__.py' if has_modules else ''}", ignored))
+    return is_data(f"{path}/{'__init__.py' if has_modules else ''}", ignored)
 
 
 def too_many(root: str, count: int, limits: Limits) -> NotFreezable:
@@ -237,18 +237,22 @@ def too_large(path: str, size: int, limits: Limits) -> NotFreezable:
     )
 
 
-def first_data(path: str, ignored: Patterns) -> str:
-    """The first directory of an untracked path that is no code, or the path itself; empty if it is code.
+def _whole(path: str, folders: set[str]) -> str:
+    """The outermost directory of a path without code, or the path itself."""
+    return next((above for above in reversed([*_folders_of(path)]) if above not in folders), path)
 
-    That is an environment, a cache, data or a result. A directory has a slash at its end.
+
+def is_data(path: str, ignored: Patterns) -> bool:
+    """Whether an untracked path is no code, but an environment, a cache, data or a result.
+
+    A directory has a slash at its end.
     """
-    if ignored.match(path):
-        return path.rstrip("/")
     *folders, name = path.split("/")
-    for number, folder in enumerate(folders, 1):
-        if folder in _NO_CODE or (folder in _RESULTS and not name.endswith(_MODULES)):
-            return "/".join(folders[:number])
-    return path if os.path.splitext(name)[1].lower() in _DATA_SUFFIXES else ""
+    if ignored.match(path) or not _NO_CODE.isdisjoint(folders):
+        return True
+    if not _RESULTS.isdisjoint(folders) and not name.endswith(_MODULES):
+        return True
+    return os.path.splitext(name)[1].lower() in _DATA_SUFFIXES
 
 
 def _is_never(path: str) -> bool:

@@ -136,7 +136,8 @@ class SnapshotStore:
     def keep(self, snapshot: Snapshot) -> bool:
         """Make the tree of a snapshot whose contents are stored, unless it is there; False if contents are missing."""
         place = self.tree(snapshot.id)
-        if place.exists():
+        with contextlib.suppress(FileNotFoundError):
+            os.utime(place)  # the oldest are removed first
             return True
         self.trees.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.trees / f"{UNFINISHED}{os.urandom(6).hex()}"

@@ -103,6 +103,8 @@ def _is_in(path: str, folder: str) -> bool:
 
 def _words(place: _Place, order: LaunchOrder) -> tuple[tuple[str, ...], str]:
     command = Command(order.words, order.shell)
+    if command.call is not None:  # its modules are found by search paths
+        return order.words, order.shell
     if not order.shell and (words := _shell_script(place, order.words)):
         return words, ""
     return with_files(command, place.file).words, order.shell

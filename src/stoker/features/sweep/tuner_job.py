@@ -144,6 +144,7 @@ def tuner_job(paths: Paths, sweep: SweepSpec, trial_spec: JobSpec) -> NewJob:
         array_tasks=None,
         cluster="",
         nodes=1,
+        code="",
         cap=False,
         mps_optional=False,
         preemptible="",

@@ -6,7 +6,8 @@ import contextlib
 import sys
 from pathlib import Path
 
-from features.freeze.system.test_frozen_code import git, submitted
+from features.freeze.repository import git
+from features.freeze.system.test_frozen_code import submitted
 from support.background import Background
 from support.browser import NARROW, Server, View, chromium, opened
 from support.optional import require

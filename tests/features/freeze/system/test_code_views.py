@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from features.freeze.system.test_frozen_code import git, submitted
+from features.freeze.repository import git
+from features.freeze.system.test_frozen_code import submitted
 from support.background import Background
 from support.optional import require
 from support.wait import wait_until

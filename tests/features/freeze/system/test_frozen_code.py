@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from features.freeze.repository import git
 from stoker.features.freeze.code import code_of
 from support.background import Background
 from support.cli import until
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-
-
-def git(folder: Path, *words: str) -> str:
-    """Run git in a repository, without the configuration of whoever runs the tests."""
-    own = ["-c", "user.name=test", "-c", "user.email=test@test", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *own, "-C", str(folder), *words], check=True, capture_output=True, text=True)
-    return done.stdout
 
 
 @pytest.fixture

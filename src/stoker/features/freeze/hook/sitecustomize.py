@@ -21,15 +21,17 @@ class Snapshot:
 
     def __init__(self, top: str, root: str) -> None:
         self.top = top
+        self.real_top = os.path.realpath(top)
         self.roots = [root, os.path.realpath(root)]
 
     def place_of(self, path: str) -> str:
-        """The place of a path in the snapshot; empty if it is not in the tree, or the snapshot does not have it."""
+        """The place of a path in the snapshot; empty if it is not in the tree, or no part of the snapshot."""
         full = os.path.abspath(path or ".")
         for root in self.roots:
             if full == root or full.startswith(root + "/"):
                 place = self.top + full[len(root) :]
-                return place if os.path.exists(place) else ""
+                real = os.path.realpath(place)  # what git ignores is linked, as an environment in the tree
+                return place if os.path.exists(real) and (real + "/").startswith(self.real_top + "/") else ""
         return ""
 
     def start_again(self, words: "list[str]") -> None:

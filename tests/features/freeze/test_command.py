@@ -1,0 +1,89 @@
+"""What commands start, and which of their words are frozen."""
+
+from __future__ import annotations
+
+import pytest
+
+from stoker.core.spec import Command
+from stoker.features.freeze.command import Started, started_by, with_files
+
+FILES = [
+    "python train.py --lr 1",
+    "python3.11 -u -W ignore train.py",
+    "/usr/bin/python train.py",
+    "CUDA_VISIBLE_DEVICES=0 python train.py",
+    "torchrun --nproc_per_node 2 train.py --x 1",
+    "python -X importtime train.py -m x",
+    "accelerate launch --num_processes 2 train.py",
+    "uv run python train.py",
+    "uv run train.py",
+    "conda run -n env python train.py",
+    "nice -n 5 timeout 60 python train.py",
+    "mpirun -np 2 python train.py",
+    "Rscript train.py",
+    "cd here && python train.py",
+    "jupyter nbconvert --execute train.py",
+]
+
+
+@pytest.mark.parametrize("line", FILES)
+def test_files(line: str) -> None:
+    """Both as a line of a shell and as words."""
+    assert started_by(Command((line,), "/bin/sh")) == Started("file", "train.py")
+    if "&&" not in line and "=0" not in line:
+        assert started_by(Command(tuple(line.split()))) == Started("file", "train.py")
+
+
+@pytest.mark.parametrize(
+    ("line", "started"),
+    [
+        ("python -m pkg.train --x", Started("module", "pkg.train")),
+        ("python -um pkg", Started("module", "pkg")),
+        ("torchrun --nproc-per-node=2 -m pkg", Started("module", "pkg")),
+        ("accelerate launch -m pkg", Started("module", "pkg")),
+        ("bash -eu run.sh a", Started("file", "run.sh")),
+        ("bash job x", Started("file", "job")),
+        ("./train.py --x", Started("file", "./train.py")),
+        ("bin/tool", Started("file", "bin/tool")),
+        ("python -c 'import x'", Started("text", "import")),
+        ("bash -c 'echo x.py'", Started("text", "echo")),
+        ("echo train.py", Started("")),
+        ("nvidia-smi", Started("")),
+        ("sleep 5", Started("")),
+        ("", Started("")),
+        ("python", Started("")),
+        ("cd", Started("")),
+        ("A=1", Started("")),
+    ],
+)
+def test_other_commands(line: str, started: Started) -> None:
+    assert started_by(Command((line,), "/bin/sh")) == started
+
+
+def frozen(word: str) -> str:
+    return f"/snap/{word}" if word in ("train.py", "conf/a.yaml", "with space.py") else ""
+
+
+def test_words_that_name_files() -> None:
+    """Also after an option with an equals sign, and not as a part of another word."""
+    words = ("python", "train.py", "--config=conf/a.yaml", "-c", "conf/a.yaml", "key=conf/a.yaml", "xtrain.py")
+    assert with_files(Command(words), frozen).words == (
+        *("python", "/snap/train.py", "--config=/snap/conf/a.yaml"),
+        *("-c", "/snap/conf/a.yaml", "key=conf/a.yaml", "xtrain.py"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced"),
+    [
+        ("python train.py>out", "python /snap/train.py>out"),
+        ("A=1 python train.py --c=conf/a.yaml; x", "A=1 python /snap/train.py --c=/snap/conf/a.yaml; x"),
+        ("(python train.py)", "(python /snap/train.py)"),
+        ("python 'train.py' $PWD/train.py \"train.py\"", None),
+        ("cd sub && python train.py", None),
+        ("echo train.pyc ./xtrain.py", None),
+    ],
+)
+def test_words_in_lines(line: str, replaced: str | None) -> None:
+    """Those with quotes or variables stay, and all after a change of the directory."""
+    assert with_files(Command((line,), "/bin/sh"), frozen) == Command((replaced or line,), "/bin/sh")

@@ -1,0 +1,275 @@
+"""Snapshots of real directories: what is in them, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from features.freeze.repository import git, plain, repository, write
+from stoker.features.freeze.listing import MOST, USUAL, Limits, NotFreezable, Patterns
+from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
+from stoker.features.freeze.take import forget, take
+
+pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SnapshotStore:
+    (tmp_path / "state").mkdir()
+    return SnapshotStore(tmp_path / "state/code")
+
+
+def taken(root: Path, store: SnapshotStore, limits: Limits = USUAL) -> Snapshot:
+    """A snapshot whose tree was made."""
+    made = take(str(root), store, plain(), limits)
+    assert store.keep(made.snapshot)
+    store.link(made.snapshot, made.others)
+    return made.snapshot
+
+
+def paths(snapshot: Snapshot) -> set[str]:
+    return {file.path for file in snapshot.files}
+
+
+def test_what_git_does_not_ignore(tmp_path: Path, store: SnapshotStore) -> None:
+    """Tracked and untracked files as they are now; ignored ones and results are linked to."""
+    root = repository(tmp_path / "project", {"a.py": "1", "gone.py": "2", ".gitignore": "data/\n*.so\n"})
+    write(root, {"a.py": "changed", "new.py": "3", "data/x": "4", "fast.so": "5", "runs/1/log.txt": "6", "m.pt": "7"})
+    write(root, {"runs/code.py": "8", ".venv/x.py": "9"})
+    (root / "gone.py").unlink()
+    snapshot = taken(root, store)
+    assert paths(snapshot) == {"a.py", ".gitignore", "new.py", "runs/code.py"}
+    top = store.top(snapshot)
+    assert (top / "a.py").read_text() == "changed"
+    for name in ("data", "fast.so", "runs/1/log.txt", "m.pt", ".venv"):
+        assert (top / name).samefile(root / name)
+        assert name in store.links(snapshot.id) or "/" in name
+
+
+def test_equal_trees_are_one(tmp_path: Path, store: SnapshotStore) -> None:
+    """Also after an edit was undone; contents are stored once."""
+    root = repository(tmp_path / "project", {"a.py": "same", "b.py": "same", "c.py": "1"})
+    first = taken(root, store)
+    write(root, {"c.py": "2"})
+    assert taken(root, store).id != first.id
+    write(root, {"c.py": "1"})
+    assert taken(root, store) == first
+    assert store.snapshot(first.id) == first
+    assert len([path for path in store.blobs.rglob("*") if path.is_file()]) == 3
+    assert len(list(store.trees.iterdir())) == 2
+
+
+def test_edits_that_keep_size_and_time(tmp_path: Path, store: SnapshotStore) -> None:
+    """The memory of files that were read is not fooled by them."""
+    root = repository(tmp_path / "project", {"a.py": "1"})
+    status = (root / "a.py").stat()
+    for text in ("1", "2", "3"):
+        (root / "a.py").write_text(text)
+        os.utime(root / "a.py", ns=(status.st_atime_ns, status.st_mtime_ns))
+        assert (store.top(taken(root, store)) / "a.py").read_text() == text
+
+
+def test_kinds_of_files(tmp_path: Path, store: SnapshotStore) -> None:
+    """Programs stay programs; links stay within the tree or lead to where they led; sockets and pipes are left out."""
+    root = repository(tmp_path / "project", {"run": "#!/bin/sh\n", "d/a": "inside"})
+    (tmp_path / "outside").write_text("outside")
+    (root / "run").chmod(0o755)
+    for name, target in {"in": "d/a", "d/up": "../run", "out": "../outside", "abs": str(root / "d/a")}.items():
+        (root / name).symlink_to(target)
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(root / "s"))
+        snapshot = taken(root, store)
+    modes = {file.path: file.mode for file in snapshot.files}
+    assert modes["run"] == PROGRAM
+    assert modes["in"] == modes["out"] == LINK
+    assert not {"pipe", "s"} & modes.keys()
+    top = store.top(snapshot)
+    assert os.access(top / "run", os.X_OK)
+    for name in ("in", "d/up", "abs"):
+        assert (top / name).resolve().is_relative_to(top.resolve())
+    assert (top / "out").samefile(tmp_path / "outside")
+
+
+def test_names_of_all_kinds(tmp_path: Path, store: SnapshotStore) -> None:
+    """Names that are not UTF-8, and those with newlines, tabs and spaces."""
+    root = repository(tmp_path / "project", {"a.py": ""})
+    names = [os.fsdecode(b"\xff\xfe.py"), "new\nline.py", "tab\t space.py", "-dash.py", "ünicode.py"]
+    write(root, dict.fromkeys(names, "x"))
+    snapshot = taken(root, store)
+    assert set(names) <= paths(snapshot)
+    assert store.snapshot(snapshot.id) == snapshot
+    assert set(names) <= set(os.listdir(store.top(snapshot)))
+    assert taken(root, store) == snapshot
+
+
+def test_repositories_in_repositories(tmp_path: Path, store: SnapshotStore) -> None:
+    """Submodules, clones inside the tree and further work trees are frozen with their files."""
+    other = repository(tmp_path / "other", {"lib.py": "1", "skip": "", ".gitignore": "*.o\n"})
+    root = repository(tmp_path / "project", {"a.py": "1"})
+    git(root, "submodule", "add", "-q", str(other), "sub")
+    git(root, "commit", "-qm", "second")
+    git(root, "clone", "-q", str(other), "clone")
+    write(root, {"sub/new.py": "2", "sub/x.o": "3"})
+    assert {"sub/lib.py", "sub/new.py", "clone/lib.py", "a.py"} <= paths(taken(root, store))
+    assert "sub/x.o" not in paths(taken(root, store))
+    git(root, "worktree", "add", "-q", str(tmp_path / "second"))
+    assert "a.py" in paths(taken(tmp_path / "second", store))
+
+
+def test_a_sparse_checkout(tmp_path: Path, store: SnapshotStore) -> None:
+    """What is not there is not in the snapshot."""
+    root = repository(tmp_path / "project", {"a/x.py": "1", "b/y.py": "2"})
+    git(root, "sparse-checkout", "set", "a")
+    assert paths(taken(root, store)) == {"a/x.py"}
+
+
+def test_outside_of_git(tmp_path: Path, store: SnapshotStore) -> None:
+    """All files but environments, data, results and what .stokerignore names."""
+    root = tmp_path / "project"
+    write(root, {"a.py": "1", "d/b.py": "2", "data/x": "3", "env1/pyvenv.cfg": "", "env1/x.py": "4", "big.bin": "5"})
+    write(
+        root,
+        {"data.csv": "", "d/skip/c.py": "6", "datasets/__init__.py": "7", ".stokerignore": "*.bin\nskip/\n/data.csv\n"},
+    )
+    assert paths(taken(root, store)) == {"a.py", "d/b.py", "datasets/__init__.py", ".stokerignore"}
+
+
+def test_patterns() -> None:
+    patterns = Patterns(["# comment", "", "*.ckpt", "cache/", "/top", "a/b"])
+    for path in ("x.ckpt", "d/x.ckpt", "cache/x", "d/cache/y/z", "top", "top/x", "a/b", "a/b/c"):
+        assert patterns.match(path), path
+    for path in ("x.ckpts", "cache", "d/top", "d/a/b", "comment"):
+        assert not patterns.match(path), path
+
+
+def test_limits(tmp_path: Path, store: SnapshotStore) -> None:
+    """Too many files and too many bytes are refused; a large file that git does not know is left out."""
+    root = repository(tmp_path / "project", {f"{number}.py": "x" * 10 for number in range(5)})
+    with pytest.raises(NotFreezable, match="5 files or more; the limit is 4"):
+        taken(root, store, Limits(4, 1000))
+    with pytest.raises(NotFreezable, match="more than 40"):
+        taken(root, store, Limits(5, 40))
+    with open(root / "huge", "wb") as file:
+        file.truncate(2 * 2**30)
+    assert "huge" not in paths(taken(root, store, MOST))
+    assert (store.top(taken(root, store)) / "huge").is_symlink()
+
+
+def test_without_git(tmp_path: Path, store: SnapshotStore) -> None:
+    """A sentence that says what is missing."""
+    root = repository(tmp_path / "project", {"a.py": ""})
+    with pytest.raises(NotFreezable, match="git is not installed"):
+        take(str(root), store, {"PATH": str(tmp_path)}, USUAL)
+
+
+def test_a_damaged_repository(tmp_path: Path, store: SnapshotStore) -> None:
+    root = repository(tmp_path / "project", {"a.py": ""})
+    (root / ".git/HEAD").write_text("nonsense")
+    with pytest.raises(NotFreezable, match="git cannot list the files"):
+        taken(root, store)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root reads everything")
+def test_unreadable_files(tmp_path: Path, store: SnapshotStore) -> None:
+    """They are named."""
+    root = repository(tmp_path / "project", {"a.py": "", "secret": "x"})
+    (root / "secret").chmod(0)
+    with pytest.raises(NotFreezable, match=r"cannot read .*secret: Permission denied"):
+        taken(root, store)
+
+
+def test_a_file_that_changes_meanwhile(tmp_path: Path, store: SnapshotStore) -> None:
+    """It is whole, from before or after; so is one that is removed and made again."""
+    root = repository(tmp_path / "project", {"a.py": "0" * 5000})
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            (root / "draft.tmp").write_text(str(number % 10) * 5000)
+            (root / "draft.tmp").rename(root / "a.py")
+            (root / "other.py").unlink(missing_ok=True)
+            (root / "other.py").write_text("x")
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        for _ in range(30):
+            made = take(str(root), store, plain(), USUAL)
+            file = next(file for file in made.snapshot.files if file.path == "a.py")
+            assert len(set(store.read(file.blob))) == 1
+            assert file.size == 5000
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_contents_that_were_removed(tmp_path: Path, store: SnapshotStore) -> None:
+    """They are stored again, although the files have not changed since they were read."""
+    root = repository(tmp_path / "project", {"a.py": "1"})
+    made = take(str(root), store, plain(), USUAL)
+    for blob in store.blobs.rglob("*"):
+        if blob.is_file():
+            blob.unlink()
+    assert not store.keep(made.snapshot)
+    assert not list(store.trees.iterdir())
+    forget(str(root), store)
+    assert (store.top(taken(root, store)) / "a.py").read_text() == "1"
+
+
+def test_a_missing_or_damaged_snapshot(tmp_path: Path, store: SnapshotStore) -> None:
+    """Neither is used."""
+    root = repository(tmp_path / "project", {"a.py": "1"})
+    snapshot = taken(root, store)
+    assert frozen_top(store.folder, snapshot.id) == (store.top(snapshot), str(root))
+    with pytest.raises(DamagedSnapshot, match="cannot be read"):
+        frozen_top(store.folder, "0" * 16)
+    with open(store.tree(snapshot.id) / "manifest", "ab") as file:
+        file.write(b"more")
+    with pytest.raises(DamagedSnapshot, match="damaged"):
+        store.snapshot(snapshot.id)
+
+
+def test_a_copy_for_the_user(tmp_path: Path, store: SnapshotStore) -> None:
+    """It can be edited, and the snapshot stays."""
+    root = repository(tmp_path / "project", {"a.py": "1", "d/b.py": "2"})
+    snapshot = taken(root, store)
+    store.check_out(snapshot, tmp_path / "copy")
+    (tmp_path / "copy/d/b.py").write_text("edited")
+    (tmp_path / "copy/new").touch()
+    assert (store.top(snapshot) / "d/b.py").read_text() == "2"
+
+
+def test_killed_at_any_moment(tmp_path: Path, store: SnapshotStore) -> None:
+    """A process that is killed leaves no half tree, and the next one makes it whole."""
+    root = repository(tmp_path / "project", {f"{number}.py": str(number) for number in range(200)})
+    program = (
+        "import os, sys\nfrom pathlib import Path\nfrom stoker.features.freeze.listing import USUAL\n"
+        "from stoker.features.freeze.snapshots import SnapshotStore\nfrom stoker.features.freeze.take import take\n"
+        "store = SnapshotStore(Path(sys.argv[2]))\nprint(flush=True)\n"
+        "made = take(sys.argv[1], store, os.environ, USUAL)\nprint(flush=True)\nstore.keep(made.snapshot)\n"
+    )
+    for lines, delay in ((1, 0), (1, 3000), (1, 30000), (2, 0), (2, 3000), (2, 10000)):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(root), str(store.folder)], stdout=subprocess.PIPE, env=plain()
+        )
+        assert process.stdout
+        for _ in range(lines):
+            process.stdout.readline()
+        for _ in range(delay):
+            pass
+        process.kill()
+        process.communicate()
+        for tree in store.trees.glob("[!.]*"):
+            assert len(list((tree / "project").glob("*.py"))) == 200
+    snapshot = taken(root, store)
+    assert (store.top(snapshot) / "199.py").read_text() == "199"

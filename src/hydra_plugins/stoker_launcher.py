@@ -48,6 +48,7 @@ class StokerConf:
     cap: bool | None = None
     mps: Any = None
     mps_optional: bool | None = None
+    freeze: Any = None
     env: dict[str, Any] = field(default_factory=dict)
     out: str | None = None
     err: str | None = None

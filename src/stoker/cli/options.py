@@ -30,7 +30,7 @@ MEANINGS: Mapping[str, str] = {"--no-freeze": "--freeze=no"}
 """Other words for an option with a value."""
 ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--freeze": "code", "--preemptible": "save"}
 """Options whose value may be left out, and the value that they have then; else it follows `=`."""
-NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart)\Z")}
+NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart|[\d.,%]+%)\Z")}
 """Those of them whose value may also be the next word, and how it begins."""
 
 

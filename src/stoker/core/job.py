@@ -594,7 +594,10 @@ def _lost(job: Job, event: Lost) -> Job:
         return _ended(job, Ended(job.state.result, event.at, note="its worker died while stopping it"))
     losses = job.losses + (not event.preempted)
     if job.spec.requeue and (losses <= LOSSES_ALLOWED or job.spec.always_requeue):
-        return msgspec.structs.replace(job, state=Waiting(event.at), losses=losses)
+        way = GivingWay(event.at, note=event.note) if event.preempted else None
+        preemptions = job.preemptions + event.preempted
+        state = Waiting(event.at, gave_way=way)
+        return msgspec.structs.replace(job, state=state, losses=losses, preemptions=preemptions)
     note = event.note or "its worker was killed, or the machine went down"
     return msgspec.structs.replace(job, state=Ended("lost", event.at, note=note), losses=losses)
 

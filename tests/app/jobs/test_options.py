@@ -239,3 +239,24 @@ def test_unknown_options_are_refused_in_data() -> None:
     """A job file cannot carry an option that is not there."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"gpu": 1}, JobOptions)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("save", "save"), (True, "save"), ("Restart", "restart"), (False, "")])
+def test_how_a_job_gives_way(given: str | bool, meant: str) -> None:
+    """Files and Python may give true and false."""
+    assert BY_NAME["preemptible"].parse(given) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("preemptible", "always"),
+        ("save_signal", "KILL"),
+        ("save_signal", "what"),
+        ("save_exit", 256),
+        ("save_exit", -2),
+    ],
+)
+def test_mistakes_about_giving_way(name: str, value: str | int) -> None:
+    with pytest.raises(UsageError, match=BY_NAME[name].flag):
+        BY_NAME[name].parse(value)

@@ -16,6 +16,7 @@ from features.freeze.repository import git, plain, repository, write
 from stoker.features.freeze.listing import MOST, USUAL, Limits, NotFreezable, Patterns
 from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
+from support.wait import PATIENCE_SECONDS, line_from
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -210,7 +211,7 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path, store: SnapshotStore) -> 
             assert file.size == 5000
     finally:
         stop.set()
-        thread.join()
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_contents_that_were_removed(tmp_path: Path, store: SnapshotStore) -> None:
@@ -262,13 +263,12 @@ def test_killed_at_any_moment(tmp_path: Path, store: SnapshotStore) -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(root), str(store.folder)], stdout=subprocess.PIPE, env=plain()
         )
-        assert process.stdout
         for _ in range(lines):
-            process.stdout.readline()
+            line_from(process.stdout)
         for _ in range(delay):
             pass
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_SECONDS)
         for tree in store.trees.glob("[!.]*"):
             assert len(list((tree / "project").glob("*.py"))) == 200
     snapshot = taken(root, store)

@@ -235,3 +235,38 @@ def test_the_reference_stops_long_jobs_for_short_ones() -> None:
 def test_every_policy_has_a_sentence() -> None:
     """Every policy of the table has a sentence."""
     assert set(SENTENCES) == {*RULES, *REFERENCES}
+
+
+# -- jobs that give way ------------------------------------------------------------------------------
+
+GIVING = replace(RULES["stoker"], preemptible=1.0, switch=60.0, exact=True)
+LONG_FIRST = (a_work(1, 0.0, 40000.0), a_work(2, 10000.0, 600.0, kind="b"))
+
+
+def test_a_long_job_gives_way_to_a_short_one_and_comes_back() -> None:
+    """Saving takes its time, and so does the next start; nothing of the work is lost."""
+    outcome = played(*LONG_FIRST, rules=GIVING)
+    assert ends(outcome) == [40000 + 60 + 600 + 60, 10000 + 60 + 600]
+    assert [life.preemptions for life in outcome.lives] == [1, 0]
+    assert figures(outcome).most_switches == 1
+    assert figures(outcome).switches == 0.5
+
+
+def test_no_job_gives_way_where_that_costs_more_than_it_saves() -> None:
+    """A costly switch, or a job that is nearly done."""
+    assert ends(played(*LONG_FIRST, rules=replace(GIVING, switch=20000.0))) == [40000, 40600]
+    assert ends(played(a_work(1, 0.0, 11000.0), LONG_FIRST[1], rules=GIVING)) == [11000, 11600]
+
+
+@settings(max_examples=20, derandomize=True, deadline=None)
+@given(st.integers(0, 2**20), st.sampled_from([0.25, 0.5, 1.0]), st.booleans())
+def test_no_job_is_lost_when_jobs_give_way(seed: int, share: float, packing: bool) -> None:
+    """Each does all its work, and gives way four times at most."""
+    works = draw(some_rows(60), BUILT_IN, 40 * GIB, Random(seed))
+    rules = replace(RULES["stoker"], preemptible=share, packing=packing)
+    outcome = played(*works, gib=(40,) * 4, rules=rules)
+    assert max(life.preemptions for life in outcome.lives) <= 4
+    for life in outcome.lives:
+        assert life.start is not None
+        assert life.end is not None
+        assert life.end - life.start >= life.seconds - 1.0

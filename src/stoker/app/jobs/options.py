@@ -509,7 +509,7 @@ OPTIONS = (
     ),
     Option(
         name="freeze",
-        help="Run the code as it is now, whatever changes until the start; tree: inside that copy. Also: --no-freeze.",
+        help="Run the code as it is now, whatever changes until the start; tree: inside that copy; no: off.",
         metavar="[=tree]",
         fields=("freeze",),
         parse=parse_freeze,

@@ -61,8 +61,12 @@ class Waiter(NamedTuple):
     """Whether it profits before all others: a person waits for it, or it is sure to be short."""
 
     @property
+    def gpus(self) -> int:
+        return self.resources.gpus
+
+    @property
     def work(self) -> float:
-        return self.seconds * self.resources.gpus
+        return self.seconds * self.gpus
 
 
 class _Victim(NamedTuple):
@@ -75,6 +79,10 @@ class _Victim(NamedTuple):
     cost: float
     """GPU-seconds that are lost if it gives way."""
 
+    @property
+    def gpus(self) -> int:
+        return len(self.slot.devices)
+
 
 View = Callable[[Sequence[Slot]], Occupancy]
 """The machine with these running jobs; their ends are as given, since no time passes."""
@@ -82,22 +90,22 @@ WaitersBelow = Callable[[float], Iterable[Waiter]]
 """The jobs that cannot start and need less work than this."""
 
 
-def run_before(slot: Slot) -> float | None:
-    """Seconds that an attempt runs before it gives way, more each time; None if it does not give way."""
+def may_leave_from(slot: Slot) -> float | None:
+    """When an attempt has run long enough to give way, longer each time; None if it never gives way."""
     preemption = slot.preemption
-    if preemption is None or preemption.times >= MOST_PREEMPTIONS:
+    if preemption is None or slot.since is None or preemption.times >= MOST_PREEMPTIONS:
         return None
     least = max(LEAST_RUN_SECONDS, SWITCHES_PER_RUN * (preemption.save + preemption.start))
-    return least * GROWTH**preemption.times
+    return slot.since + least * GROWTH**preemption.times
 
 
 def next_look(slots: Sequence[Slot], now: float) -> float | None:
     """When the next attempt has run long enough to give way, or needs a new estimate; None if none ever does."""
     moments = []
     for slot in slots:
-        if slot.since is not None and (least := run_before(slot)) is not None:
-            ran = now - slot.since
-            moments.append(slot.since + least if ran < least else now + max(RECHECK_SECONDS, ran * RECHECK_SHARE))
+        if slot.since is not None and (moment := may_leave_from(slot)) is not None:
+            later = now + max(RECHECK_SECONDS, (now - slot.since) * RECHECK_SHARE)
+            moments.append(moment if moment > now else later)
     return min(moments, default=None)
 
 
@@ -135,8 +143,8 @@ def displace(
 
 
 def _victim(slot: Slot, policy: Policy, now: float) -> _Victim | None:
-    preemption, least = slot.preemption, run_before(slot)
-    if preemption is None or least is None or slot.since is None or now - slot.since < least:
+    preemption, moment = slot.preemption, may_leave_from(slot)
+    if preemption is None or slot.since is None or moment is None or now < moment:
         return None
     ran = now - slot.since
     lost = ran if preemption.mode == "restart" else 0.0
@@ -178,11 +186,13 @@ class _Search:
         chosen = [victim for victim in able[:last] if not devices.isdisjoint(victim.slot.devices)]
         if len(chosen) > 1:
             chosen = self._least(chosen, waiter.resources, reservation.devices)
-        least = min((victim.work - victim.cost for victim in chosen), default=0.0)
-        if not chosen or (least <= MARGIN * waiter.work and not waiter.job.spec.urgent):
+        savings = [
+            victim.work - victim.cost - MARGIN * waiter.seconds * max(victim.gpus, waiter.gpus) for victim in chosen
+        ]
+        if not chosen or (min(savings) <= 0.0 and not waiter.job.spec.urgent):
             return None
         job_ids = tuple(sorted(victim.slot.job for victim in chosen))
-        return Displacement(job_ids, waiter.job.id, reservation.devices, least - waiter.work)
+        return Displacement(job_ids, waiter.job.id, reservation.devices, min(savings))
 
     def _gone_by_turns(self, job_ids: Sequence[int]) -> Occupancy:
         """The machine, on which the first of these jobs leaves at moment 1, the next at 2, and no other ever."""

@@ -16,7 +16,7 @@ from stoker.cli.screens.plain import csv_lines
 from stoker.cli.screens.text import write_lines
 from stoker.core.errors import UsageError, did_you_mean
 from stoker.core.units import count_text, parse_duration
-from stoker.features.simulate.policies import POLICIES
+from stoker.features.simulate.policies import DEFAULT_SWITCH, GIVING_WAY, POLICIES, Variant
 from stoker.features.simulate.replay import ReplayOptions, ReplaySetup, outcome_of, prepare
 from stoker.features.simulate.report import drawing, plain_lines, report_of, text_lines
 from stoker.features.simulate.trace import SAMPLE, read_trace, rows_of
@@ -60,6 +60,20 @@ EVERYTHING = 2**62
 @click.option(
     "--models", type=click.Path(path_type=Path), metavar="FILE", help="Throughputs of pairs of models, in Gavel's form."
 )
+@click.option(
+    "--preemptible",
+    "shares",
+    metavar="SHARES",
+    help=f"Also replay {' and '.join(GIVING_WAY)} with these shares of the jobs ready to give way, "
+    "for example 25,50,100%; default 100% for --history.",
+)
+@click.option(
+    "--switch-cost",
+    "switch",
+    default=f"{DEFAULT_SWITCH:.0f}s",
+    metavar="DUR",
+    help=f"How long a job takes to save its state, and as long again to start, default {DEFAULT_SWITCH:.0f}s.",
+)
 @click.option("--oracle", is_flag=True, help="Use the true durations instead of learnt ones.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plot to this file.")
 @screen_options
@@ -71,6 +85,8 @@ def command(
     policy: str | None,
     svg: Path | None,
     longest: str | None,
+    shares: str | None,
+    switch: str,
     screen: Screen,
     **values: Any,
 ) -> int:
@@ -86,6 +102,8 @@ def command(
     user, vram, load, name. docs/simulate.md lists the defaults for missing columns.
     """
     names = _policies(("all" if history else DEFAULT_POLICIES) if policy is None else policy)
+    variants = _variants(names, _shares(("100%" if history else "0") if shares is None else shares))
+    seconds = parse_duration(switch)
     if [trace is not None, history, sample].count(True) != 1:
         raise UsageError("need exactly one trace to replay", "give a CSV file, --history or --sample")
     rows = _history(screen) if history else read_trace(trace or SAMPLE)
@@ -95,7 +113,7 @@ def command(
     setup = prepare(rows, options)
     for note in setup.notes:
         say(note)
-    _show(names, options, setup, screen, svg)
+    _show(variants, seconds, options, setup, screen=screen, svg=svg)
     return 0
 
 
@@ -138,12 +156,41 @@ def _policies(text: str) -> list[str]:
     return list(dict.fromkeys(words))
 
 
-def _show(names: list[str], options: ReplayOptions, setup: ReplaySetup, screen: Screen, svg: Path | None) -> None:
+def _shares(text: str) -> list[float]:
+    """The shares between 0 and 1 of a list of percentages."""
+    try:
+        shares = [float(word.strip().removesuffix("%")) / 100 for word in text.split(",")]
+    except ValueError:
+        shares = []
+    if not shares or not all(0 <= share <= 1 for share in shares):
+        raise UsageError(f"--preemptible {text} is no list of percentages", "write it as --preemptible 25,50,100%")
+    return list(dict.fromkeys(shares))
+
+
+def _variants(names: Sequence[str], shares: Sequence[float]) -> list[Variant]:
+    """The policies, those of Stoker once for each share of jobs that give way; without any of them first."""
+    return [
+        Variant(name, share)
+        for name in names
+        for share in ([0.0, *(share for share in shares if share)] if name in GIVING_WAY else [0.0])
+    ]
+
+
+def _show(
+    variants: list[Variant],
+    switch: float,
+    options: ReplayOptions,
+    setup: ReplaySetup,
+    *,
+    screen: Screen,
+    svg: Path | None,
+) -> None:
     outcomes = {}
-    for name in names:
+    for variant in variants:
         if screen.form == "screen":
-            say(f"{count_text(len(setup.works), 'job')} by {name} ...")
-        outcomes[name] = outcome_of(name, setup, oracle=options.oracle)
+            say(f"{count_text(len(setup.works), 'job')} by {variant.name} ...")
+        policy, share = variant
+        outcomes[variant] = outcome_of(policy, setup, oracle=options.oracle, preemptible=share, switch=switch)
     report = report_of(options, setup, outcomes)
     if svg is not None:
         svg.write_text(drawing(report), encoding="utf-8")

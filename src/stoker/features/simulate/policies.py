@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -35,6 +36,9 @@ def scaled_name(model: str, gpus: int) -> str:
     return f"{model} on {gpus}"
 
 
+DEFAULT_SWITCH = 60.0
+
+
 class Rules(Struct, frozen=True):
     """How a policy runs the machine."""
 
@@ -45,7 +49,7 @@ class Rules(Struct, frozen=True):
     """Whether durations are known beforehand, not learnt."""
     preemptible: float = 0.0
     """The share of the jobs that save their state and give way if they are asked."""
-    switch: float = 60.0
+    switch: float = DEFAULT_SWITCH
     """Seconds that saving takes, and starting again as well."""
 
 
@@ -77,6 +81,27 @@ SENTENCES: Mapping[str, str] = {
     "srtf-packing": "the same, and two jobs on a GPU run at full speed",
 }
 POLICIES = (*RULES, *REFERENCES)
+GIVING_WAY = ("stoker", "stoker-auto")
+"""Policies that are also replayed with jobs that give way."""
+
+
+class Variant(NamedTuple):
+    """A policy, with this share of the jobs ready to give way."""
+
+    policy: str
+    preemptible: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.policy}+{self.preemptible:.0%}" if self.preemptible else self.policy
+
+    @property
+    def sentence(self) -> str:
+        """Its description."""
+        share = "all jobs" if self.preemptible == 1 else f"{self.preemptible:.0%} of the jobs"
+        return f"{self.policy}, and {share} give way (--preemptible)" if self.preemptible else SENTENCES[self.policy]
+
+
 _CLOSE_SECONDS = 1e-6
 
 

@@ -22,7 +22,15 @@ from stoker.core.planner.plan import Start, plan
 from stoker.core.planner.queue import JobKind, WaitingJobs, job_kind_of, resolved
 from stoker.core.spec import Command, JobSpec, Resources, amount_on
 from stoker.core.units import count_text, device_sizes, size_text
-from stoker.features.simulate.policies import REFERENCES, RULES, Rules, Speeds, by_pairs, shortest_remaining_first
+from stoker.features.simulate.policies import (
+    DEFAULT_SWITCH,
+    REFERENCES,
+    RULES,
+    Rules,
+    Speeds,
+    by_pairs,
+    shortest_remaining_first,
+)
 from stoker.features.simulate.trace import read_models
 from stoker.features.simulate.workload import (
     BUILT_IN,
@@ -51,6 +59,7 @@ CLOSE_SECONDS = 1e-6
 """Events that lie nearer together than this happen at the same time."""
 MODEL = "virtual"
 GOLDEN_RATIO = 0.6180339887
+"""Multiples of it, without their whole part, are spread evenly: by them a share of the jobs is chosen."""
 _COMMAND = Command(("train",))
 _NOTHING = Learnt()
 _NEVER_FREED: Mapping[str, float] = {}
@@ -151,11 +160,14 @@ def _runnable(rows: Sequence[TraceJob], gpus: str, sizes: Sequence[int]) -> tupl
     return extract(left), notes
 
 
-def outcome_of(policy: str, setup: ReplaySetup, *, oracle: bool) -> ReplayOutcome:
-    """Replay the jobs by one policy."""
+def outcome_of(
+    policy: str, setup: ReplaySetup, *, oracle: bool, preemptible: float = 0.0, switch: float = DEFAULT_SWITCH
+) -> ReplayOutcome:
+    """Replay the jobs by one policy, with a share of them that gives way."""
     if policy in REFERENCES:
         return shortest_remaining_first(setup.works, len(setup.sizes), REFERENCES[policy])
-    rules = structs.replace(RULES[policy], exact=oracle or RULES[policy].exact)
+    exact = oracle or RULES[policy].exact
+    rules = structs.replace(RULES[policy], exact=exact, preemptible=preemptible, switch=switch)
     return replay(setup.works, virtual_devices(setup.sizes), rules, by_pairs(setup.models.pairs))
 
 
@@ -397,16 +409,18 @@ class _Machine:
         self._look_again = inf if decided.look_again is None else decided.look_again
         for job_id in [job_id for displacement in decided.displacements for job_id in displacement.victims]:
             run = self._runs[job_id]
-            run.proceed(self._now)
+            run.change_speed(0.0, self._now)
             run.leaves_at = self._now + self._rules.switch
 
     def _preemption(self, run: SimulatedRun) -> Preemption | None:
+        """How a run gives way; None if it does not."""
         rules, job_id = self._rules, run.work.id
         if run.leaves_at is not None or job_id * GOLDEN_RATIO % 1 >= rules.preemptible:
             return None
         done = self._worked(run)
         learnt = self._learnt.get(run.work.kind, _NOTHING)
-        remaining = run.left / run.speed if rules.exact else remaining_seconds(learnt, done)
+        left = run.left / run.speed - (self._now - run.since)
+        remaining = left if rules.exact else remaining_seconds(learnt, done)
         times = self._lives[job_id].preemptions
         return Preemption("save", 0, times, self._done.get(job_id, 0.0), remaining, rules.switch, rules.switch)
 
@@ -450,6 +464,8 @@ class _Machine:
         """Update the speed of every run on these devices."""
         for run in {run.work.id: run for device_id in device_ids for run in self._on[device_id]}.values():
             run.shared = run.shared or any(len(self._on[device_id]) > 1 for device_id in run.devices)
+            if run.leaves_at is not None:
+                continue
             together = [[other.work for other in self._on[device_id]] for device_id in run.devices]
             speeds = [self._speeds(run.work, works) if len(works) > 1 else 1.0 for works in together]
             run.change_speed(max(LEAST_SPEED, min(speeds)), self._now)

@@ -14,7 +14,7 @@ from msgspec import Struct
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, table_lines
 from stoker.core.text import printable
 from stoker.core.units import count_text
-from stoker.features.simulate.policies import REFERENCES, SENTENCES
+from stoker.features.simulate.policies import REFERENCES, Variant
 from stoker.features.simulate.replay import ReplayOptions, ReplaySetup
 from stoker.features.simulate.workload import ReplayOutcome
 
@@ -26,7 +26,7 @@ SHORT_SECONDS = 600.0
 BASELINE = "fifo"
 PLAIN_COLUMNS = (
     "policy", "jobs", "completion_mean", "completion_p95", "wait_mean", "makespan", "utilisation", "packed",
-    "out_of_memory", "lost",
+    "out_of_memory", "lost", "short_wait_median", "switches",
 )  # fmt: skip
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
@@ -66,6 +66,13 @@ class ReplayFigures(Struct, frozen=True):
     """Attempts that ended so; each of them ran again."""
     lost: int
     """Jobs that never came to their end."""
+    short_wait_median: float
+    """Until the first start, of jobs that run for less than ten minutes."""
+    short_wait_mean: float
+    switches: float
+    """How often a job gave way, on average."""
+    most_switches: int
+    """How often one job did at most."""
 
 
 def figures(outcome: ReplayOutcome) -> ReplayFigures:
@@ -79,6 +86,9 @@ def figures(outcome: ReplayOutcome) -> ReplayFigures:
     ]
     slowdowns = sorted(
         (life.end - life.arrival) / max(SHORT_SECONDS, life.seconds) for life in ended if life.end is not None
+    )
+    short = sorted(
+        life.start - life.arrival for life in ended if life.start is not None and life.seconds < SHORT_SECONDS
     )
     makespan = max((life.end for life in ended if life.end is not None), default=0.0)
     return ReplayFigures(
@@ -97,6 +107,10 @@ def figures(outcome: ReplayOutcome) -> ReplayFigures:
         packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
         out_of_memory=sum(life.shared_failures for life in outcome.lives),
         lost=len(outcome.lives) - len(ended),
+        short_wait_median=percentile(short, 0.5),
+        short_wait_mean=_mean(short),
+        switches=_mean([life.preemptions for life in outcome.lives]),
+        most_switches=max((life.preemptions for life in outcome.lives), default=0),
     )
 
 
@@ -118,8 +132,11 @@ class PolicyResult(Struct, frozen=True):
     """One replay in figures."""
 
     policy: str
+    """With the share of jobs that give way, if there are any: stoker+50%."""
     figures: ReplayFigures
     plans: int
+    preemptible: float = 0.0
+    """That share, between 0 and 1."""
 
 
 class Simulation(Struct, frozen=True):
@@ -145,11 +162,18 @@ class SimulationReport(Struct, frozen=True):
     figures: Simulation
     completions: Mapping[str, Sequence[float]]
     """Seconds from arrival to end of each job by each policy, the shortest first."""
+    sentences: Sequence[str] = ()
+    """A description of each policy."""
 
 
-def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str, ReplayOutcome]) -> SimulationReport:
+def report_of(
+    options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[Variant, ReplayOutcome]
+) -> SimulationReport:
     """The report on the outcomes, by their policies."""
-    results = [PolicyResult(policy, figures(outcome), outcome.plans) for policy, outcome in outcomes.items()]
+    results = [
+        PolicyResult(variant.name, figures(outcome), outcome.plans, variant.preemptible)
+        for variant, outcome in outcomes.items()
+    ]
     simulation = Simulation(
         schema=SCHEMA,
         trace=options.source,
@@ -162,7 +186,8 @@ def report_of(options: ReplayOptions, setup: ReplaySetup, outcomes: Mapping[str,
         policies=results,
         summary=summary_of(f"{count_text(len(setup.works), 'job')} of {options.source} on {setup.gpus}", results),
     )
-    return SimulationReport(simulation, {policy: completion_times(outcome) for policy, outcome in outcomes.items()})
+    completions = {variant.name: completion_times(outcome) for variant, outcome in outcomes.items()}
+    return SimulationReport(simulation, completions, [variant.sentence for variant in outcomes])
 
 
 def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
@@ -176,7 +201,21 @@ def summary_of(jobs: str, results: Sequence[PolicyResult]) -> str:
     sentence = f"With {jobs}, the default order would end jobs {gain} strict FIFO on average"
     if "stoker-auto" in means:
         sentence += f"; with --vram auto, {_compared(means['fifo'], means['stoker-auto'])} strict FIFO"
-    return f"{sentence}."
+    return f"{sentence}.{_gain_of_giving_way(results)}"
+
+
+def _gain_of_giving_way(results: Sequence[PolicyResult]) -> str:
+    """The gain if jobs give way, over the default order; empty if that was not replayed."""
+    without = next(result.figures for result in results if result.policy == "stoker")
+    given = [result for result in results if result.preemptible and result.policy.startswith("stoker+")]
+    if not given:
+        return ""
+    best = max(given, key=lambda result: result.preemptible)
+    share = "all of them" if best.preemptible == 1 else f"{best.preemptible:.0%} of them"
+    gain = _compared(without.completion_mean, best.figures.completion_mean)
+    waits = [_duration(one.short_wait_mean) for one in (without, best.figures)]
+    words = f" If {share} gave way (--preemptible), they would end {gain} without"
+    return f"{words}; jobs below 10 minutes would wait {waits[1]} on average, without {waits[0]}."
 
 
 def _compared(theirs: float, ours: float) -> str:
@@ -203,14 +242,19 @@ def text_lines(report: SimulationReport, width: int) -> list[Line]:
     figures = report.figures
     load = "all at once" if figures.offered_load is None else f"offered load {figures.offered_load:.2f}"
     heading = f"{count_text(figures.jobs, 'job')} of {Path(figures.trace).name} on {figures.gpus} · {load}"
-    lines = [(Span(heading, "heading"),), *_table(figures.policies, width), EMPTY, *_plot(report, width)]
+    lines = [
+        (Span(heading, "heading"),),
+        *_table(figures.policies, report.sentences, width),
+        EMPTY,
+        *_plot(report, width),
+    ]
     summary = (
         [EMPTY, *((Span(line),) for line in wrap(printable(figures.summary), width - 1))] if figures.summary else []
     )
     return [clipped(line, width) for line in [*lines, *summary]]
 
 
-def _table(policies: Sequence[PolicyResult], width: int) -> list[Line]:
+def _table(policies: Sequence[PolicyResult], sentences: Sequence[str], width: int) -> list[Line]:
     figures = [result.figures for result in policies]
     baseline = next((result.figures.completion_mean for result in policies if result.policy == BASELINE), 0.0)
     means = [figure.completion_mean for figure in figures]
@@ -221,14 +265,17 @@ def _table(policies: Sequence[PolicyResult], width: int) -> list[Line]:
         Column("× FIFO", list(map(Span, ratios)), 8, right=True),
         Column("95 %", [Span(_duration(figure.completion_p95)) for figure in figures], 7, right=True),
         Column("WAIT", [Span(_duration(figure.wait_mean)) for figure in figures], 6, right=True),
+        Column("SHORT", [Span(_duration(figure.short_wait_mean)) for figure in figures], 6, right=True),
         Column("MAKESPAN", [Span(_duration(figure.makespan)) for figure in figures], 5, right=True),
         Column("UTIL", [Span(f"{100 * figure.utilisation:.0f}%") for figure in figures], 4, right=True),
         Column("PACKED", [Span(f"{100 * figure.packed:.0f}%") for figure in figures], 3, right=True),
         Column("OOM", [Span(f"{figure.out_of_memory}") for figure in figures], 2, right=True),
         Column("LOST", [Span(f"{figure.lost}", "bad" if figure.lost else "") for figure in figures], 1, right=True),
     ]
-    sentences = [(Span(SENTENCES[result.policy], "faint"),) for result in policies]
-    return table_lines(columns, "", sentences, width, _LEAST_SENTENCE)
+    if any(figure.switches for figure in figures):
+        columns.append(Column("SWITCHES", [Span(f"{figure.switches:.2f}") for figure in figures], 6, right=True))
+    faint = [(Span(sentence, "faint"),) for sentence in sentences]
+    return table_lines(columns, "", faint, width, _LEAST_SENTENCE)
 
 
 def _plot(report: SimulationReport, width: int) -> list[Line]:

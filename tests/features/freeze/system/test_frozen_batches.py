@@ -118,7 +118,7 @@ def test_what_cannot_be_frozen(background: Background, project: Path) -> None:
     git(project, "add", "--intent-to-add", "huge.py")
     outcome = background("submit", "-G", "0", "--freeze", "--", sys.executable, "t.py")
     assert outcome.code != 0
-    assert "more than 1G" in outcome.err
+    assert "more than 1.0G" in outcome.err
 
 
 def test_outside_of_git(background: Background) -> None:

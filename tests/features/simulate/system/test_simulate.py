@@ -42,6 +42,23 @@ def test_stoker_and_strict_order_are_compared(stoker: Stoker, trace: str) -> Non
     assert told.policies[0].figures.completion_mean < told.policies[2].figures.completion_mean
 
 
+def test_jobs_that_give_way_are_compared(stoker: Stoker, trace: str) -> None:
+    """One more row of Stoker's orders for each share of the jobs, with how often they gave way."""
+    told = simulated(
+        stoker, trace, "--gpus", "1x24G", "--rho", "0.9", "--preemptible", "0,100%", "--switch-cost", "20s"
+    )
+    assert [one.policy for one in told.policies] == [
+        "stoker", "stoker+100%", "stoker-auto", "stoker-auto+100%", "fifo",
+    ]  # fmt: skip
+    assert [one.preemptible for one in told.policies] == [0.0, 1.0, 0.0, 1.0, 0.0]
+    assert told.policies[0].figures.switches == 0.0
+    assert told.policies[1].figures.switches > 0.0
+    assert "If all of them gave way" in told.summary
+    wrong = stoker("simulate", trace, "--preemptible", "150%")
+    assert wrong.code == 2
+    assert "write it as --preemptible 25,50,100%" in wrong.err
+
+
 def test_the_same_words_give_the_same_figures(stoker: Stoker, trace: str) -> None:
     """And another seed gives others."""
     words = trace, "--gpus", "2x24G", "--policy", "packing", "--rho", "0.9"
@@ -96,9 +113,9 @@ def test_a_history_is_replayed_from_the_queue_and_from_its_file(stoker: Stoker) 
     assert stoker("submit", "--sim", "2x24G", "-a", "0-3", "--", "sleep", "1").code == 0
     assert stoker("wait", "--sim", "all").code == 0
     told = simulated(stoker, "--history", "--sim")
-    assert (told.jobs, told.gpus, len(told.policies)) == (4, "2x24G", len(POLICIES))
+    assert (told.jobs, told.gpus, len(told.policies)) == (4, "2x24G", len(POLICIES) + 2)
     (stoker.cwd / "jobs.csv").write_text(stoker("history", "--sim", "--csv").out)
-    again = simulated(stoker, "jobs.csv", "--gpus", "2x24G", "--policy", "all")
+    again = simulated(stoker, "jobs.csv", "--gpus", "2x24G", "--policy", "all", "--preemptible", "100%")
     assert again.policies == told.policies
 
 

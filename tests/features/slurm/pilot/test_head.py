@@ -12,9 +12,9 @@ from features.slurm.worlds import PilotWorld
 from stoker.core.job import Lost, OnHold, Queued, Returned
 from stoker.core.planner.reasons import InCluster
 from stoker.core.settings import ClusterSettings
-from stoker.core.spec import Resources
+from stoker.core.spec import Command, JobSpec, NewJob, Resources
 from stoker.features.slurm.attempts import RETURNS_ALLOWED
-from stoker.features.slurm.pilot.files import Alive, Leave, Over, Ping
+from stoker.features.slurm.pilot.files import Alive, Leave, Over, Ping, RunJob
 from stoker.features.slurm.pilot.head import MANY_SHORT
 
 
@@ -60,6 +60,19 @@ def test_a_few_short_jobs_go_to_slurm_themselves(tmp_path: Path) -> None:
     world.add(MANY_SHORT + 1, limit=60.0)
     world.until(lambda: world.handed_over > 1)
     world.close()
+
+
+def test_lines_that_share_a_row_run_in_pilots(world: PilotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pilot gets each with its own command."""
+    monkeypatch.setattr("stoker.store.lines.LEAST", 2)
+    spec = JobSpec(environment=world.store.add_environment({}), cluster=world.cluster, out="/dev/null")
+    lines = [NewJob(Command((f"train --seed {seed}",), "/bin/sh"), spec) for seed in range(6)]
+    ids = world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, lines, world.clock(), lines=True)
+    assert world.store.rows("SELECT size FROM jobs") == [(6,)]
+    world.engine.wake()
+    world.until(lambda: any(isinstance(order, RunJob) for _, order in world.orders()))
+    orders = {order.job.id: order.job.command.text for _, order in world.orders() if isinstance(order, RunJob)}
+    assert orders.items() <= {job_id: f"train --seed {job_id - ids[0]}" for job_id in ids}.items()
 
 
 def test_jobs_for_a_refused_pilot_are_held(world: PilotWorld) -> None:

@@ -88,6 +88,7 @@ class PilotRuntime:
             durable=False,
         )
         self._runtime = EngineRuntime(config, self._happened, owner=OWNER)
+        self._runtime.engine.watches_idle_jobs = False  # the head would not understand what it reports
         # The head must know that an attempt may have begun before its process exists.
         self._runtime.engine.before_dispatch = self.flush
         self._signals = self._runtime.keep(SignalSocket())

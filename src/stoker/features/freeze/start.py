@@ -21,6 +21,9 @@ LONGEST_TEXT = 100_000
 """Bytes of a shell script that is passed as a word; the kernel allows 128 KiB."""
 _SOURCE = re.compile(r"\$BASH_SOURCE\b|\$\{BASH_SOURCE(?:\[0\])?\}|\$\{BASH_SOURCE\[0\]:-\$0\}")
 
+_OTHER_HOOK = re.compile(rf"(?s).*/code/trees/[0-9a-f]+/{HOOK}")
+"""The same entry of another job, in which this one was submitted."""
+
 
 def why_not_startable(spec: JobSpec, paths: Paths) -> str:
     """Why a job cannot start: its snapshot is not there. Empty if it can."""
@@ -45,7 +48,7 @@ def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], pa
     place = _Place(top, root, order.cwd)
     words, shell = _words(place, order)
     own = order.extra.get("PYTHONPATH", base.get("PYTHONPATH", ""))
-    entries = [place.entry(entry) for entry in own.split(os.pathsep)] if own else []
+    entries = [place.entry(entry) for entry in own.split(os.pathsep) if not _OTHER_HOOK.fullmatch(entry)] if own else []
     variables = {
         "STOKER_CODE": str(top),
         "STOKER_CODE_ROOT": root,

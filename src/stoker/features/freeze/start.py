@@ -15,7 +15,7 @@ from stoker.core.launch import LaunchOrder
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import code_of
 from stoker.features.freeze.command import SHELLS, with_files
-from stoker.features.freeze.snapshots import HOOK, DamagedSnapshot, frozen_top
+from stoker.features.freeze.snapshots import HOOK, DamagedSnapshot, SnapshotStore, frozen_top
 from stoker.store.paths import Paths
 
 LONGEST_TEXT = 100_000
@@ -55,6 +55,20 @@ def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], pa
     return replace(order, words=words, shell=shell, cwd=cwd, extra={**order.extra, **variables})
 
 
+def bring(spec: JobSpec, shared: Paths, here: Paths) -> None:
+    """Check the snapshot of a job out on this machine, once, from a directory that it shares with others."""
+    code = code_of(spec.code)
+    local, far = SnapshotStore(here.code), SnapshotStore(shared.code)
+    if not code.snapshot or local.tree(code.snapshot).exists():
+        return
+    snapshot = far.snapshot(code.snapshot)
+    for file in snapshot.files:
+        if not local.has(file):
+            local.add(file, far.read(file.blob), durable=False)
+    local.keep(snapshot)
+    local.link(snapshot, far.links(snapshot.id))
+
+
 class _Place(NamedTuple):
     """A checked-out snapshot, which never changes, and the directory in which a command runs."""
 
@@ -73,7 +87,7 @@ class _Place(NamedTuple):
 @lru_cache(maxsize=4096)
 def _file(place: _Place, path: str) -> str:
     """The frozen file that a word of the command names; empty if it names none."""
-    if not path or path.startswith("-") or path.endswith(("/", ".ipynb")):
+    if not path or "\0" in path or path.startswith("-") or path.endswith(("/", ".ipynb")):
         return ""
     inside = place.inside(path)
     return inside if inside and os.path.isfile(inside) and _is_in(os.path.realpath(inside), place.top) else ""

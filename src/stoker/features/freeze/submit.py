@@ -66,8 +66,6 @@ class CodeFreezer:
         if kind == "alone":
             text = f"python -m {wish.started.name} is started with -E, -I or -S"
             return self._refused(wish, NotFreezable(text, "leave that out, or add --no-freeze"))
-        if wish.cluster:
-            return _not_on_clusters(wish)
         root = self._root(wish)
         if not root:
             return FrozenCode(reason="its code is in no git work tree")
@@ -160,13 +158,6 @@ def _folder_of_function(name: str) -> str:
     module = next((sys.modules[name] for name in names if name in sys.modules), None)
     file = getattr(module, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) if file else ""
-
-
-def _not_on_clusters(wish: _Wish) -> FrozenCode:
-    reason = f"jobs on the cluster {wish.cluster} run the code that is there when they start"
-    if wish.asked:
-        raise NotFreezable(reason, "leave out --freeze")
-    return FrozenCode(reason=reason)
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -33,6 +33,7 @@ class StokerConf:
     signal: str | None = None
     first_output: str | None = None
     silent: str | None = None
+    idle: str | None = None
     begin: str | None = None
     start_within: str | None = None
     nonblock: bool | None = None
@@ -48,6 +49,7 @@ class StokerConf:
     cap: bool | None = None
     mps: Any = None
     mps_optional: bool | None = None
+    freeze: Any = None
     env: dict[str, Any] = field(default_factory=dict)
     out: str | None = None
     err: str | None = None

@@ -245,3 +245,10 @@ def test_a_job_that_stays_is_not_asked_again() -> None:
 def test_a_cancel_overrides_a_preemption() -> None:
     job = advance(_saving(), Cancelled(6.0))
     assert state_word(_preempted(job)) == "cancelled"
+
+
+def test_a_preemption_of_a_scheduler_is_the_same_state() -> None:
+    """As Slurm's, which takes the machine away: no loss, and the next run knows that it goes on."""
+    lost = advance(advance(advance(a_job(1), ASSIGNED), STARTED), Lost(1, 9.0, "by Slurm", preempted=True))
+    assert lost.state == Waiting(9.0, gave_way=GivingWay(9.0, note="by Slurm"))
+    assert (lost.preemptions, lost.losses) == (1, 0)

@@ -32,12 +32,12 @@ LEASES = [
 
 DEMANDS = [
     (
-        b'{"version":1,"usage":0.0,"since":1.0,"gpus":1,"pid":0,"what":"","claims":[],"least":1}',
+        b'{"version":1,"usage":0.0,"since":1.0,"gpus":1,"pid":0,"what":"","claims":[],"least":1,"urgent":false}',
         Demand(uid=os.geteuid(), owner=ME, usage=0.0, since=1.0),
     ),
     (
         b'{"version":1,"usage":12.5,"since":1700000000.25,"gpus":4,"pid":4711,"what":"sweep",'
-        b'"claims":["GPU-1","GPU-2"],"least":2}',
+        b'"claims":["GPU-1","GPU-2"],"least":2,"urgent":false}',
         Demand(
             *(os.geteuid(), ME, 12.5, 1700000000.25),
             gpus=4,

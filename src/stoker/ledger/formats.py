@@ -135,6 +135,7 @@ class _WrittenDemand(Struct, frozen=True, forbid_unknown_fields=True):
     what: str
     claims: Annotated[tuple[str, ...], Meta(max_length=MOST_GPUS)] = ()
     least: _Count = 1
+    urgent: bool = False
 
 
 _demands = Decoder(_WrittenDemand)
@@ -143,7 +144,7 @@ _demands = Decoder(_WrittenDemand)
 def encode_demand(demand: Demand) -> bytes:
     """The contents of the file; an error where readers would refuse it."""
     written = _WrittenDemand(
-        1, demand.usage, demand.since, demand.gpus, demand.pid, demand.what, demand.claims, demand.least
+        1, demand.usage, demand.since, demand.gpus, demand.pid, demand.what, demand.claims, demand.least, demand.urgent
     )
     return _contents(written, decode_demand, f"this demand cannot be registered: {purpose(str(demand))}")
 
@@ -161,6 +162,7 @@ def decode_demand(contents: bytes, uid: int) -> Demand:
         claims=written.claims,
         pid=written.pid,
         what=purpose(written.what),
+        urgent=written.urgent,
     )
 
 

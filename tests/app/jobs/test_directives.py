@@ -171,3 +171,13 @@ def test_the_page_names_commands_that_exist() -> None:
     """Every command of Stoker in the table is one."""
     words = [row[1].strip("`").split() for row in table("Commands")]
     assert {row[1] for row in words if len(row) > 1} <= {*COMMANDS, *ALIASES}
+
+
+def test_a_job_that_slurm_may_requeue_gives_way() -> None:
+    """If it also asks for a signal, it can save; either line alone does not say so."""
+    both = sbatch("--requeue", "--signal=B:USR2@90")
+    assert (both.preemptible, both.save_signal, both.save_time) == ("save", "USR2", "90s")
+    assert sbatch("--requeue").preemptible is None
+    assert sbatch("--signal=USR2@90").preemptible is None
+    overridden = read("#SBATCH --requeue", "#SBATCH --signal=USR1@60", "#STOKER --preemptible restart").options
+    assert overridden.preemptible == "restart"

@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stoker.app.jobs.job_files import JobLines, ParsedJob, RejectedLine, StreamSource, read_list, spread
+from stoker.app.jobs.job_files import (
+    JobLines,
+    ParsedJob,
+    PlainLines,
+    RejectedLine,
+    StreamSource,
+    read_list,
+    spread,
+    usable,
+)
 from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.spec import Command, JobSpec, NewJob
@@ -175,3 +184,28 @@ def test_a_stream_gives_no_more_than_asked_for() -> None:
     assert [job.command.text for job in source.take(2)] == ["d"]
     assert source.exhausted
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("list.txt", "# a comment\na --x 1\n\nb \\\n  --y 2\n\xe4 3"),
+        ("list.jsonl", '{"command": "a --x 1"}\n{"command": ["b", "2"], "gpus": 2}\n'),
+        ("list.csv", "command,gpus\na --x 1,2\nb,\n"),
+    ],
+)
+def test_what_is_kept_of_a_list_makes_the_same_jobs(tmp_path: Path, name: str, text: str) -> None:
+    """Whether only texts of plain lines are kept, or all."""
+    path = tmp_path / name
+    path.write_text(text)
+    jobs = read_list(path, SHELL, usable)
+    assert list(jobs) == read_list(path, SHELL)
+    assert isinstance(jobs, PlainLines) == (path.suffix == ".txt")
+    assert [jobs[at] for at in range(len(jobs))] == [*jobs[:1], *jobs[1:]] == list(jobs)
+
+
+def test_options_among_plain_lines_are_kept() -> None:
+    """From the first job on that has some."""
+    first, other = ParsedJob(Command(("a",), SHELL), "x", line=1), ParsedJob(Command(("b", "c")), "x", line=2)
+    last = ParsedJob(Command(("d",), SHELL), "x", line=3)
+    assert list(usable([first, other, last])) == [first, other, last]

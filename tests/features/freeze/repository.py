@@ -7,13 +7,15 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from support.wait import PATIENCE_SECONDS
+
 
 def git(folder: Path, *words: str) -> str:
     """Run git there."""
     own = ["-c", "user.name=test", "-c", "user.email=test@test", "-c", "init.defaultBranch=main"]
     own += ["-c", "protocol.file.allow=always", "-c", "commit.gpgsign=false"]
     words = ("git", *own, "-C", str(folder), *words)
-    done = subprocess.run(words, check=True, capture_output=True, text=True, env=plain())
+    done = subprocess.run(words, check=True, capture_output=True, text=True, env=plain(), timeout=PATIENCE_SECONDS)
     return done.stdout
 
 

@@ -11,6 +11,7 @@ import pytest
 from stoker.features.freeze.compare import MOST_BYTES, CodeVersion, changes_between, diff_lines
 from stoker.features.freeze.snapshots import LINK, PLAIN_FILE, PROGRAM, FrozenFile
 from support.optional import require
+from support.wait import PATIENCE_SECONDS
 
 CODE = b"".join(b"line %d\n" % number for number in range(30))
 
@@ -96,6 +97,7 @@ def test_git_applies_it(name: str, tmp_path: Path) -> None:
         (tmp_path / path).write_bytes(before.read(file))
     applied = subprocess.run(
         ["git", "apply", "--whitespace=nowarn"],
+        timeout=PATIENCE_SECONDS,
         cwd=tmp_path,
         input=patch(before, after),
         capture_output=True,

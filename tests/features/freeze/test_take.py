@@ -16,6 +16,7 @@ from features.freeze.repository import git, plain, repository, write
 from stoker.features.freeze.listing import MOST, USUAL, Limits, NotFreezable, Patterns
 from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
+from support.wait import PATIENCE_SECONDS, line_from
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -210,7 +211,7 @@ def test_a_file_that_changes_meanwhile(tmp_path: Path, store: SnapshotStore) -> 
             assert file.size == 5000
     finally:
         stop.set()
-        thread.join()
+        thread.join(PATIENCE_SECONDS)
 
 
 def test_contents_that_were_removed(tmp_path: Path, store: SnapshotStore) -> None:
@@ -230,7 +231,7 @@ def test_a_missing_or_damaged_snapshot(tmp_path: Path, store: SnapshotStore) -> 
     """Neither is used."""
     root = repository(tmp_path / "project", {"a.py": "1"})
     snapshot = taken(root, store)
-    assert frozen_top(store.folder, snapshot.id) == (store.top(snapshot), str(root))
+    assert frozen_top(store.folder, snapshot.id) == (str(store.top(snapshot)), str(root))
     with pytest.raises(DamagedSnapshot, match="cannot be read"):
         frozen_top(store.folder, "0" * 16)
     with open(store.tree(snapshot.id) / "manifest", "ab") as file:
@@ -262,13 +263,12 @@ def test_killed_at_any_moment(tmp_path: Path, store: SnapshotStore) -> None:
         process = subprocess.Popen(
             [sys.executable, "-c", program, str(root), str(store.folder)], stdout=subprocess.PIPE, env=plain()
         )
-        assert process.stdout
         for _ in range(lines):
-            process.stdout.readline()
+            line_from(process.stdout)
         for _ in range(delay):
             pass
         process.kill()
-        process.communicate()
+        process.communicate(timeout=PATIENCE_SECONDS)
         for tree in store.trees.glob("[!.]*"):
             assert len(list((tree / "project").glob("*.py"))) == 200
     snapshot = taken(root, store)

@@ -107,6 +107,26 @@ def kill_job(trial: QueueStorm) -> None:
                 trial.disruptions["job"] += 1
 
 
+@fault("preemption", "a job that gives way runs again, once at a time, whoever is killed meanwhile")
+def preemption(trial: QueueStorm) -> None:
+    """Jobs that save and jobs that are stopped, with an engine or workers that die while they leave."""
+    number = trial.next_number
+    saving = [Work(number + at, seconds=0.6, kind="saves", preemptible="save") for at in range(4)]
+    stopped = [Work(number + 4 + at, seconds=0.4, preemptible="restart") for at in range(4)]
+    ours = set(trial.submit([work for pair in zip(saving, stopped, strict=True) for work in pair]))
+    for killed in trial.dice.sample(["engine", "engine", "worker", "both", "nobody"], 5):
+        trial.feed(trial.next_number + 3)
+        trial.at_work()
+        wait_until(lambda: trial.client.preempt_running() > 0 or ours.isdisjoint(open_jobs(trial.killer.state)))
+        trial.disruptions["preemption"] += 1
+        time.sleep(trial.dice.choice([0.0, 0.01, 0.05, 0.3]))
+        if killed in ("worker", "both"):
+            trial.disruptions["worker"] += trial.killer.kill_worker([trial.at_work().pid])
+        if killed in ("engine", "both"):
+            trial.disruptions["engine"] += trial.at_work().kill()
+        trial.client.note_answers()
+
+
 @fault("kill-client", "a submit that is killed has submitted once or not at all")
 def kill_client(trial: QueueStorm) -> None:
     """At any moment, with and without an engine to start."""

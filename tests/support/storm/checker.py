@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from support.storm.device_use import device_uses
-from support.storm.job_script import DOUBLE, End, LogLine, end_of_run
+from support.storm.job_script import DOUBLE, SAVED, End, LogLine, end_of_run
 from support.storm.killer import WorkerKill
 from support.storm.memory import SHORT, Memory
 from support.storm.record import AttemptRow, Record
@@ -97,7 +97,10 @@ def _faulty_end(attempt: AttemptRow, start: LogLine | None, end: LogLine | None,
         told = End(attempt.code or 0, attempt.signal or 0)
         if start is None or end is None or end.code != told.code or told not in due:
             yield f"{seen} instead of {due}; it wrote down {start} and {end}"
-    elif attempt.why not in ("lost", "timeout", "stopped"):
+    elif attempt.why == "preempted" and attempt.code == SAVED:
+        if start is None or end is None or end.code != SAVED:
+            yield f"{seen}; it wrote down {start} and {end}"
+    elif attempt.why not in ("lost", "timeout", "stopped", "preempted"):
         yield f"{seen}, as no attempt should"
 
 

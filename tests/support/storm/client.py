@@ -15,15 +15,16 @@ import msgspec
 
 from stoker.app.control.requests import Submission, ask, submit
 from stoker.core.ranges import ranges_of
-from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
+from stoker.core.requests import Again, Cancel, Edit, Hold, Preempt, Release, Request
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources, tasks_of
 from stoker.store import lines
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
 from support.storm.job_script import command
 from support.storm.jobs import FIRST_EDITION, GRACE, Work
-from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
+from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, PREEMPT, RELEASE, RequestLog, SentRequest, SubmittedJob
 
+SAVE_SECONDS = 0.5
 RECENT = 40
 """How many of the newest jobs are changed."""
 CHANGES = (CANCEL, RELEASE, AGAIN, HOLD, HOLD, EDIT, EDIT)
@@ -123,6 +124,14 @@ class RandomClient:
         """Cancel jobs with consecutive ids, whatever they are doing."""
         self._ask(CANCEL, Cancel(job, "a storm wants it", self._dice.choice([None, 0.1]), count=count))
 
+    def preempt_running(self) -> int:
+        """Let all jobs give way that run and can; how many that were."""
+        running = [job for (job,) in self._rows("SELECT id FROM jobs WHERE state = 'running'")]
+        chosen = [job for job in running if self._request_log.submitted[job].work.preemptible]
+        for job in chosen:
+            self._ask(PREEMPT, Preempt(job, note="a storm wants it"))
+        return len(chosen)
+
     def release_all(self) -> None:
         """Let everything go on that is held."""
         for jobs in ranges_of(sorted(self._held)).parts:
@@ -213,6 +222,8 @@ class RandomClient:
             begin=now + work.delay if work.delay else None,
             after=tuple(msgspec.convert(after._asdict(), Dependency) for after in work.after),
             at_once=work.at_once,
+            preemptible=work.preemptible,
+            save_time=SAVE_SECONDS,
         )
         line = command(work.number, work.codes, work.seconds, work.kind, work.memory)
         return NewJob(Command((line,), "/bin/sh"), spec, task=task)

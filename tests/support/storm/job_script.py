@@ -13,6 +13,8 @@ RUN_LOG = "run.log"
 LOCKS = "locks"
 DOUBLE = 97
 """The code of a run that found the lock of its job or of one of its GPUs held, which only another run can do."""
+SAVED = 75
+"""The code of a run that saved its state and gave way."""
 LOCK_SECONDS = 1
 """How long a run waits for its locks: the kernel closes the files of a killed process a moment after its memory."""
 
@@ -64,6 +66,11 @@ time.sleep(float(seconds))
 open('run.log', 'a').write(f'end {before} {time.time()} {code} {after}\\n')
 sys.exit(int(code))" \\
     "$seconds" "$who $STOKER_JOB_ID $STOKER_ATTEMPT ${CUDA_VISIBLE_DEVICES:--}" "$code" "${STORM_WORD:--}"
+elif [ "$kind" = saves ]; then
+  sleep "$seconds" & sleeper=$!
+  trap 'kill "$sleeper"; say end SAVED; exit SAVED' USR1
+  wait "$sleeper"
+  trap '' USR1
 elif [ -z "$memory" ]; then
   sleep "$seconds"
 else
@@ -118,7 +125,7 @@ class End(NamedTuple):
 
 def write_script(directory: Path) -> None:
     """Put what the jobs run into their directory."""
-    numbers = {"SHORT": SHORT, "DOUBLE": DOUBLE, "LOCK_SECONDS": LOCK_SECONDS}
+    numbers = {"SHORT": SHORT, "DOUBLE": DOUBLE, "SAVED": SAVED, "LOCK_SECONDS": LOCK_SECONDS}
     script = _JOB
     for word, number in numbers.items():
         script = script.replace(word, str(number))

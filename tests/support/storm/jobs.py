@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from support.storm.job_script import DOUBLE
 from support.storm.memory import SHORT, Memory, any_memory, modest_memory
@@ -46,6 +46,8 @@ class Work:
     """How many tasks of its array may run at the same time."""
     memory: Memory | None = None
     """The memory that it holds on its GPUs; None if it uses none."""
+    preemptible: Literal["", "save", "restart"] = ""
+    """How it gives way; one that saves is of the kind `saves`."""
     out: str = "/dev/null"
     """Its log, as a path or below the directory of the jobs."""
 

@@ -12,7 +12,7 @@ from support.storm.job_script import LogLine
 from support.storm.jobs import After
 from support.storm.record import AttemptRow
 from support.storm.replay import JobReplay, faults_of_replay
-from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, RELEASE, RequestLog, SentRequest, SubmittedJob
+from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, PREEMPT, RELEASE, RequestLog, SentRequest, SubmittedJob
 
 SLACK = 0.05
 """Seconds by which the clocks of a job, an engine and the storm may differ."""
@@ -131,6 +131,8 @@ def _only_what_was_asked(case: Case) -> Iterator[str]:
         asked = [request.asked for request in case.requests(kind)]
         if len(moments) > len(asked) or any(at < min(asked) - SLACK for at in moments):
             yield f"was {event} at {moments}, which was asked for at {asked}"
+    if any(attempt.why == "preempted" for attempt in case.attempts) and not case.requests(PREEMPT):
+        yield "gave way, which nobody asked for"
     if any(attempt.why == "stopped" for attempt in case.attempts) and not case.requests(CANCEL):
         yield "was stopped, which nobody asked for"
 

@@ -26,6 +26,8 @@ class JobReplay:
     begun: bool = False
     at_worker: bool = False
     cancelled: bool = False
+    displaced: bool = False
+    """Whether it was asked to give way."""
     failures: int = 0
     losses: int = 0
     shared_failures: int = 0
@@ -51,7 +53,7 @@ class JobReplay:
         """An event of the newest attempt, which is then over."""
         right = self.at_worker and event["attempt"] == self.assigned and self.begun == begun
         self._expect(right, event)
-        self.at_worker = False
+        self.at_worker = self.displaced = False
 
     def _assigned(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.held and not self.at_worker and not self.cancelled, event)
@@ -74,7 +76,11 @@ class JobReplay:
 
     def _exited(self, event: dict[str, Any]) -> None:
         self._at_worker(event, begun=True)
+        if event.get("why") == "preempted" and event["code"] and not self.cancelled:
+            self._expect(bool(self.work.preemptible), event)
+            return
         kinds = {"timeout": "timeout", "stopped": "cancelled", "exited": "failed" if event["code"] else "done"}
+        kinds["preempted"] = kinds["exited"]
         result = kinds.get(event.get("why", "exited"), "failed")
         if self.cancelled and result != "done":
             result = "cancelled"
@@ -121,6 +127,16 @@ class JobReplay:
     def _edited(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.at_worker, event)
         self.edition = dict(event["spec"]["extra_env"])["STORM_WORD"]
+
+    def _displaced(self, event: dict[str, Any]) -> None:
+        """Once in each attempt, and only while it runs."""
+        can_leave = bool(self.work.preemptible) and self.begun and not self.cancelled
+        self._expect(self.at_worker and can_leave and not self.displaced, event)
+        self.displaced = True
+
+    def _stayed(self, event: dict[str, Any]) -> None:
+        self._expect(self.at_worker and self.displaced and self.work.preemptible == "save", event)
+        self.displaced = False
 
     def _skipped(self, event: dict[str, Any]) -> None:
         self._expect(not self.result and not self.at_worker, event)

@@ -8,7 +8,7 @@ from math import inf
 
 from support.storm.jobs import Work
 
-HOLD, RELEASE, CANCEL, EDIT, AGAIN = "hold", "release", "cancel", "edit", "again"
+HOLD, RELEASE, CANCEL, EDIT, AGAIN, PREEMPT = "hold", "release", "cancel", "edit", "again", "preempt"
 
 
 @dataclass

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import codecs
 import os
+from array import array as numbers
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, overload
 
 import msgspec
 from msgspec import Struct
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from stoker.app.jobs.task_list import BadRow, Record, Sheet, Task
 
 
+Items = TypeVar("Items")
 NO_SHELLS = ("nologin", "false")
 """Names of programs that accounts have as SHELL to refuse logins."""
 
@@ -55,6 +57,59 @@ class RejectedLine(Struct, frozen=True):
 
     where: str
     sentence: str
+
+
+class PlainLines(Sequence[ParsedJob]):
+    """Lines of a file, which have no options. Of a million, only their texts are kept; jobs are made of them again."""
+
+    def __init__(self, source: str, shell: str) -> None:
+        self._source = source
+        self._shell = shell
+        self._texts: list[bytes] = []
+        self._lines = numbers("L")
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def __iter__(self) -> Iterator[ParsedJob]:
+        return map(self._made, self._texts, self._lines)
+
+    @overload
+    def __getitem__(self, at: int) -> ParsedJob: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[ParsedJob]: ...
+    def __getitem__(self, at: int | slice) -> ParsedJob | list[ParsedJob]:
+        if isinstance(at, slice):
+            return list(map(self._made, self._texts[at], self._lines[at]))
+        return self._made(self._texts[at], self._lines[at])
+
+    def _made(self, text: bytes, line: int) -> ParsedJob:
+        return ParsedJob(Command((os.fsdecode(text),), self._shell), self._source, line=line)
+
+    def holds(self, job: ParsedJob) -> bool:
+        """Take a job that is such a line of the same file."""
+        command = job.command
+        if job.options is not PLAIN or job.task is not None or not job.line:
+            return False
+        if (job.source, command.shell) != (self._source, self._shell):
+            return False
+        self._texts.append(os.fsencode(command.words[0]))
+        self._lines.append(job.line)
+        return True
+
+
+def usable(items: Iterable[ParsedJob | RejectedLine]) -> Sequence[ParsedJob]:
+    """All jobs of a list, in as little memory as they allow; a line that cannot be a job is an error."""
+    plain, others = PlainLines("", ""), list[ParsedJob]()
+    for item in items:
+        if isinstance(item, RejectedLine):
+            raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; fix or remove that line")
+        if not plain and not others and item.command.shell:
+            plain = PlainLines(item.source, item.command.shell)
+        if others or not plain.holds(item):
+            others = others or list(plain)
+            others.append(item)
+    return others or plain
 
 
 def usable_shell(environment: Mapping[str, str], say: Callable[[str], None]) -> str:
@@ -130,11 +185,15 @@ def spread(items: Sequence[ParsedJob | RejectedLine], batch: JobOptions) -> Sequ
     return spread_items
 
 
-def read_list(path: Path, shell: str) -> list[ParsedJob | RejectedLine]:
+@overload
+def read_list(path: Path, shell: str) -> list[ParsedJob | RejectedLine]: ...
+@overload
+def read_list(path: Path, shell: str, gathered: Callable[[Iterator[ParsedJob | RejectedLine]], Items]) -> Items: ...
+def read_list(path: Path, shell: str, gathered: Callable[[Iterator[ParsedJob | RejectedLine]], Any] = list) -> Any:
     """All jobs of a file; its suffix says the format."""
     try:
         with path.open("rb") as file:
-            return list(_jobs_of(file, path, shell))
+            return gathered(_jobs_of(file, path, shell))
     except OSError as error:
         hint = "give a file, - for stdin, or put the command after --"
         raise UsageError(f"cannot read the job list {path}: {error.strerror}", hint) from error

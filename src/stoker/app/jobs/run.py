@@ -200,7 +200,7 @@ class RunBatch:
         with store.writing():
             store.add_environment(self.environment)
             self.preparations.keep()
-            if self.request.script and self.builder.needs_copy:
+            if self.request.script:  # its job is made later, so that nobody knows yet whether it needs the copy
                 self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:

@@ -20,7 +20,7 @@ from msgspec import Struct
 from stoker.app.jobs.config import Config
 from stoker.app.jobs.context import SubmitContext, check_directory, context_here
 from stoker.app.jobs.directives import placed
-from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, ParsedJob
+from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, ParsedJob, PlainLines
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions, merged
 from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
@@ -234,6 +234,7 @@ class JobBuilder:
 
     def _resolved(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_limits(spec)
+        self.preflight.check_idle(spec)
         self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec
@@ -397,6 +398,9 @@ class QueueSubmission:
 
     def _groups(self, items: Sequence[ParsedJob]) -> Iterator[JobGroup]:
         make = self._builder.make
+        if isinstance(items, PlainLines) and self._group_of(items[0])[1] is None:
+            yield JobGroup(MadeJobs(items, make))
+            return
         for (_, array), some in groupby(items, self._group_of):
             if array is None:
                 yield JobGroup(MadeJobs(list(some), make))
@@ -420,6 +424,8 @@ def _make_logs(place: Paths) -> None:
 
 def one_of_each(items: Iterable[ParsedJob]) -> Iterable[ParsedJob]:
     """The first job with each set of options; most jobs of a list have the same."""
+    if isinstance(items, PlainLines):
+        return items[:1]
     first: dict[str, ParsedJob] = {}
     for item in items:
         first.setdefault(_key(item), item)

@@ -102,6 +102,8 @@ def _end_of(job_event: JobEvent) -> tuple[NoticeMark, str, str]:
     if isinstance(state, Ended):
         return ("note" if state.result == "done" else "failed"), outcome(state), state.note
     assert isinstance(state, Waiting)
+    if state.gave_way is not None:
+        return "again", "preempted", ""
     if isinstance(event, Exited):
         result = result_of(event.why, event.code, event.signal)
         return "again", outcome(Ended(result, event.at, event.code, event.signal)), event.note

@@ -317,6 +317,8 @@ def result_of_attempt(ran: Ran) -> JobStateName:
         return state.result
     if attempt.ended is None:
         return "lost"
+    if attempt.why == "preempted":
+        return "stopped"
     return result_of(attempt.why, attempt.code, attempt.signal)
 
 

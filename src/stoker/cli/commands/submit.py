@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from msgspec import Struct
 from stoker.app.control.engine_process import Background
 from stoker.app.jobs.config import config_here
 from stoker.app.jobs.context import current_user, find_program
-from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, RejectedLine, command_of, read_list
+from stoker.app.jobs.job_files import COMMAND_LINE, JobLines, ParsedJob, command_of, read_list, usable
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, find_script
 from stoker.app.jobs.submit import Inserted, Key, QueueSubmission, earlier_submit, key_of
@@ -280,7 +281,7 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
 
 def _parse_words(
     context: click.Context, words: tuple[str, ...], file: str | None, *, as_line: bool
-) -> tuple[list[ParsedJob], Script | None]:
+) -> tuple[Sequence[ParsedJob], Script | None]:
     """The jobs and the script that the words or the file mean."""
     dashes = context.meta[DASHES]
     if words and file is None and not as_line and not dashes:
@@ -290,12 +291,12 @@ def _parse_words(
     return _items(words, file, as_line=as_line, dashes=dashes), None
 
 
-def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> list[ParsedJob]:
+def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: bool) -> Sequence[ParsedJob]:
     shell = shell_of(os.environ)
     if file is not None:
         if words:
             raise UsageError("both a file and a command are given", "leave one of them out")
-        return _usable(_from_stdin(shell) if file == "-" else read_list(Path(file), shell), file)
+        return _some(_from_stdin(shell) if file == "-" else read_list(Path(file), shell, usable), file)
     if not words:
         raise UsageError("no command given", "put the command after --, or give a file of commands with -f")
     if len(words) == 1 and _looks_like_a_list(words[0]):
@@ -305,19 +306,15 @@ def _items(words: tuple[str, ...], file: str | None, *, as_line: bool, dashes: b
     return [ParsedJob(line if as_line and words[0].strip() else command_of(words, shell), COMMAND_LINE)]
 
 
-def _from_stdin(shell: str) -> list[ParsedJob | RejectedLine]:
+def _from_stdin(shell: str) -> Sequence[ParsedJob]:
     lines = JobLines("stdin", shell)
-    return [*lines.feed(sys.stdin.buffer.read()), *lines.end()]
+    return usable(chain(lines.feed(sys.stdin.buffer.read()), lines.end()))
 
 
-def _usable(items: list[ParsedJob | RejectedLine], file: str) -> list[ParsedJob]:
-    """All of them, or an error: a list is submitted as a whole."""
+def _some(items: Sequence[ParsedJob], file: str) -> Sequence[ParsedJob]:
     if not items:
         raise UsageError(f"there is no job in {'stdin' if file == '-' else file}", "write one command on each line")
-    for item in items:
-        if isinstance(item, RejectedLine):
-            raise UsageError(f"{item.where}: {item.sentence}", "nothing was submitted; fix or remove that line")
-    return [item for item in items if isinstance(item, ParsedJob)]
+    return items
 
 
 def _looks_like_a_list(word: str) -> bool:

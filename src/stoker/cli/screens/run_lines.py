@@ -48,6 +48,8 @@ class LineView:
                 self._line(at, f"start #{job.id}{where}{memory} {title(job, 200)}")
             case Exited(at=at) as event if isinstance(state, Waiting) and event.cause and event.shared:
                 self._line(at, f"again #{job.id} {title(job, 200)} ({shared_failure_text(job, event)})")
+            case Exited(at=at) | Lost(at=at) if isinstance(state, Waiting) and state.gave_way is not None:
+                self._line(at, f"again #{job.id} after it gave way {title(job, 200)}")
             case Exited(at=at, code=code) if isinstance(state, Waiting):
                 self._line(at, f"again #{job.id} after exit {code} {title(job, 200)}")
             case Lost(at=at) if isinstance(state, Waiting):

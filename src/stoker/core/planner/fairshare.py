@@ -1,10 +1,11 @@
-"""Fair share between users: the order of their demands, devices left to others, and limits of one user."""
+"""Fair share between users: the order of their demands, devices left or given up to others, limits of one user."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import exp2, log
 from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -47,6 +48,8 @@ class Demand(Struct, frozen=True):
     """Ledger names of the devices that it would take; empty is any."""
     pid: int = 0
     what: str = ""
+    urgent: bool = False
+    """Whether a person waits for it, or its user says so. It counts among the engines of one user only."""
 
 
 Offers = Mapping[tuple[str, str], float]
@@ -78,13 +81,15 @@ def usage_of(
 
 
 def fair_order(demands: Mapping[str, Demand]) -> list[str]:
-    """Names of the demands in their order: users by usage, then by age; engines of one user only by age."""
+    """Names of the demands in their order: users by usage, then by age; of one user urgent ones first, then by age."""
     users: dict[int, tuple[float, float, int]] = {}
     for demand in demands.values():
         usage, since, _ = users.get(demand.uid, (0.0, demand.since, demand.uid))
         # Engines of one user may know different parts of the usage; the largest is the best estimate of all of it.
         users[demand.uid] = max(usage, demand.usage // GRAIN_GPU_SECONDS), min(since, demand.since), demand.uid
-    return sorted(demands, key=lambda name: (users[demands[name].uid], demands[name].since, name))
+    return sorted(
+        demands, key=lambda name: (users[demands[name].uid], not demands[name].urgent, demands[name].since, name)
+    )
 
 
 def demands_ahead(others: Mapping[str, Demand], name: str, mine: Demand) -> list[tuple[str, Demand]]:
@@ -140,6 +145,42 @@ def _missed(ahead: Sequence[tuple[str, Demand]], offers: Offers, now: float) -> 
     }
 
 
+DEMAND_SECONDS = 120.0
+"""How long a demand of another user waits before running jobs give way to it."""
+LEAD_GPU_SECONDS = 600.0
+"""GPU-seconds by which its user must have used less: a switch costs some itself."""
+
+
+def is_owed(demand: Demand, mine: Demand, now: float) -> bool:
+    """Whether running jobs of ours give way to a demand that goes before mine."""
+    if demand.uid == mine.uid:
+        return demand.urgent
+    return now - demand.since >= DEMAND_SECONDS and demand.usage + LEAD_GPU_SECONDS <= mine.usage
+
+
+class Held(NamedTuple):
+    """A running job that may give way, and the ledger names of its devices."""
+
+    job: int
+    since: float
+    names: tuple[str, ...]
+
+
+def given_up(demand: Demand, coming: int, held: Iterable[Held]) -> list[int]:
+    """The jobs that give way to a demand, the newest first; none if that would not let it start a job.
+
+    `coming` is how many devices it gets anyway. Only what it needs to start one job is given up.
+    """
+    wanted, chosen = demand.least - coming, []
+    for job in sorted(held, key=lambda job: (-job.since, -job.job)):
+        if wanted <= 0:
+            break
+        if not demand.claims or not set(demand.claims).isdisjoint(job.names):
+            chosen.append(job.job)
+            wanted -= len(job.names)
+    return [] if wanted > 0 else chosen
+
+
 _ENDED_BY_OTHERS = Crowded | Leased | Yields | Draining
 """Reasons that end when another engine leaves a device to us."""
 
@@ -167,6 +208,7 @@ class OwnDemand(Struct, frozen=True):
     gpus: int
     least: int
     claims: tuple[str, ...]
+    urgent: bool = False
 
 
 class Unserved(Struct, frozen=True):
@@ -194,7 +236,8 @@ def own_demand(
     if gpus <= 0:
         return None
     least = min(group.resources.gpus for group in helped)
-    return OwnDemand(min(waiting_since(group.head) for group in helped), gpus, least, claims)
+    urgent = any(group.head.spec.urgent or group.head.spec.terminal for group in helped)
+    return OwnDemand(min(waiting_since(group.head) for group in helped), gpus, least, claims, urgent)
 
 
 def exceeds_limits(

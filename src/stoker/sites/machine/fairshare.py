@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from math import inf
 
 from msgspec.structs import replace
 
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.core.lease import Lease
+from stoker.core.planner.displacement import may_leave_from
 from stoker.core.planner.fairshare import (
     GRAIN_GPU_SECONDS,
     HALF_LIFE_SECONDS,
@@ -20,21 +23,25 @@ from stoker.core.planner.fairshare import (
     NO_OTHER_ENGINES,
     Demand,
     FairShare,
+    Held,
     Offers,
     OwnDemand,
     decayed,
     demands_ahead,
+    given_up,
     held_elsewhere,
+    is_owed,
     usage_of,
     yield_devices,
     yield_reason,
 )
+from stoker.core.planner.occupancy import Slot
 from stoker.devices.detect import NO_GPU
 from stoker.ledger import HeldNotice, Ledger, LedgerNotice, LedgerUnusable
 from stoker.ledger.files import owner_name
 from stoker.ledger.formats import MOST_LEASES, HeldDemand, LeaseJob
 from stoker.runner.interface import ProcessIds
-from stoker.sites.machine.allocations import Allocation
+from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.sites.machine.observation import Observation
 from stoker.sites.machine.ref import is_nested
 from stoker.store.writer import Store
@@ -101,6 +108,11 @@ def _written_gpus(text: str) -> int:
 PUBLISH_INTERVAL = 0.25
 """Seconds between two changes of the published demand; other engines read it no more often."""
 
+USER_RELIEF_SECONDS = 3600.0
+"""Seconds until running jobs give way to the same other user again."""
+RELIEF_SECONDS = 300.0
+"""The same among the engines of one user: as long as jobs may save and a session start."""
+
 REFRESH_INTERVAL = 60.0
 """Seconds after which a demand or notice is published again, in case a cleaner removed it from the ledger."""
 
@@ -118,6 +130,10 @@ class Sharing:
         self._offers: Offers = NO_OFFERS
         self._promised: Collection[str] = ()
         """Names of devices that an engine which goes first would get if they were free."""
+        self._owed: list[tuple[Demand, int]] = []
+        """Demands to which running jobs give way, and how many devices each gets anyway."""
+        self._given_up: dict[int, float] = {}
+        """When jobs last gave way to a user."""
 
     @property
     def waits(self) -> bool:
@@ -133,7 +149,7 @@ class Sharing:
     ) -> FairShare:
         """The fair share for the plan, by the demand of others; `since` is when our oldest job began to wait."""
         others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
-        self._promised = ()
+        self._promised, self._owed = (), []
         if not others:
             self._offers = NO_OFFERS
             elsewhere = held_elsewhere(observation.leases, self._owner)
@@ -145,8 +161,30 @@ class Sharing:
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
+        free = Counter(id(demand) for demand in step.left.values())
+        self._owed = [(demand, free[id(demand)]) for _, demand in ahead if is_owed(demand, mine, now)]
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
         return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
+
+    def give_up(self, slots: Sequence[Slot], allocations: Allocations, now: float) -> Iterator[tuple[int, str]]:
+        """Running jobs that give way to other engines, each with the reason; only those that ran long enough.
+
+        Jobs give way to another user once an hour: a demand that never uses what it gets costs no more than that. What
+        its user does use then counts, so that the devices stay with it as long as its share lasts.
+        """
+        for demand, free in self._owed:
+            is_own = demand.uid == os.geteuid()
+            if now - self._given_up.get(demand.uid, -inf) < (RELIEF_SECONDS if is_own else USER_RELIEF_SECONDS):
+                continue
+            held = [
+                Held(slot.job, slot.since, _names(allocations[slot.worker]))
+                for slot in slots
+                if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
+            ]
+            if victims := given_up(demand, free, held):
+                self._given_up[demand.uid] = now
+                whom = "your session" if is_own else f"{demand.owner}, who used less lately"
+                yield from ((job_id, f"for {whom}") for job_id in victims)
 
     def publish(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
         """Publish what our jobs wait for, if that has changed."""
@@ -155,7 +193,15 @@ class Sharing:
         elif now - self._published_at >= PUBLISH_INTERVAL:
             usage = self._used([allocation for allocation in allocations if allocation.jobs], now)
             demand = Demand(
-                0, "", usage, own_demand.since, own_demand.gpus, own_demand.least, own_demand.claims, what=self._label
+                0,
+                "",
+                usage,
+                own_demand.since,
+                own_demand.gpus,
+                own_demand.least,
+                own_demand.claims,
+                what=self._label,
+                urgent=own_demand.urgent,
             )
             if (
                 self._published is None
@@ -182,6 +228,10 @@ class Sharing:
 
     def _used(self, busy: Sequence[Allocation], now: float) -> float:
         return self._usage.until(now, [(allocation.device_ids, allocation.head_since) for allocation in busy])
+
+
+def _names(allocation: Allocation) -> tuple[str, ...]:
+    return tuple(name for device in allocation.devices for name in device.claims)
 
 
 def _free(names: Iterable[str], busy: Sequence[Allocation], leases: Sequence[Lease]) -> list[str]:

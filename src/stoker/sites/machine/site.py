@@ -7,7 +7,7 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from stoker.core.launch import attempt_key
 from stoker.core.planner.displacement import Handover
 from stoker.core.planner.forecast import Forecast, Now, forecast
 from stoker.core.planner.lanes import Lanes
+from stoker.core.planner.occupancy import Slot
 from stoker.core.planner.order import Order, QueuePosition
 from stoker.core.planner.plan import Plan, Start, plan
 from stoker.core.planner.queue import JobKind, WaitingJobs
@@ -207,6 +208,7 @@ class MachineSite:
             return
         self._jobs.plan_due = False
         if not self._jobs.waiting:
+            self._relieve_others(now)
             return
         if now >= self._claim_after:
             self._refusal = None
@@ -242,7 +244,8 @@ class MachineSite:
         fair_share = self._sharing.consider(observation, self._allocations, lambda: jobs.waiting_since, now)
         if self._refusal:
             fair_share = replace(fair_share, unclaimable=Unclaimable(self._refusal.message))
-        slots = self._allocations.slots(jobs.active, self._policy.ahead, now, self._sharing.is_promised)
+        slots = self._slots(now)
+        self._give_up(slots, now)
         return plan(
             jobs.waiting,
             slots,
@@ -258,6 +261,26 @@ class MachineSite:
             self._handed_over(),
         )
 
+    def _relieve_others(self, now: float) -> None:
+        """Though no job of ours waits, running ones may have to give way to other engines."""
+        slots = self._slots(now) if self._observation.demands else []
+        if any(slot.preemption for slot in slots):
+            self._sharing.consider(self._observation, self._allocations, lambda: now, now)
+            self._give_up(slots, now)
+
+    def _slots(self, now: float) -> list[Slot]:
+        return self._allocations.slots(self._jobs.active, self._policy.ahead, now, self._sharing.is_promised)
+
+    def _give_up(self, slots: Sequence[Slot], now: float) -> None:
+        """Let running jobs give way to other engines, as fair share demands."""
+        for job_id, why in self._sharing.give_up(slots, self._allocations, now):
+            self._ask_to_leave(job_id, Displaced(now, note=why))
+
+    def _ask_to_leave(self, job_id: int, event: Displaced) -> None:
+        job = self._jobs.active(job_id)
+        if job is not None and isinstance(job.state, Running) and job.state.giving_way is None:
+            self.give_way(self._jobs.apply(job, event))
+
     def _handed_over(self) -> list[Handover]:
         """The devices that running jobs leave for others, or have left."""
         before = self._last_plan.handovers if self._last_plan else ()
@@ -269,9 +292,8 @@ class MachineSite:
     def _displace(self, decided: Plan, now: float) -> None:
         """Ask the jobs to give way for which the plan has decided so."""
         for displacement in decided.displacements:
-            for job in [job for job_id in displacement.victims if (job := self._jobs.active(job_id))]:
-                if isinstance(job.state, Running) and job.state.giving_way is None:
-                    self.give_way(self._jobs.apply(job, Displaced(now, displacement.for_job)))
+            for job_id in displacement.victims:
+                self._ask_to_leave(job_id, Displaced(now, displacement.for_job))
 
     def _new_lanes(self) -> Lanes:
         """Lanes of all waiting jobs, for a new policy."""
@@ -421,6 +443,9 @@ class MachineSite:
         self._draining = True
         for allocation in self._allocations:
             self._allocations.recall(allocation)
+
+    def idle_since(self) -> Mapping[int, float | None]:
+        return self._telemetry.idle_since()
 
     def finish(self) -> None:
         self._learning.finish()

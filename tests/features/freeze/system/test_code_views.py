@@ -15,7 +15,7 @@ from features.freeze.repository import git
 from features.freeze.system.test_frozen_code import submitted
 from support.background import Background
 from support.optional import require
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 TRAIN = "import helper\nprint(helper.VALUE)\n"
 
@@ -103,7 +103,8 @@ def test_checkout(background: Background, project: Path, tmp_path: Path) -> None
     (tmp_path / "empty").mkdir()
     assert background("checkout", str(job), "empty", cwd=tmp_path).code == 0
     assert (tmp_path / "empty/train.py").read_text() == TRAIN
-    assert subprocess.run([sys.executable, "-c", "import helper"], cwd=tmp_path / "empty", check=False).returncode == 0
+    words = [sys.executable, "-c", "import helper"]
+    subprocess.run(words, cwd=tmp_path / "empty", check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_status_names_what_has_changed(background: Background, project: Path) -> None:
@@ -148,10 +149,11 @@ def test_the_module_of_a_python_call(background: Background, project: Path) -> N
         "print(job.id, flush=True)\nprint(job.result())\n"
     )
     words = [sys.executable, "client.py", str(gate)]
-    with subprocess.Popen(words, cwd=project, env=background.environment, stdout=subprocess.PIPE, text=True) as client:
-        assert client.stdout is not None
-        job = int(client.stdout.readline())
+    with ending(
+        subprocess.Popen(words, cwd=project, env=background.environment, stdout=subprocess.PIPE, text=True)
+    ) as client:
+        job = int(line_from(client.stdout))
         (project / "part.py").write_text("VALUE = 'new'\n")
         background("resume", str(gate))
-        assert client.stdout.readline() == "old\n"
+        assert line_from(client.stdout) == "old\n"
     assert details(background, job)["code"] == {"frozen": True, "reason": "", "changed": ["part.py"]}

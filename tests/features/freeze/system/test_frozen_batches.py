@@ -14,6 +14,7 @@ from features.freeze.repository import git, write
 from features.freeze.system.test_frozen_code import submitted
 from stoker.features.freeze.code import code_of
 from support.background import Background
+from support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -94,7 +95,13 @@ def test_python_calls(background: Background, project: Path) -> None:
     write(project, {"submits.py": CALL})
     environment = {**os.environ, **background.environment}
     done = subprocess.run(
-        [sys.executable, "submits.py"], cwd=project, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "submits.py"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     jobs = done.stdout.split()
     (project / "work.py").write_text("raise SystemExit('new')\n")
@@ -118,7 +125,7 @@ def test_what_cannot_be_frozen(background: Background, project: Path) -> None:
     git(project, "add", "--intent-to-add", "huge.py")
     outcome = background("submit", "-G", "0", "--freeze", "--", sys.executable, "t.py")
     assert outcome.code != 0
-    assert "more than 1G" in outcome.err
+    assert "more than 1.0G" in outcome.err
 
 
 def test_outside_of_git(background: Background) -> None:

@@ -13,6 +13,7 @@ from features.freeze.repository import git
 from stoker.features.freeze.code import code_of
 from support.background import Background
 from support.cli import until
+from support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -95,7 +96,7 @@ def test_a_snapshot_that_was_removed(background: Background, project: Path) -> N
     """The job is held with the reason, and not run with other code."""
     job = submitted(background, "--", sys.executable, "train.py")
     background("cancel", str(submitted(background, "--", "true")))
-    subprocess.run(["chmod", "-R", "u+w", background.paths.code], check=True)
+    subprocess.run(["chmod", "-R", "u+w", background.paths.code], check=True, timeout=PATIENCE_SECONDS)
     shutil.rmtree(background.paths.code)
     background("resume", str(job))
     background.wait_word("held", job)

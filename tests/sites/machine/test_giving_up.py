@@ -1,0 +1,142 @@
+"""Running jobs give way to other engines: to sessions of the same user, and to users who used less lately."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from stoker.core.job import Running, state_word
+from stoker.core.planner.fairshare import DEMAND_SECONDS, LEAD_GPU_SECONDS, Demand, Held, given_up, is_owed
+from stoker.ledger import Ledger, prepare_ledger
+from stoker.sites.machine.fairshare import USER_RELIEF_SECONDS
+from stoker.sites.machine.observation import REFRESH_INTERVAL
+from support import ledger_programs as programs
+from support.fakes import EngineOnFakeRunner
+from support.users import made_users, next_line, reachable_directory, running_as
+
+HOUR = 3600.0
+MINE = Demand(1, "me", usage=10_000.0, since=900.0)
+
+
+def test_to_whom_running_jobs_give_way() -> None:
+    """Who used much less and has waited, and urgent engines of the same user."""
+    now = 1000.0
+    waited = now - DEMAND_SECONDS
+    assert is_owed(Demand(2, "bob", MINE.usage - LEAD_GPU_SECONDS, waited), MINE, now)
+    assert not is_owed(Demand(2, "bob", MINE.usage - LEAD_GPU_SECONDS + 1, waited), MINE, now)
+    assert not is_owed(Demand(2, "bob", 0.0, waited + 1), MINE, now)
+    assert not is_owed(Demand(2, "bob", 0.0, now, urgent=True), MINE, now), "only its own user counts it as urgent"
+    assert is_owed(Demand(1, "me", MINE.usage, now, urgent=True), MINE, now)
+    assert not is_owed(Demand(1, "me", MINE.usage, waited), MINE, now)
+
+
+def test_the_newest_jobs_are_given_up() -> None:
+    """As many as one job of the demand needs, on devices that it can use; none if that is not enough."""
+    held = [Held(1, 10.0, ("A",)), Held(2, 30.0, ("B",)), Held(3, 20.0, ("C", "D"))]
+    assert given_up(Demand(2, "bob", 0.0, 0.0, gpus=4), 0, held) == [2]
+    assert given_up(Demand(2, "bob", 0.0, 0.0, gpus=4, least=3), 0, held) == [2, 3]
+    assert given_up(Demand(2, "bob", 0.0, 0.0, gpus=4, least=3), 2, held) == [2]
+    assert given_up(Demand(2, "bob", 0.0, 0.0, claims=("A", "D")), 0, held) == [3]
+    assert given_up(Demand(2, "bob", 0.0, 0.0, gpus=5, least=5), 0, held) == []
+    assert given_up(Demand(2, "bob", 0.0, 0.0), 1, held) == []
+
+
+@contextlib.contextmanager
+def demand(world: EngineOnFakeRunner, *, urgent: bool) -> Iterator[None]:
+    """Another engine of this user waits for a device."""
+    ledger = Ledger(world.ledger.path)
+    held = ledger.demand(Demand(0, "", 0.0, world.clock(), urgent=urgent))
+    try:
+        yield
+    finally:
+        ledger.retract(held)
+
+
+def both_run(world: EngineOnFakeRunner, **spec: object) -> list[str]:
+    """A job on each device, the second an hour younger; both have run for long."""
+    keys = []
+    for _ in range(2):
+        (job_id,) = world.add(**{"preemptible": "save", **spec})  # type: ignore[arg-type]
+        keys.append(world.run(job_id))
+        world.clock.pass_seconds(HOUR)
+    world.turn()
+    return keys
+
+
+def look(world: EngineOnFakeRunner) -> None:
+    """Let the engine read the ledger again."""
+    world.clock.pass_seconds(REFRESH_INTERVAL)
+    world.turn(2)
+
+
+def test_a_session_gets_the_gpu_of_the_newest_job(world: EngineOnFakeRunner) -> None:
+    """Though nothing waits in the queue; the job waits until the session has begun, and says so."""
+    _, newest = both_run(world)
+    with demand(world, urgent=True):
+        look(world)
+        look(world)
+        assert [call[1] for call in world.runner.called("give_way")] == [newest]
+        state = world.job(2).state
+        assert isinstance(state, Running)
+        assert state.giving_way is not None
+        assert (state.giving_way.to, state.giving_way.note) == (0, "for your session")
+        world.runner.exited(newest, 75, "preempted")
+        look(world)
+        assert state_word(world.job(2)) == "waiting"
+        look(world)
+        assert state_word(world.job(2)) == "waiting"
+    look(world)
+    assert state_word(world.job(2)) == "starting"
+
+
+def test_an_engine_that_is_not_urgent_waits(world: EngineOnFakeRunner) -> None:
+    both_run(world)
+    with demand(world, urgent=False):
+        look(world)
+    assert world.runner.called("give_way") == []
+
+
+def test_a_job_that_just_started_does_not_leave(world: EngineOnFakeRunner) -> None:
+    for job_id in world.add(2, preemptible="save"):
+        world.run(job_id)
+    with demand(world, urgent=True):
+        look(world)
+    assert world.runner.called("give_way") == []
+
+
+@pytest.fixture
+def shared() -> Iterator[EngineOnFakeRunner]:
+    """An engine whose ledger all users can reach."""
+    with reachable_directory() as directory:
+        ledger = Ledger(prepare_ledger(directory / "ledger"))
+        state = directory / "state"
+        state.mkdir(mode=0o700)
+        made = EngineOnFakeRunner(state, ledger=ledger)
+        yield made
+        made.close()
+
+
+def test_a_user_who_used_less_gets_one_gpu_an_hour(shared: EngineOnFakeRunner) -> None:
+    """A demand that never takes what it gets costs no more: the jobs go on, and give way again only an hour later."""
+    with made_users(1) as (bob,):
+        both_run(shared)
+        with running_as(bob, programs.wait_for_gpus, shared.ledger.path, "0", "2") as waiter:
+            next_line(waiter)
+            look(shared)
+            (call,) = shared.runner.called("give_way")
+            state = shared.job(2).state
+            assert isinstance(state, Running)
+            assert state.giving_way is not None
+            assert state.giving_way.note == f"for {bob.name}, who used less lately"
+            shared.runner.exited(call[1], 75, "preempted")
+            look(shared)
+            assert state_word(shared.job(2)) == "waiting"
+            for _ in range(20):  # its time to take the device is over
+                look(shared)
+            assert state_word(shared.job(2)) == "starting"
+            assert len(shared.runner.called("give_way")) == 1
+            shared.clock.pass_seconds(USER_RELIEF_SECONDS)
+            look(shared)
+            assert len(shared.runner.called("give_way")) == 2

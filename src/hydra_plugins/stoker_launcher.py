@@ -33,6 +33,7 @@ class StokerConf:
     signal: str | None = None
     first_output: str | None = None
     silent: str | None = None
+    idle: str | None = None
     begin: str | None = None
     start_within: str | None = None
     nonblock: bool | None = None

@@ -209,6 +209,7 @@ class FakeSite:
         """What `poll` reports next."""
         self.shown = SiteStatus(Snapshot(START, declared("0")))
         self.draining = False
+        self.idle: dict[int, float | None] = {}
         self._unsent: list[int] = []
 
     # -- what a test does -------------------------------------------------------------------------
@@ -305,6 +306,9 @@ class FakeSite:
 
     def process_of(self, job: Job) -> int | None:
         return 4242
+
+    def idle_since(self) -> Mapping[int, float | None]:
+        return self.idle
 
     def finish(self) -> None:
         self.calls.append(("finish",))

@@ -191,7 +191,7 @@ class TestWaiting:
     [
         (("shell",), "a session needs a terminal"),
         (("run", "--pty", "--resume", "true"), "--resume cannot be used with --pty"),
-        (("run", "--idle", "5m", "true"), "--idle is for interactive sessions"),
+        (("run", "--pty", "--idle", "5m:stop"), "'5m:stop' is not a duration"),
         (("shell", "--idle", "often"), "'often' is not a duration"),
         (("shell", "-o", "log"), "--out has no meaning for a session"),
         (("shell", "-a", "1-3"), "--array has no meaning for a session"),

@@ -1,6 +1,6 @@
 /** Generated from the code by `make schema`; the structs there tell what the fields mean. */
 
-export type JobState = "blocked" | "cancelled" | "done" | "expired" | "failed" | "held" | "hung" | "lost" | "oom" | "queued" | "running" | "scheduled" | "skipped" | "starting" | "stopped" | "stopping" | "timeout";
+export type JobState = "blocked" | "cancelled" | "done" | "expired" | "failed" | "held" | "hung" | "idle" | "lost" | "oom" | "queued" | "running" | "scheduled" | "skipped" | "starting" | "stopped" | "stopping" | "timeout";
 
 export type Tone = "active" | "bad" | "faint" | "good" | "held" | "waiting";
 
@@ -16,11 +16,11 @@ export const WAITING: readonly JobState[] = ["queued", "blocked", "scheduled"];
 
 export const ACTIVE: readonly JobState[] = ["starting", "running", "stopping"];
 
-export const RESULTS: readonly JobState[] = ["done", "failed", "oom", "timeout", "hung", "cancelled", "stopped", "expired", "skipped", "lost"];
+export const RESULTS: readonly JobState[] = ["done", "failed", "oom", "timeout", "hung", "cancelled", "stopped", "expired", "idle", "skipped", "lost"];
 
-export const FAILURES: readonly JobState[] = ["failed", "oom", "timeout", "hung", "lost"];
+export const FAILURES: readonly JobState[] = ["failed", "oom", "timeout", "hung", "lost", "idle"];
 
-export const TONES: Record<JobState, Tone> = {"queued": "waiting", "blocked": "waiting", "scheduled": "waiting", "held": "held", "starting": "active", "running": "active", "stopping": "active", "done": "good", "failed": "bad", "oom": "bad", "timeout": "bad", "hung": "bad", "cancelled": "faint", "stopped": "faint", "expired": "faint", "skipped": "faint", "lost": "bad"};
+export const TONES: Record<JobState, Tone> = {"queued": "waiting", "blocked": "waiting", "scheduled": "waiting", "held": "held", "starting": "active", "running": "active", "stopping": "active", "done": "good", "failed": "bad", "oom": "bad", "timeout": "bad", "hung": "bad", "cancelled": "faint", "stopped": "faint", "expired": "faint", "idle": "bad", "skipped": "faint", "lost": "bad"};
 
 /** An action on jobs: `POST /api/v1/actions`. */
 export interface Action {
@@ -538,7 +538,7 @@ export interface PastLine {
   tasks: number;
   name: string;
   command: string;
-  state: "cancelled" | "done" | "expired" | "failed" | "hung" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
+  state: "cancelled" | "done" | "expired" | "failed" | "hung" | "idle" | "lost" | "oom" | "skipped" | "stopped" | "timeout";
   group: string;
   gpus: number;
   devices: string[];

@@ -54,6 +54,11 @@ def member_options(function: Function) -> Function:
     return _decorated(function, [row for row in OPTIONS if row.name != "array"])
 
 
+def session_options(function: Function) -> Function:
+    """Those of a session, which has an --idle of its own."""
+    return _decorated(function, [row for row in OPTIONS if row.name != "idle"])
+
+
 def change_options(function: Function) -> Function:
     return _decorated(function, [row for row in OPTIONS if not row.at_submit])
 

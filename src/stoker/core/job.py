@@ -79,6 +79,8 @@ class Running(Placed, frozen=True, tag="running", omit_defaults=True):
 
     giving_way: GivingWay | None = None
     """Set while it is to save its state and leave, or is stopped to be started again."""
+    idle_since: float | None = None
+    """Since when its GPUs have shown no utilisation, if that was reported."""
 
 
 class Stopping(Placed, frozen=True, tag="stopping", kw_only=True):
@@ -224,6 +226,15 @@ class Stayed(Struct, frozen=True, tag="stayed"):
     at: float
 
 
+class Idled(Struct, frozen=True, tag="idled", omit_defaults=True):
+    """The GPUs of the job have shown no utilisation for a while, or are used again."""
+
+    at: float
+    since: float | None = None
+    """None if they are used again."""
+    note: str = ""
+
+
 class Skipped(Struct, frozen=True, tag="skipped"):
     """A dependency of the job can never be satisfied."""
 
@@ -244,6 +255,7 @@ Event = (
     | Retried
     | Displaced
     | Stayed
+    | Idled
     | Skipped
 )
 
@@ -412,7 +424,9 @@ def advance(job: Job, event: Event) -> Job:
             return msgspec.structs.replace(job, state=Running(**_place(_on(state, event), since=event.at)))
         case Stopping(attempt=attempt) as state, Started() if event.attempt == attempt:
             return msgspec.structs.replace(job, state=msgspec.structs.replace(_on(state, event), started=event.at))
-        case (Starting() | Running() | Stopping()) as state, (Cancelled() | Edited() | Displaced() | Stayed()):
+        case (Starting() | Running() | Stopping()) as state, (
+            Cancelled() | Edited() | Displaced() | Stayed() | Idled()
+        ):
             return _changed_while_active(job, state, event)
         case ((Running(attempt=attempt) | Stopping(attempt=attempt)), Exited()) if event.attempt == attempt:
             return _exited(job, event)
@@ -499,13 +513,19 @@ def _edited(job: Job, event: Edited) -> Job:
     return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
 
 
-def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | Displaced | Stayed) -> Job:
-    """Stopping, edited, or giving way: what it reserves and how it was started stays."""
+def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | Displaced | Stayed | Idled) -> Job:
+    """Stopping, edited, giving way or idle: what it reserves and how it was started stays."""
     if isinstance(event, Displaced | Stayed):
         return _displaced(job, state, event)
+    if isinstance(event, Idled) and isinstance(state, Running):
+        return msgspec.structs.replace(job, state=msgspec.structs.replace(state, idle_since=event.since))
     if isinstance(event, Cancelled):
         return msgspec.structs.replace(job, state=_stopping(state, event))
-    if isinstance(state, Stopping) or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec:
+    if (
+        isinstance(event, Idled)
+        or isinstance(state, Stopping)
+        or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec
+    ):
         raise InvalidTransition(job, event)
     return msgspec.structs.replace(job, spec=event.spec, name=event.name)
 

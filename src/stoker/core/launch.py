@@ -323,8 +323,11 @@ def notification_name(batch: int) -> str:
     return f"notify {batch}"
 
 
-def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
-    """The job that tells the user that the batch of a job has ended; the program gets the number of the batch."""
+def notification_job(job: Job, program: Sequence[str], out: str, sentence: str = "") -> NewJob:
+    """The job that tells the user that the batch of a job has ended, or a sentence about the job.
+
+    The program gets the number of the batch, or that of the job and the sentence.
+    """
     spec = JobSpec(
         resources=Resources(gpus=0),
         environment=job.spec.environment,
@@ -334,4 +337,6 @@ def notification_job(job: Job, program: Sequence[str], out: str) -> NewJob:
         out=out,
         role="hook",
     )
+    if sentence:
+        return NewJob(Command((*program, str(job.id), sentence)), spec, f"notify about {job.id}")
     return NewJob(Command((*program, str(job.batch))), spec, notification_name(job.batch))

@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple, get_args
 
 CancelResult = Literal["cancelled", "stopped"]
 """Result of a job that was asked to end: by a user or program, or early by a rule."""
-AskedResult = Literal[CancelResult, "expired"]
-"""The same, also by the engine: `expired` did not start in time."""
+AskedResult = Literal[CancelResult, "expired", "idle"]
+"""The same, also by the engine: `expired` did not start in time, `idle` did not use its GPUs."""
 Result = Literal["done", "failed", "oom", "timeout", "hung", AskedResult, "skipped", "lost"]
 """How a job ended. `stopped`: a program that judges it ended it early; `skipped`: a job that it depends on failed."""
 JobStateName = Literal["queued", "held", "blocked", "scheduled", "starting", "running", "stopping", Result]
@@ -49,6 +49,7 @@ _ENDS = (
     _End("lost", "NF", "#8250df", "bad"),
     _End("cancelled", "CA", "#8c959f", "faint"),
     _End("stopped", "CA", "#6e7781", "faint", is_good=True),
+    _End("idle", "CA", "#57606a", "bad"),
     _End("expired", "DL", "#6f42c1", "faint"),
     _End("skipped", "CA", "#afb8c1", "faint"),
 )

@@ -91,6 +91,18 @@ Preemptible = Literal["", "save", "restart"]
 """How a job gives way to others: never, after it has saved its state, or so that it starts from the beginning."""
 
 
+IdleAction = Literal["report", "stop", "preempt"]
+
+
+class IdleRule(Struct, frozen=True):
+    """When a job counts as idle, because its GPUs show no utilisation, and what is done then."""
+
+    seconds: float = 1800.0
+    """0 is never."""
+    action: IdleAction = "report"
+    """Besides the report: end the job, or let it give way to jobs that wait."""
+
+
 class JobSpec(Struct, frozen=True):
     """How a job runs, apart from its command. Most jobs of a batch share one object."""
 
@@ -108,6 +120,7 @@ class JobSpec(Struct, frozen=True):
     """Seconds after the start within which it must write something."""
     silent: float | None = None
     """Seconds without new output after which it is ended."""
+    idle: IdleRule = IdleRule()
     grace: float = 30.0
     """Seconds between TERM and KILL."""
     retries: int = 0
@@ -181,6 +194,7 @@ LIMIT_FIELDS = ("limit", "grace", "signal", "first_output", "silent")
 """The fields of a spec that a worker keeps for the limits of an attempt."""
 RUNNING_FIELDS = (
     *LIMIT_FIELDS,
+    "idle",
     *("priority", "retries", "retry_on", "requeue", "tags", "notify"),
     *("preemptible", "save_signal", "save_time", "save_exit"),
 )

@@ -9,7 +9,8 @@ from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
-from stoker.core.job import Active, Cancelled, Job, JobEvent, Queued, Running, Stopping, start_limit
+from stoker.core.idleness import Idleness
+from stoker.core.job import Active, Cancelled, Idled, Job, JobEvent, Queued, Running, Stopping, start_limit
 from stoker.core.learning import Live
 from stoker.core.outcomes import AskedResult
 from stoker.core.planner.reasons import Reason
@@ -20,12 +21,23 @@ from stoker.engine.job_table import Jobs
 from stoker.engine.recorder import FollowUp
 from stoker.engine.requests import RequestReader, handle
 from stoker.engine.sampler import Sampler
-from stoker.sites.interface import RETRY_INTERVAL, HasSources, Measures, Recalls, SeesProcesses, SetsLimits, Site
+from stoker.sites.interface import (
+    RETRY_INTERVAL,
+    HasSources,
+    Measures,
+    Recalls,
+    SeesIdleJobs,
+    SeesProcesses,
+    SetsLimits,
+    Site,
+)
 
 ACCEPT_LIMIT = 2000
 """Rows of jobs read from the store in one turn, so that running ones do not have to wait."""
 REQUEST_LIMIT = 2000
 """Rows of jobs for which requests are handled in one turn, likewise."""
+IDLE_INTERVAL = 1.0
+"""Seconds between two looks for jobs whose GPUs are idle."""
 OTHERS_INTERVAL = 1.0
 """Seconds between two checks whether jobs of other engines ended that ours depend on."""
 
@@ -67,6 +79,8 @@ class Engine:
         """When to write again after a failure; until then nothing is placed or dispatched."""
         self._selector = selectors.DefaultSelector()
         self._displacements = Displacements(jobs, site)
+        self.watches_idle_jobs = True
+        self._idle_due = 0.0
         jobs.find_devices = site.devices
         for source, callback in site.sources() if isinstance(site, HasSources) else ():
             self.watch(source, callback)
@@ -242,6 +256,7 @@ class Engine:
         self._unblock()
         self.site.poll()
         self._displacements.check(self.now)
+        self._watch_idle_jobs()
         self._stop_late_starters()
         self._place()
         self._record()
@@ -304,6 +319,28 @@ class Engine:
         if now >= self._others_due:
             self._others_due = now + OTHERS_INTERVAL
             self._jobs.unblock_behind_others()
+
+    def _watch_idle_jobs(self) -> None:
+        """Report jobs whose GPUs are idle, once; stop them or let them give way if their rule says so."""
+        now, site = self.now, self.site
+        if now < self._idle_due or not self.watches_idle_jobs or not isinstance(site, SeesIdleJobs):
+            return
+        self._idle_due = now + IDLE_INTERVAL
+        for job_id, since in site.idle_since().items():
+            job = self._table.active(job_id)
+            if job is None or not isinstance(job.state, Running) or job.spec.terminal:
+                continue
+            idle = Idleness(job, job.state, since)
+            if idle.is_over:
+                self._jobs.apply(job, Idled(now))
+            elif idle.is_due(now):
+                note = idle.text(now, [device.label for device in site.devices(job.state.devices)])
+                if job.state.idle_since is None:
+                    job = self._jobs.apply(job, Idled(now, since, note))
+                if job.spec.idle.action == "stop":
+                    self.cancel_job(job, None, note, result="idle")
+                elif job.spec.idle.action == "preempt" and self.waiting:
+                    self.displace(job, 0, note)
 
     def _stop_late_starters(self) -> None:
         """While everything has to stop: stop jobs that started before they could be called back."""

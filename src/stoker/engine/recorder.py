@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Event, Job, JobEvent, advance, part, single, started_at
+from stoker.core.job import Active, Ended, Event, Idled, Job, JobEvent, advance, part, single, started_at
 from stoker.core.learning import Learnt
 from stoker.core.ranges import missing
 from stoker.core.requests import Request
@@ -31,6 +31,8 @@ class FollowUp(NamedTuple):
     """From the ended job and the path of its log; None if nothing follows a single job."""
     announce: Callable[[Job], NewJob] | None = None
     """From a job to be notified of: the job that follows when all of its batch have ended."""
+    tell: Callable[[Job, str], NewJob] | None = None
+    """From a running job to be notified of, and a sentence about it: the job that tells it."""
 
 
 class _Pending(Struct):
@@ -81,6 +83,9 @@ class Recorder:
         self._job_events.append(JobEvent(after, event, devices, log, started_at(job)))
         if self.follow_up is not None and isinstance(after.state, Ended):
             self._follow(self.follow_up, after, log)
+        if isinstance(event, Idled) and event.note and self.follow_up is not None and self.follow_up.tell is not None:
+            self._follow_up_engine = self.follow_up.engine
+            self._follow_ups += [self.follow_up.tell(after, event.note)] if after.spec.notify else []
         return after
 
     def release(self, job_id: int) -> None:

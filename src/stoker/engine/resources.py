@@ -152,10 +152,11 @@ def _follow_up(config: EngineConfig, engine: str) -> FollowUp | None:
         QUEUE if is_background(engine) else engine,
         (lambda job, log: on_finish_job(job, log, line, shell, out)) if line else None,
         partial(notification, config.paths) if config.announces else None,
+        partial(notification, config.paths) if config.announces else None,
     )
 
 
-def notification(paths: Paths, job: Job) -> NewJob:
-    """The job that tells the user that the batch of a job has ended."""
+def notification(paths: Paths, job: Job, sentence: str = "") -> NewJob:
+    """The job that tells the user that the batch of a job has ended, or a sentence about the job."""
     program = (sys.executable, "-E", "-P", "-m", "stoker.app.service.notify", str(paths.state))
-    return notification_job(job, program, log_pattern(paths.logs))
+    return notification_job(job, program, log_pattern(paths.logs), sentence)

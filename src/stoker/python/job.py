@@ -452,7 +452,7 @@ def _how(job: Record) -> str:
             return f"was ended because it hung{note}"
         case "oom":
             return f"ran out of GPU memory{note}"
-        case "skipped" | "lost" | "expired":
+        case "skipped" | "lost" | "expired" | "idle":
             return f"was {state.result}{note}"
     if state.signal:
         return f"{_killed(state.signal)}{note}"

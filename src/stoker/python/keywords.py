@@ -43,6 +43,7 @@ class Keywords(TypedDict, total=False):
     signal: str
     first_output: str | int | timedelta
     silent: str | int | timedelta
+    idle: str | int | timedelta
     begin: str | datetime
     start_within: str | int | timedelta
     nonblock: bool

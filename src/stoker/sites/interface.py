@@ -202,6 +202,14 @@ class Measures(Protocol):
         """Report the last measurements, to be recorded before `close`."""
 
 
+@runtime_checkable
+class SeesIdleJobs(Protocol):
+    """A site that sees whether jobs use their GPUs."""
+
+    def idle_since(self) -> Mapping[int, float | None]:
+        """Since when the GPUs of running jobs have shown no utilisation; None for those that are used."""
+
+
 class SiteContext(Struct, frozen=True):
     """The engine as its site knows it."""
 

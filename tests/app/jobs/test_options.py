@@ -7,11 +7,11 @@ import pytest
 
 from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_spec import given_options, spec_of
-from stoker.app.jobs.option_values import early_signal_text, parse_assignment, parse_grace
+from stoker.app.jobs.option_values import early_signal_text, idle_rule_text, parse_assignment, parse_grace, parse_idle
 from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, ShownNames, merged
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.job import Job, Waiting
-from stoker.core.spec import RUNNING_FIELDS, Command, Dependency, EarlySignal, JobSpec, Resources
+from stoker.core.spec import RUNNING_FIELDS, Command, Dependency, EarlySignal, IdleRule, JobSpec, Resources
 from stoker.python.keywords import Keywords
 
 GIB = 2**30
@@ -239,6 +239,28 @@ def test_unknown_options_are_refused_in_data() -> None:
     """A job file cannot carry an option that is not there."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"gpu": 1}, JobOptions)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "shown"),
+    [
+        ("1h", IdleRule(3600.0), "3600s"),
+        ("0", IdleRule(0.0), "0s"),
+        ("stop", IdleRule(1800.0, "stop"), "1800s:stop"),
+        ("45m:preempt", IdleRule(2700.0, "preempt"), "2700s:preempt"),
+        ("1:30:00", IdleRule(5400.0), "5400s"),
+        ("1:30:00:stop", IdleRule(5400.0, "stop"), "5400s:stop"),
+    ],
+)
+def test_idle(text: str, rule: IdleRule, shown: str) -> None:
+    assert (parse_idle(text), idle_rule_text(rule)) == (rule, shown)
+    assert parse_idle(shown) == rule
+
+
+@pytest.mark.parametrize("text", ["-5m", "soon", "30m:kill", ":", "stop:30m", "", "5m:"])
+def test_idle_that_is_not_understood(text: str) -> None:
+    with pytest.raises(UsageError, match="--idle"):
+        parse_idle(text)
 
 
 @pytest.mark.parametrize(("given", "meant"), [("save", "save"), (True, "save"), ("Restart", "restart"), (False, "")])

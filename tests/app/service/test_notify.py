@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.app.jobs.option_values import parse_targets, shown_target
-from stoker.app.service.notify import summary
+from stoker.app.service.notify import message_about, summary
 from stoker.core.errors import UsageError
 from stoker.core.job import Ended, Job, Waiting
 from stoker.core.outcomes import Result
@@ -22,6 +22,13 @@ def test_one_job() -> None:
     """One job is named with its result and the time since it was submitted."""
     assert summary([job(7, "failed", 3)]) == "job 7 (python train.py): exit 3, 01:05 after submit"
     assert summary([replace(job(7, "done"), name="bert")]) == "job 7 (bert): done, 01:05 after submit"
+
+
+def test_a_sentence_about_a_job() -> None:
+    """A job that still runs is named with what is said of it."""
+    message = message_about(job(7, None), "has held GPU 0 for 30m at 0 %")
+    assert message.title.endswith(": job 7 has held GPU 0 for 30m at 0 %")
+    assert message.text == "python train.py"
 
 
 def test_several_jobs() -> None:

@@ -38,6 +38,8 @@ def test_files(line: str) -> None:
     ("line", "started"),
     [
         ("python -m pkg.train --x", Started("module", "pkg.train")),
+        ("python -I -m pkg", Started("alone", "pkg")),
+        ("python -E -u -m pkg", Started("alone", "pkg")),
         ("python -um pkg", Started("module", "pkg")),
         ("torchrun --nproc-per-node=2 -m pkg", Started("module", "pkg")),
         ("accelerate launch -m pkg", Started("module", "pkg")),

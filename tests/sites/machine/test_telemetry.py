@@ -16,9 +16,10 @@ from stoker.core.device import Account, Process, Reading, Snapshot
 from stoker.core.job import Ended, Job, Running
 from stoker.core.learning import MeasuredUse
 from stoker.core.spec import JobSpec, Resources
+from stoker.runner.processes import stopped
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.observation import REFRESH_INTERVAL
-from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt
+from stoker.sites.machine.telemetry import Telemetry, WatchedAttempt, _note_idleness
 from support.build import GIB, a_job, simulated
 from support.wait import PATIENCE_SECONDS, ending, wait_until
 
@@ -330,3 +331,49 @@ def children(pid: int) -> list[int]:
 def strangers(count: int) -> list[int]:
     """Processes that are not ours."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()][:count]
+
+
+class TestIdleness:
+    """GPUs that a job holds and nobody uses."""
+
+    def attempt(self) -> WatchedAttempt:
+        return WatchedAttempt(a_job(1), 1, (), MeasuredUse())
+
+    def look(self, attempt: WatchedAttempt, now: float, *loads: int | None) -> float | None:
+        _note_idleness(attempt, [Reading(utilisation=load) for load in loads], now)
+        return attempt.idle_since
+
+    def test_all_of_them_count(self) -> None:
+        """One that is used is enough."""
+        attempt = self.attempt()
+        assert [self.look(attempt, 100.0 + now, 0, load) for now, load in enumerate((1, 0, 0, 2, 0))] == [
+            *(None, 101.0, 101.0),
+            *(None, 104.0),
+        ]
+
+    def test_what_is_not_known_changes_nothing(self) -> None:
+        """A driver that does not tell the utilisation never makes a job idle."""
+        attempt = self.attempt()
+        assert self.look(attempt, 100.0, None) is None
+        assert self.look(attempt, 101.0, 0) == 101.0
+        assert self.look(attempt, 102.0, None) == 101.0
+        assert self.look(attempt, 103.0) == 101.0
+
+    def test_a_gap_begins_anew(self) -> None:
+        """While the machine slept nobody looked."""
+        attempt = self.attempt()
+        self.look(attempt, 100.0, 0)
+        assert self.look(attempt, 130.0, 0) == 100.0
+        assert self.look(attempt, 8000.0, 0) == 8000.0
+
+    def test_a_stopped_job_is_not_idle(self) -> None:
+        attempt = self.attempt()
+        process = subprocess.Popen(["sleep", "1000"])
+        try:
+            attempt.pids = {process.pid}
+            process.send_signal(signal.SIGSTOP)
+            wait_until(lambda: stopped(process.pid))
+            assert self.look(attempt, 100.0, 0) is None
+        finally:
+            process.kill()
+            process.wait(PATIENCE_SECONDS)

@@ -6,13 +6,14 @@ import re
 import signal
 from collections.abc import Callable
 from datetime import datetime
+from typing import get_args
 
 from stoker.app.jobs.context import find_program
 from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import RETRIED
 from stoker.core.selectors import Named, parse_selection
-from stoker.core.spec import Dependency, EarlySignal, Name, Preemptible, Resources, parse_array
+from stoker.core.spec import Dependency, EarlySignal, IdleAction, IdleRule, Name, Preemptible, Resources, parse_array
 from stoker.core.units import parse_duration, parse_moment, parse_size, size_text
 
 LONGEST_NAME = 1000
@@ -201,6 +202,23 @@ def seconds_text(seconds: float | None) -> str:
     if seconds is None:
         return ""
     return f"{seconds:g}s" if seconds < 1e6 else f"{seconds:.0f}s"
+
+
+def parse_idle(text: str) -> IdleRule:
+    """`30m`, `30m:stop`, `stop` after the usual time, or 0 for never."""
+    time, _, word = text.strip().rpartition(":")
+    action = next((action for action in get_args(IdleAction) if action == word), None)
+    time = text.strip() if action is None else time
+    try:
+        seconds = IdleRule().seconds if action and not time else parse_grace(time)
+    except UsageError:
+        hint = "write it as 30m, 30m:stop, 30m:preempt, or 0 for never"
+        raise UsageError(f"--idle: {text!r} is not understood", hint) from None
+    return IdleRule(seconds, action or "report")
+
+
+def idle_rule_text(rule: IdleRule) -> str:
+    return seconds_text(rule.seconds) + (f":{rule.action}" if rule.action != "report" else "")
 
 
 def after_text(after: tuple[Dependency, ...], name: Name) -> str:

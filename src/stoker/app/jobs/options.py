@@ -15,6 +15,7 @@ from stoker.app.jobs.option_values import (
     begin_text,
     check_count,
     early_signal_text,
+    idle_rule_text,
     parse_array_limits,
     parse_assignment,
     parse_begin,
@@ -24,6 +25,7 @@ from stoker.app.jobs.option_values import (
     parse_freeze,
     parse_grace,
     parse_group,
+    parse_idle,
     parse_mps,
     parse_preemptible,
     parse_priority,
@@ -62,6 +64,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     signal: str | None = None
     first_output: str | None = None
     silent: str | None = None
+    idle: str | None = None
     begin: str | None = None
     start_within: str | None = None
     nonblock: bool | None = None
@@ -336,6 +339,18 @@ OPTIONS = (
         show=lambda job, _: seconds_text(job.spec.silent),
         comment="without new output, for example 30m",
         label="silent",
+        while_running=True,
+    ),
+    Option(
+        name="idle",
+        help="Report a job whose GPUs are unused for DUR, default 30m; DUR:stop ends it, DUR:preempt lets it give way.",
+        metavar="DUR",
+        takes_number=True,
+        fields=("idle",),
+        parse=parse_idle,
+        show=lambda job, _: idle_rule_text(job.spec.idle),
+        comment="30m: report unused GPUs, 30m:stop: end the job, 0: off",
+        built_in="1800s",
         while_running=True,
     ),
     Option(

@@ -17,7 +17,7 @@ from stoker.app.jobs.option_values import why_not_sendable
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, UsageError, did_you_mean
 from stoker.core.launch import INHERIT
-from stoker.core.spec import Command, JobSpec
+from stoker.core.spec import Command, IdleRule, JobSpec
 from stoker.core.text import on_one_line, shortened
 from stoker.core.units import size_text
 
@@ -61,6 +61,12 @@ class Preflight:
                 self._warn(f"{option} {seconds:g}s has no effect: the time limit of {spec.limit:g}s comes first")
             elif seconds is not None and (place := _unseen_output(spec)):
                 self._warn(f"{option} has no effect: Stoker cannot see what a job writes to {place}")
+
+    def check_idle(self, spec: JobSpec) -> None:
+        if spec.idle.action == "preempt" and not spec.preemptible:
+            self._warn("--idle with preempt only reports a job without --preemptible")
+        if spec.cluster and spec.idle != IdleRule():
+            self._warn("--idle has no effect on a cluster")
 
     def check_notify(self, spec: JobSpec) -> None:
         if spec.notify and (reason := why_not_sendable(spec.notify)):

@@ -234,6 +234,7 @@ class JobBuilder:
 
     def _resolved(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_limits(spec)
+        self.preflight.check_idle(spec)
         self.preflight.check_notify(spec)
         if spec.cluster:  # its devices are not known here
             return spec

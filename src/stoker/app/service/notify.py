@@ -45,21 +45,29 @@ class NotSent(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send the message about a batch to all targets of its jobs; 1 where one was not reached."""
-    state, batch = arguments
+    """Send the message about a batch, or a sentence about a job, to all targets; 1 where one was not reached."""
+    state, number, *sentences = arguments
     with contextlib.closing(open_store(Paths(Path(state)))) as store:
-        jobs = list(single(queries.jobs_of_batch(store, int(batch))))
+        job = store.job(int(number)) if sentences else None
+        jobs = [job] if job else list(single(queries.jobs_of_batch(store, int(number))))
         targets = dict.fromkeys(target for job in jobs for target in job.spec.notify)
-        failures = [_send(store, target, [job for job in jobs if target in job.spec.notify]) for target in targets]
+        failures = [
+            _send(target, message_about(job, sentences[0]) if job else _message_for(target, store, jobs))
+            for target in targets
+        ]
     for failure in filter(None, failures):
         print(failure, file=sys.stderr)
     return 1 if any(failures) else 0
 
 
-def _send(store: Store, target: str, jobs: Sequence[Job]) -> str:
+def _message_for(target: str, store: Store, jobs: Sequence[Job]) -> Message:
+    return message_of(store, [job for job in jobs if target in job.spec.notify])
+
+
+def _send(target: str, message: Message) -> str:
     """Send to one target, and return why that failed."""
     try:
-        (send_mail if target == MAIL else send_through_apprise)(target, message_of(store, jobs))
+        (send_mail if target == MAIL else send_through_apprise)(target, message)
     except NotSent as error:
         return f"{shown_target(target)}: {error}"
     return ""
@@ -73,6 +81,10 @@ def message_of(store: Store, jobs: Sequence[Job]) -> Message:
     if len(jobs) > 1:
         lines.insert(0, f"{title(jobs[0], 200)}, and {count_text(len(jobs) - 1, 'other job')}")
     return Message(f"stoker on {host}: {said}", "\n".join(lines) or title(jobs[0], 200))
+
+
+def message_about(job: Job, sentence: str) -> Message:
+    return Message(f"stoker on {socket.gethostname()}: job {id_text(job)} {sentence}", title(job, 200))
 
 
 def summary(jobs: Sequence[Job]) -> str:

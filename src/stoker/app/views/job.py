@@ -13,6 +13,7 @@ from stoker.app.jobs.local_time import clock_text, to_datetime, to_datetime_or_n
 from stoker.app.views.facts import QueueFacts, device_labels
 from stoker.core.amounts import VramMode, amount_now, mode_of, resources_of_attempts
 from stoker.core.device import Device
+from stoker.core.idleness import idle_text
 from stoker.core.job import (
     Active,
     Ended,
@@ -380,6 +381,8 @@ def _about_active(job: Job, engine: str, facts: QueueFacts) -> str:
         return job.state.note
     if isinstance(job.state, Running) and (way := job.state.giving_way) is not None:
         return _giving_way(job, way, facts)
+    if isinstance(job.state, Running) and job.state.idle_since is not None:
+        return idle_text(facts.now - job.state.idle_since, device_labels(job.state.devices, facts.devices))
     if facts.is_interrupted(engine):
         return "its run was interrupted" + ("" if _unseen(job, engine, facts) else "; the job continues")
     if isinstance(job.state, Starting) and resources_of(job).mps is not None:

@@ -31,6 +31,7 @@ from stoker.core.job import (
     Ended,
     Event,
     Exited,
+    Idled,
     InvalidTransition,
     Job,
     Lost,
@@ -189,6 +190,8 @@ def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], 
             return event.note
         case Displaced():
             return _why_displaced(event, facts)
+        case Idled():
+            return event.note or "uses its GPUs again"
         case Stayed():
             return "it did not leave in time, so it goes on and is not asked again"
         case Returned():

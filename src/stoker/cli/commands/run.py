@@ -18,7 +18,16 @@ from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.script import CommandLine, Script, completed_options, find_script
 from stoker.cli.advice import misplaced_option
 from stoker.cli.console import say
-from stoker.cli.job_options import DASHES, TYPED, TYPED_OPTIONS, TypedCommand, job_options, option, options_from
+from stoker.cli.job_options import (
+    DASHES,
+    TYPED,
+    TYPED_OPTIONS,
+    TypedCommand,
+    job_options,
+    option,
+    options_from,
+    session_options,
+)
 from stoker.cli.options import sim_option, wants_json
 from stoker.core.errors import UsageError
 from stoker.core.settings import LOCAL, ClusterSettings
@@ -56,7 +65,6 @@ _min_free = option("--min-free", type=click.IntRange(0), metavar="N", help="Leav
 @click.option("--json", "as_json", is_flag=True, help="Print JSON at the end.")
 @click.option("--no-bar", is_flag=True, help="No live display; one line per event.")
 @click.option("--pty", is_flag=True, help="Give the command this terminal, as stoker shell does.")
-@click.option("--idle", metavar="DUR", help="With --pty: end the session after this time without use.")
 @click.option("--demo", is_flag=True, help="Run a 20-second demonstration on four simulated GPUs.")
 @click.pass_context
 def run(
@@ -85,8 +93,6 @@ def run(
     if pty:
         _refuse_with_terminal({**values, "file": file, "demo": demo})
         return _run_session(values, words)
-    if values["idle"] is not None:
-        raise UsageError("--idle is for interactive sessions", "add --pty, or use -t for a time limit")
     options = options_from(values)
     values["as_json"] = wants_json(values["as_json"])
     values |= {"options": options, "demo": demo, "typed": context.meta[TYPED]}
@@ -118,7 +124,7 @@ def run(
 
 @click.command(name="shell", cls=TypedCommand, context_settings={"allow_interspersed_args": False})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
-@job_options
+@session_options
 @option("--idle", metavar="DUR", help="Warn, then end the session after this time without keyboard, GPU or CPU use.")
 @_devices
 @sim_option
@@ -169,7 +175,9 @@ def _run_session(values: dict[str, Any], words: tuple[str, ...]) -> int:
     """Run a command, or the user's shell, in this terminal."""
     from stoker.cli.relay import Relay
 
+    idle = values.pop("idle")
     options = options_from(values)
+    values["idle"] = idle
     for name in ("array", "out", "err"):
         if getattr(options, name):
             raise UsageError(f"--{name} has no meaning for a session", "leave it out; script(1) keeps a log of one")

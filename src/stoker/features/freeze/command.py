@@ -33,10 +33,10 @@ _FILE_IN_LINE = re.compile(r"(?<![^\s=;&|()<>])([\w@%+:,./-]+)(?![^\s;&|()<>])")
 class Started(NamedTuple):
     """What a command starts."""
 
-    kind: Literal["file", "module", "call", "text", ""]
-    """A call is a Python function, by its full name. A text is code in the command line, as after `-c`.
+    kind: Literal["file", "module", "alone", "call", "text", ""]
+    """A module is alone if its Python looks into no snapshot. A call is a Python function, by its full name.
 
-    Empty if it starts nothing that could be frozen.
+    A text is code in the command line, as after `-c`. Empty if it starts nothing that could be frozen.
     """
     name: str = ""
 
@@ -81,16 +81,19 @@ def _started(words: Sequence[str]) -> Started:
 
 def _argument_started(runner: str, words: Iterator[str]) -> Started:
     """What a program starts that an argument names; the argument may be another such program."""
+    module: Literal["module", "alone"] = "module"
     for word in words:
         is_python = _PYTHON.fullmatch(runner) is not None
         if not is_python and _is_runner(os.path.basename(word)):
             runner = os.path.basename(word)
         elif re.fullmatch("-[a-zA-Z]*m" if is_python else "-m", word):
-            return Started("module", next(words, ""))
+            return Started(module, next(words, ""))
         elif re.fullmatch("-[a-zA-Z]*c", word) and (is_python or runner in SHELLS):
             return Started("text", next(words, ""))
         elif word in _VALUED:
             next(words, "")
+        elif is_python and re.fullmatch("-[a-zA-Z]*[EIS][a-zA-Z]*", word):
+            module = "alone"
         elif not word.startswith("-") and (_SUFFIXES.fullmatch(word) or is_python or runner in SHELLS):
             return Started("file", word)
     return NOTHING

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
-from stoker.store.paths import UNFINISHED, make_durable
+from stoker.store.paths import UNFINISHED, make_durable, remove_tree
 
 PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
 """Modes as git has them."""
@@ -97,7 +97,7 @@ class SnapshotStore:
         if place.exists():
             return
         for folder in (self.folder, self.blobs, place.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.blobs / f"{UNFINISHED}{os.urandom(6).hex()}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -251,16 +251,6 @@ def frozen_top(folder: Path, snapshot_id: str) -> tuple[Path, str]:
         root_in.cache_clear()
         raise missing(snapshot_id, tree, error) from None
     return top, root
-
-
-def remove_tree(tree: Path) -> None:
-    """Remove a tree, whose directories cannot be written to."""
-    if not tree.exists():
-        return
-    for folder, _, _ in os.walk(tree):
-        with contextlib.suppress(OSError):
-            Path(folder).chmod(0o700)
-    shutil.rmtree(tree, ignore_errors=True)
 
 
 def durable(count: int) -> bool:

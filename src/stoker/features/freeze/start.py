@@ -14,12 +14,15 @@ from stoker.core.launch import LaunchOrder
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import code_of
 from stoker.features.freeze.command import SHELLS, with_files
-from stoker.features.freeze.snapshots import HOOK, frozen_top
+from stoker.features.freeze.snapshots import HOOK, SnapshotStore, frozen_top
 from stoker.store.paths import Paths
 
 LONGEST_TEXT = 100_000
 """Bytes of a shell script that is passed as a word; the kernel allows 128 KiB."""
 _SOURCE = re.compile(r"\$BASH_SOURCE\b|\$\{BASH_SOURCE(?:\[0\])?\}|\$\{BASH_SOURCE\[0\]:-\$0\}")
+
+_OTHER_HOOK = re.compile(rf"(?s).*/code/trees/[0-9a-f]+/{HOOK}")
+"""The same entry of another job, in which this one was submitted."""
 
 
 def why_not_startable(spec: JobSpec, paths: Paths) -> str:
@@ -45,7 +48,7 @@ def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], pa
     place = _Place(top, root, order.cwd)
     words, shell = _words(place, order)
     own = order.extra.get("PYTHONPATH", base.get("PYTHONPATH", ""))
-    entries = [place.entry(entry) for entry in own.split(os.pathsep)] if own else []
+    entries = [place.entry(entry) for entry in own.split(os.pathsep) if not _OTHER_HOOK.fullmatch(entry)] if own else []
     variables = {
         "STOKER_CODE": str(top),
         "STOKER_CODE_ROOT": root,
@@ -53,6 +56,20 @@ def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], pa
     }
     cwd = place.entry(order.cwd) if code.in_tree else order.cwd
     return replace(order, words=words, shell=shell, cwd=cwd, extra={**order.extra, **variables})
+
+
+def bring(spec: JobSpec, shared: Paths, here: Paths) -> None:
+    """Check the snapshot of a job out on this machine, once, from a directory that it shares with others."""
+    code = code_of(spec.code)
+    local, far = SnapshotStore(here.code), SnapshotStore(shared.code)
+    if not code.snapshot or local.tree(code.snapshot).exists():
+        return
+    snapshot = far.snapshot(code.snapshot)
+    for file in snapshot.files:
+        if not local.has(file):
+            local.add(file, far.read(file.blob), durable=False)
+    local.keep(snapshot)
+    local.link(snapshot, far.links(snapshot.id))
 
 
 class _Place:
@@ -72,7 +89,7 @@ class _Place:
 
     def file(self, path: str) -> str:
         """The frozen file that a word of the command names; empty if it names none."""
-        if not path or path.startswith("-") or path.endswith(("/", ".ipynb")):
+        if not path or "\0" in path or path.startswith("-") or path.endswith(("/", ".ipynb")):
             return ""
         place = self.inside(path)
         return place if place and os.path.isfile(place) and _is_in(os.path.realpath(place), self._top) else ""

@@ -42,7 +42,7 @@ class CodeFreezer:
     def prepare(self, command: Command, spec: JobSpec) -> Prepared:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
             return Prepared(spec)
-        started = _started_by(command)
+        started = started_by(command)
         # Most lines of a list start what the line before started.
         if self._last is None or self._last[0] is not spec or self._last[1] != started:
             self._last = spec, started, self._prepared(started, spec)
@@ -69,20 +69,25 @@ class CodeFreezer:
     def _decide(self, wish: _Wish) -> FrozenCode:
         """Take the snapshot, unless there is none to take or it cannot be taken."""
         kind = wish.started.kind
-        if not wish.asked and kind not in ("file", "module", "call"):
+        if not wish.asked and kind not in ("file", "module", "alone", "call"):
             return FrozenCode()
-        if wish.cluster:
-            return _not_on_clusters(wish)
+        if kind == "alone":
+            text = f"python -m {wish.started.name} is started with -E, -I or -S"
+            return self._refused(wish, NotFreezable(text, "leave that out, or add --no-freeze"))
         root = self._root(wish)
         if not root:
             return FrozenCode(reason="its code is in no git work tree")
         taken = self._take(wish.cluster, root, asked=wish.asked)
         if isinstance(taken, NotFreezable):
-            if wish.asked:
-                raise taken
-            self._context.say(f"the code is not frozen: {taken.message}; {taken.hint}")
-            return FrozenCode(reason=taken.message)
+            return self._refused(wish, taken)
         return FrozenCode(taken.snapshot.id, wish.freeze == "tree")
+
+    def _refused(self, wish: _Wish, why: NotFreezable) -> FrozenCode:
+        """Say why code is not frozen; an error if the user asked for it."""
+        if wish.asked:
+            raise why
+        self._context.say(f"the code is not frozen: {why.message}; {why.hint}")
+        return FrozenCode(reason=why.message)
 
     def _root(self, wish: _Wish) -> str:
         """The tree of what a command starts, else of its directory; empty if there is none."""
@@ -161,24 +166,6 @@ def _folder_of_function(name: str) -> str:
     module = next((sys.modules[name] for name in names if name in sys.modules), None)
     file = getattr(module, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) if file else ""
-
-
-def _started_by(command: Command) -> Started:
-    """What a command starts; of a Python call, the file of the function's module."""
-    if command.call is None:
-        return started_by(command)
-    module = command.words[4]
-    while module := module.rpartition(".")[0]:
-        if file := getattr(sys.modules.get(module), "__file__", None):
-            return Started("file", file)
-    return Started("module")
-
-
-def _not_on_clusters(wish: _Wish) -> FrozenCode:
-    reason = f"jobs on the cluster {wish.cluster} run the code that is there when they start"
-    if wish.asked:
-        raise NotFreezable(reason, "leave out --freeze")
-    return FrozenCode(reason=reason)
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -12,12 +12,12 @@ from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
-from stoker.features import obstacle_to, prepared_start
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.context import MachineContext
 from stoker.sites.machine.mps import PLAIN, Served
 from stoker.sites.machine.ref import WorkerRef, lease_name
 from stoker.sites.machine.worker_events import WorkerEvents
+from stoker.sites.prepared import obstacle_to, prepared_start
 from stoker.store.logs import size_of
 from stoker.store.paths import Paths
 from stoker.store.writer import Store

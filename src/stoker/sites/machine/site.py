@@ -7,7 +7,7 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -443,6 +443,9 @@ class MachineSite:
         self._draining = True
         for allocation in self._allocations:
             self._allocations.recall(allocation)
+
+    def idle_since(self) -> Mapping[int, float | None]:
+        return self._telemetry.idle_since()
 
     def finish(self) -> None:
         self._learning.finish()

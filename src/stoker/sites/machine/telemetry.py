@@ -20,7 +20,7 @@ from stoker.core.logs.progress import read_pace
 from stoker.core.outcomes import WHOLE_RESULTS
 from stoker.core.planner.occupancy import Slot
 from stoker.runner.interface import ProcessIds
-from stoker.runner.processes import parent_of
+from stoker.runner.processes import parent_of, stopped
 from stoker.sites.interface import EngineJobs
 from stoker.sites.machine.allocations import Allocation, Allocations
 from stoker.store.history import RunHistory
@@ -32,6 +32,8 @@ YOUNG = 3.0
 """Seconds for which an attempt is young and its memory use changes fast."""
 YOUNG_INTERVAL = 0.25
 """Seconds between two looks at a young attempt."""
+GAP_SECONDS = 60.0
+"""Seconds without a look after which an attempt is not known to have been idle, as while the machine slept."""
 KEEP_INTERVAL = 60.0
 """Seconds between two records of a running attempt, which are all that is left if the engine dies."""
 _LATE = 3.0
@@ -61,6 +63,9 @@ class WatchedAttempt(Struct):
     """Its processes that were seen on its GPUs, and its first process."""
     together: dict[str, frozenset[int]] = field(default_factory=dict)
     """By device, the processes that ran on it at the same time when that was last seen."""
+    idle_since: float | None = None
+    """Since when all its GPUs have shown no utilisation, also by other jobs; None if they are used."""
+    seen_at: float = 0.0
     kept: float = 0.0
     ended: float | None = None
     shared: bool = False
@@ -129,6 +134,10 @@ class Telemetry:
             for attempt in self._watched.values()
         }
 
+    def idle_since(self) -> dict[int, float | None]:
+        """Since when the GPUs of each running job have shown no utilisation; None if they are used."""
+        return {attempt.job.id: attempt.idle_since for attempt in self._watched.values() if attempt.seen_at}
+
     def peak(self, job: Job) -> int | None:
         """The most bytes that a running attempt has used so far, if it was seen at all."""
         watched = self._watched.get(attempt_key(job.id, job.attempts))
@@ -195,6 +204,7 @@ class Telemetry:
             attempt.use, max(0.0, now - job.state.since), attempt.memory, self._load(allocation, readings)
         )
         self._account(attempt, snapshot)
+        _note_idleness(attempt, readings, now)
         allocation.peak = attempt.use.peak
 
     def _watch(self, allocation: Allocation, job: Job, now: float) -> WatchedAttempt:
@@ -258,6 +268,21 @@ class Telemetry:
         kept = {pid: worker for pid, worker in self._workers.items() if pid in shown and worker in believed}
         self._workers = kept | {pid: _worker_of(pid, roots) for pid in shown - kept.keys()}
         self._roots = roots
+
+
+def _note_idleness(attempt: WatchedAttempt, readings: Sequence[Reading], now: float) -> None:
+    """An attempt begins to be idle anew after a time in which nobody looked, or in which it was stopped.
+
+    GPUs with an unknown utilisation change nothing.
+    """
+    gap, attempt.seen_at = now - attempt.seen_at, now
+    loads = [reading.utilisation for reading in readings]
+    if None in loads or not loads:
+        return
+    if any(loads) or any(stopped(pid) for pid in attempt.pids):
+        attempt.idle_since = None
+    elif attempt.idle_since is None or gap > GAP_SECONDS:
+        attempt.idle_since = now
 
 
 def _processes(snapshot: Snapshot) -> Iterable[Process]:

@@ -184,9 +184,14 @@ def preparations() -> list[Any]:
     return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
 
 
+_loaded: dict[str, Any] = {}
+
+
 def load(path: str) -> Any:
     """The function that a feature names."""
-    import importlib
+    if path not in _loaded:
+        import importlib
 
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+        module, _, name = path.partition(":")
+        _loaded[path] = getattr(importlib.import_module(module), name)
+    return _loaded[path]

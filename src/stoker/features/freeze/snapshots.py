@@ -233,23 +233,23 @@ def missing(snapshot_id: str, place: Path, error: OSError) -> DamagedSnapshot:
 
 
 @lru_cache(maxsize=64)
-def root_in(manifest: Path) -> str:
-    """The root that a manifest names; it never changes."""
-    with open(manifest, "rb") as file:
-        return os.fsdecode(file.read(len(_HEAD) + 1 + 4097).split(b"\0")[1])
-
-
-def frozen_top(folder: Path, snapshot_id: str) -> tuple[Path, str]:
-    """The checked-out root of a snapshot, and the directory that it was taken of; raises if it is not there."""
+def _read_top(folder: Path, snapshot_id: str) -> tuple[str, str]:
+    """The checked-out root and the root that a manifest names; neither changes."""
     tree = SnapshotStore(folder).tree(snapshot_id)
+    with open(tree / _MANIFEST, "rb") as file:
+        root = os.fsdecode(file.read(len(_HEAD) + 1 + 4097).split(b"\0")[1])
+    return str(top_in(tree, root)), root
+
+
+def frozen_top(folder: Path, snapshot_id: str) -> tuple[str, str]:
+    """The checked-out root of a snapshot, and the directory that it was taken of; raises if it is not there."""
     try:
-        root = root_in(tree / _MANIFEST)
-        top = top_in(tree, root)
-        if not stat.S_ISDIR(top.stat().st_mode):
+        top, root = _read_top(folder, snapshot_id)
+        if not stat.S_ISDIR(os.stat(top).st_mode):
             raise NotADirectoryError(20, "not a directory")
     except OSError as error:
-        root_in.cache_clear()
-        raise missing(snapshot_id, tree, error) from None
+        _read_top.cache_clear()
+        raise missing(snapshot_id, SnapshotStore(folder).tree(snapshot_id), error) from None
     return top, root
 
 

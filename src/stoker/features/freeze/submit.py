@@ -37,11 +37,19 @@ class CodeFreezer:
         self._specs: dict[tuple[JobSpec, str], JobSpec] = {}
         self._taken: dict[tuple[str, str], Taken | NotFreezable] = {}
         self._files: dict[tuple[str, str], frozenset[str]] = {}
+        self._last: tuple[JobSpec, Started, Prepared] | None = None
 
     def prepare(self, command: Command, spec: JobSpec) -> Prepared:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
             return Prepared(spec)
-        wish = _Wish(started_by(command), spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
+        started = started_by(command)
+        # Most lines of a list start what the line before started.
+        if self._last is None or self._last[0] is not spec or self._last[1] != started:
+            self._last = spec, started, self._prepared(started, spec)
+        return self._last[2]
+
+    def _prepared(self, started: Started, spec: JobSpec) -> Prepared:
+        wish = _Wish(started, spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
         if wish not in self._codes:
             self._codes[wish] = self._decide(wish)
         code = self._codes[wish]

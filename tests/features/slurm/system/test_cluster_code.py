@@ -16,7 +16,7 @@ import pytest
 from features.slurm.cluster import NAME, ClusterQueue
 from support.optional import require
 from support.slurm import Slurm
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 PROGRAM = "import os, helper\nprint(helper.VALUE, os.getcwd(), helper.__file__)\n"
 
@@ -43,7 +43,7 @@ def make_project(queue: ClusterQueue) -> None:
     require("git")
     (queue.cwd / "train.py").write_text(PROGRAM)
     (queue.cwd / "helper.py").write_text("VALUE = 'old'\n")
-    subprocess.run(["git", "init", "-q", queue.cwd], check=True)
+    subprocess.run(["git", "init", "-q", queue.cwd], check=True, timeout=PATIENCE_SECONDS)
 
 
 def submitted(queue: ClusterQueue, *options: str) -> int:
@@ -104,7 +104,7 @@ def test_a_snapshot_that_was_removed(kind: str, request: pytest.FixtureRequest) 
     """The job is held with the reason."""
     queue: ClusterQueue = request.getfixturevalue(kind)
     job = submitted(queue)
-    subprocess.run(["chmod", "-R", "u+w", queue.shared], check=True)
+    subprocess.run(["chmod", "-R", "u+w", queue.shared], check=True, timeout=PATIENCE_SECONDS)
     for folder in queue.shared.glob("*/code"):
         shutil.rmtree(folder)
     queue("resume", str(job))

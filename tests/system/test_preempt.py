@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 
-from stoker.core.job import Running, Waiting
+import msgspec
+
+from stoker.core.job import Job, Running, Waiting
 from stoker.core.spec import Resources
+from stoker.store.schema import Change
 from support.background import Background
 from support.cli import until
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 WHOLE = Resources(gpus=2)
 TRAINS = """
@@ -115,3 +118,56 @@ def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
     background.wait_over(leaves, stays)
     assert background.ended(leaves).result == "done"
     assert "--now is for GPUs" in background("pause", "--queue", "--now").err
+
+
+def begun_earlier(background: Background, job_id: int, seconds: float) -> Job:
+    """The job as if it had started so much earlier: no test waits until it may give way."""
+    job = background.job(job_id)
+    assert isinstance(job.state, Running)
+    earlier = msgspec.structs.replace(job.state, since=job.state.since - seconds)
+    job = msgspec.structs.replace(job, state=earlier)
+    with background.open_store() as store:
+        store.record([Change(job, [])])
+    return job
+
+
+def test_another_engine_of_the_same_user_gets_the_gpus(background: Background) -> None:
+    """A job in the queue gives way to an urgent command in a terminal, and goes on after it."""
+    saves = f"trap 'exit 75' USR1; touch ready; {until('enough')}"
+    (long,) = background.submit(saves, resources=WHOLE, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
+    background.kill_engine()
+    begun_earlier(background, long, 3 * 3600.0)
+    background.start_engine()
+    urgent = background.start("run", "--urgent", "-G", "2", "--", "sh", "-c", "touch urgent")
+    assert urgent.wait(PATIENCE_SECONDS) == 0
+    assert (background.cwd / "urgent").exists()
+    background.wait_word("running", long)
+    assert background.job(long).preemptions == 1
+    background.open_gate("enough")
+    background.wait_over(long)
+    assert background.ended(long).result == "done"
+
+
+def test_a_short_job_gets_the_gpus_of_a_long_one(background: Background) -> None:
+    """Nobody has to ask; `status` of both says what happens."""
+    saves = f"trap '{until('gate')}; exit 75' USR1; touch ready; {until('enough')}"
+    (long,) = background.submit(f'[ -n "$STOKER_RESTART" ] || {{ {saves}; }}', resources=WHOLE, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
+    background.kill_engine()
+    begun_earlier(background, long, 3 * 3600.0)
+    (short,) = background.submit("true", resources=WHOLE, limit=60.0)
+    with background.open_store() as store:
+        wait_until(lambda: is_leaving(store.job(long)))
+    job = json.loads(background("status", str(long), "--json").out)["jobs"][0]
+    assert job["why"].startswith(f"gives way to job {short}; saving, until ")
+    background.open_gate("gate")
+    background.wait_over(short, long)
+    assert [background.ended(job_id).result for job_id in (short, long)] == ["done", "done"]
+    assert background.job(long).preemptions == 1
+
+
+def is_leaving(job: Job | None) -> bool:
+    return job is not None and isinstance(job.state, Running) and job.state.giving_way is not None

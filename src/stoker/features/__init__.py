@@ -54,6 +54,7 @@ class Feature:
         preparation: str = "",
         start: str = "",
         obstacle: str = "",
+        bring: str = "",
         code: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
@@ -66,7 +67,8 @@ class Feature:
         feature that has its site; the kind of a batch is that of the feature that made it, which has `words` for it.
 
         `preparation` prepares the jobs of a submit, `start` the order of an attempt of a prepared job, and `obstacle`
-        tells why such a job cannot start. `code` tells which code a prepared job runs.
+        tells why such a job cannot start. `bring` brings what it needs from a shared directory to a node. `code` tells
+        which code it runs.
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
@@ -81,6 +83,7 @@ class Feature:
         self.preparation = preparation
         self.start = start
         self.obstacle = obstacle
+        self.bring = bring
         self.code = code
         self.job_views = job_views or {}
         self.observer = observer
@@ -128,6 +131,7 @@ FEATURES: dict[str, Feature] = {
         preparation="stoker.features.freeze.submit:CodeFreezer",
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
+        bring="stoker.features.freeze.start:bring",
         code="stoker.features.freeze.code_view:code_state",
         reads="stoker.features.freeze.api:reads",
         job_views={
@@ -180,22 +184,14 @@ def preparations() -> list[Any]:
     return [load(feature.preparation) for feature in FEATURES.values() if feature.preparation]
 
 
-def prepared_start(order: Any, *context: Any) -> Any:
-    """The order of an attempt of a job that was prepared at submit, whose spec, environment and paths follow."""
-    for feature in FEATURES.values():
-        order = load(feature.start)(order, *context) if feature.start else order
-    return order
-
-
-def obstacle_to(*context: Any) -> str:
-    """Why a job that was prepared at submit cannot start, by its spec and the paths; empty if it can."""
-    reasons = (load(feature.obstacle)(*context) for feature in FEATURES.values() if feature.obstacle)
-    return next(filter(None, reasons), "")
+_loaded: dict[str, Any] = {}
 
 
 def load(path: str) -> Any:
     """The function that a feature names."""
-    import importlib
+    if path not in _loaded:
+        import importlib
 
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+        module, _, name = path.partition(":")
+        _loaded[path] = getattr(importlib.import_module(module), name)
+    return _loaded[path]

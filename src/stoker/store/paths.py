@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import re
+import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -213,6 +214,16 @@ def make_durable(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_tree(tree: Path) -> None:
+    """Remove a directory with all that is in it, also if its directories cannot be written to."""
+    if not tree.exists():
+        return
+    for folder, _, _ in os.walk(tree):
+        with contextlib.suppress(OSError):
+            Path(folder).chmod(0o700)
+    shutil.rmtree(tree, ignore_errors=True)
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:

@@ -231,7 +231,7 @@ def test_a_missing_or_damaged_snapshot(tmp_path: Path, store: SnapshotStore) -> 
     """Neither is used."""
     root = repository(tmp_path / "project", {"a.py": "1"})
     snapshot = taken(root, store)
-    assert frozen_top(store.folder, snapshot.id) == (store.top(snapshot), str(root))
+    assert frozen_top(store.folder, snapshot.id) == (str(store.top(snapshot)), str(root))
     with pytest.raises(DamagedSnapshot, match="cannot be read"):
         frozen_top(store.folder, "0" * 16)
     with open(store.tree(snapshot.id) / "manifest", "ab") as file:

@@ -14,8 +14,8 @@ from stoker.core.errors import StokerError
 from stoker.core.units import count_text, size_text
 from stoker.features.freeze import software
 from stoker.features.freeze.code import code_of
-from stoker.features.freeze.snapshots import SnapshotStore, remove_tree
-from stoker.store.paths import UNFINISHED, Paths
+from stoker.features.freeze.snapshots import SnapshotStore
+from stoker.store.paths import UNFINISHED, Paths, remove_tree
 from stoker.store.schema import HAS_SPEC, OPEN
 from stoker.store.writer import Store
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stoker.core.errors import StokerError
-from stoker.store.paths import UNFINISHED, make_durable
+from stoker.store.paths import UNFINISHED, make_durable, remove_tree
 
 PLAIN_FILE, PROGRAM, LINK = "100644", "100755", "120000"
 """Modes as git has them."""
@@ -28,8 +28,6 @@ HOOK = "python"
 _HOOK_SOURCE = Path(__file__).parent / "hook/sitecustomize.py"
 _ID = 16
 """Characters of a digest that name a snapshot: they are a part of the paths in tracebacks."""
-_DURABLE_FILES = 64
-"""New contents up to which each is written to the disk at once; after a crash, others are found by their digest."""
 
 
 class FrozenFile(NamedTuple):
@@ -91,13 +89,13 @@ class SnapshotStore:
     def has(self, file: FrozenFile) -> bool:
         return self.blob_path(file.blob, file.mode).exists()
 
-    def add(self, file: FrozenFile, data: bytes, *, durable: bool = True) -> None:
-        """Store a content, unless it is there."""
+    def add(self, file: FrozenFile, data: bytes) -> bool:
+        """Store a content; False if it was there."""
         place = self.blob_path(file.blob, file.mode)
         if place.exists():
-            return
+            return False
         for folder in (self.folder, self.blobs, place.parent):
-            folder.mkdir(mode=0o700, exist_ok=True)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.blobs / f"{UNFINISHED}{os.urandom(6).hex()}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -105,12 +103,11 @@ class SnapshotStore:
                 opened.write(data)
                 opened.flush()
                 os.fchmod(descriptor, 0o500 if file.mode == PROGRAM else 0o400)
-                if durable:
-                    os.fsync(descriptor)
             draft.rename(place)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+        return True
 
     # -- trees ---------------------------------------------------------------------------------
 
@@ -147,6 +144,7 @@ class SnapshotStore:
             (draft / HOOK).mkdir(mode=0o700)
             shutil.copyfile(_HOOK_SOURCE, draft / HOOK / _HOOK_SOURCE.name)
             (draft / _MANIFEST).write_bytes(_manifest(snapshot.root, snapshot.files))
+            flush_file(draft / _MANIFEST)
             with contextlib.suppress(OSError):  # another process was faster
                 draft.rename(place)
                 make_durable(self.trees)
@@ -233,38 +231,33 @@ def missing(snapshot_id: str, place: Path, error: OSError) -> DamagedSnapshot:
 
 
 @lru_cache(maxsize=64)
-def root_in(manifest: Path) -> str:
-    """The root that a manifest names; it never changes."""
-    with open(manifest, "rb") as file:
-        return os.fsdecode(file.read(len(_HEAD) + 1 + 4097).split(b"\0")[1])
-
-
-def frozen_top(folder: Path, snapshot_id: str) -> tuple[Path, str]:
-    """The checked-out root of a snapshot, and the directory that it was taken of; raises if it is not there."""
+def _read_top(folder: Path, snapshot_id: str) -> tuple[str, str]:
+    """The checked-out root and the root that a manifest names; neither changes."""
     tree = SnapshotStore(folder).tree(snapshot_id)
+    with open(tree / _MANIFEST, "rb") as file:
+        root = os.fsdecode(file.read(len(_HEAD) + 1 + 4097).split(b"\0")[1])
+    return str(top_in(tree, root)), root
+
+
+def frozen_top(folder: Path, snapshot_id: str) -> tuple[str, str]:
+    """The checked-out root of a snapshot, and the directory that it was taken of; raises if it is not there."""
     try:
-        root = root_in(tree / _MANIFEST)
-        top = top_in(tree, root)
-        if not stat.S_ISDIR(top.stat().st_mode):
+        top, root = _read_top(folder, snapshot_id)
+        if not stat.S_ISDIR(os.stat(top).st_mode):
             raise NotADirectoryError(20, "not a directory")
     except OSError as error:
-        root_in.cache_clear()
-        raise missing(snapshot_id, tree, error) from None
+        _read_top.cache_clear()
+        raise missing(snapshot_id, SnapshotStore(folder).tree(snapshot_id), error) from None
     return top, root
 
 
-def remove_tree(tree: Path) -> None:
-    """Remove a tree, whose directories cannot be written to."""
-    if not tree.exists():
-        return
-    for folder, _, _ in os.walk(tree):
-        with contextlib.suppress(OSError):
-            Path(folder).chmod(0o700)
-    shutil.rmtree(tree, ignore_errors=True)
-
-
-def durable(count: int) -> bool:
-    return count <= _DURABLE_FILES
+def flush_file(path: Path) -> None:
+    """Write a file to the disk, so that it survives a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _file_of(line: bytes) -> FrozenFile:

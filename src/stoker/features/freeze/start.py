@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from stoker.core.launch import LaunchOrder
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import code_of
 from stoker.features.freeze.command import SHELLS, with_files
-from stoker.features.freeze.snapshots import HOOK, frozen_top
+from stoker.features.freeze.snapshots import HOOK, DamagedSnapshot, SnapshotStore, frozen_top
 from stoker.store.paths import Paths
 
 LONGEST_TEXT = 100_000
@@ -27,8 +28,6 @@ _OTHER_HOOK = re.compile(rf"(?s).*/code/trees/[0-9a-f]+/{HOOK}")
 
 def why_not_startable(spec: JobSpec, paths: Paths) -> str:
     """Why a job cannot start: its snapshot is not there. Empty if it can."""
-    from stoker.features.freeze.snapshots import DamagedSnapshot
-
     code = code_of(spec.code)
     if not code.snapshot:
         return ""
@@ -46,57 +45,78 @@ def prepare_start(order: LaunchOrder, spec: JobSpec, base: Mapping[str, str], pa
         return order
     top, root = frozen_top(paths.code, code.snapshot)
     place = _Place(top, root, order.cwd)
-    words, shell = _words(place, order)
-    own = order.extra.get("PYTHONPATH", base.get("PYTHONPATH", ""))
-    entries = [place.entry(entry) for entry in own.split(os.pathsep) if not _OTHER_HOOK.fullmatch(entry)] if own else []
+    words, shell = _words(place, order.words, order.shell)
     variables = {
-        "STOKER_CODE": str(top),
+        "STOKER_CODE": top,
         "STOKER_CODE_ROOT": root,
-        "PYTHONPATH": os.pathsep.join([str(top.parent / HOOK), *entries]),
+        "PYTHONPATH": _search_path(place, order.extra.get("PYTHONPATH", base.get("PYTHONPATH", ""))),
     }
-    cwd = place.entry(order.cwd) if code.in_tree else order.cwd
+    cwd = _entry(place, order.cwd) if code.in_tree else order.cwd
     return replace(order, words=words, shell=shell, cwd=cwd, extra={**order.extra, **variables})
 
 
-class _Place:
-    """A checked-out snapshot, and the directory in which a command runs."""
+def bring(spec: JobSpec, shared: Paths, here: Paths) -> None:
+    """Check the snapshot of a job out on this machine, once, from a directory that it shares with others."""
+    code = code_of(spec.code)
+    local, far = SnapshotStore(here.code), SnapshotStore(shared.code)
+    if not code.snapshot or local.tree(code.snapshot).exists():
+        return
+    snapshot = far.snapshot(code.snapshot)
+    for file in snapshot.files:
+        if not local.has(file):
+            local.add(file, far.read(file.blob))
+    local.keep(snapshot)
+    local.link(snapshot, far.links(snapshot.id))
 
-    def __init__(self, top: Path, root: str, cwd: str) -> None:
-        self._top = str(top)
-        self._root = root
-        self._cwd = cwd
+
+class _Place(NamedTuple):
+    """A checked-out snapshot, which never changes, and the directory in which a command runs."""
+
+    top: str
+    root: str
+    cwd: str
 
     def inside(self, path: str) -> str:
         """The place of a path in the snapshot, whether it exists or not; empty if it is not in the tree."""
-        full = os.path.normpath(os.path.join(self._cwd, path))
-        if not _is_in(full, self._root):
+        full = os.path.normpath(os.path.join(self.cwd, path))
+        if not _is_in(full, self.root):
             full = os.path.join(os.path.realpath(os.path.dirname(full)), os.path.basename(full))
-        return self._top + full[len(self._root) :] if _is_in(full, self._root) else ""
+        return self.top + full[len(self.root) :] if _is_in(full, self.root) else ""
 
-    def file(self, path: str) -> str:
-        """The frozen file that a word of the command names; empty if it names none."""
-        if not path or path.startswith("-") or path.endswith(("/", ".ipynb")):
-            return ""
-        place = self.inside(path)
-        return place if place and os.path.isfile(place) and _is_in(os.path.realpath(place), self._top) else ""
 
-    def entry(self, path: str) -> str:
-        """A directory of a search path, in the snapshot if that has it."""
-        place = self.inside(path) if path else ""
-        return place if place and os.path.isdir(place) else path
+@lru_cache(maxsize=4096)
+def _file(place: _Place, path: str) -> str:
+    """The frozen file that a word of the command names; empty if it names none."""
+    if not path or "\0" in path or path.startswith("-") or path.endswith(("/", ".ipynb")):
+        return ""
+    inside = place.inside(path)
+    return inside if inside and os.path.isfile(inside) and _is_in(os.path.realpath(inside), place.top) else ""
+
+
+def _entry(place: _Place, path: str) -> str:
+    """A directory of a search path, in the snapshot if that has it."""
+    inside = place.inside(path) if path else ""
+    return inside if inside and os.path.isdir(inside) else path
+
+
+@lru_cache(maxsize=64)
+def _search_path(place: _Place, own: str) -> str:
+    entries = [_entry(place, entry) for entry in own.split(os.pathsep) if not _OTHER_HOOK.fullmatch(entry)]
+    return os.pathsep.join([os.path.join(os.path.dirname(place.top), HOOK), *(entries if own else ())])
 
 
 def _is_in(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder}/")
 
 
-def _words(place: _Place, order: LaunchOrder) -> tuple[tuple[str, ...], str]:
-    command = Command(order.words, order.shell)
+@lru_cache(maxsize=256)
+def _words(place: _Place, words: tuple[str, ...], shell: str) -> tuple[tuple[str, ...], str]:
+    command = Command(words, shell)
     if command.call is not None:  # its modules are found by search paths
-        return order.words, order.shell
-    if not order.shell and (words := _shell_script(place, order.words)):
-        return words, ""
-    return with_files(command, place.file).words, order.shell
+        return words, shell
+    if not shell and (in_memory := _shell_script(place, words)):
+        return in_memory, ""
+    return with_files(command, partial(_file, place)).words, shell
 
 
 def _shell_script(place: _Place, words: Sequence[str]) -> tuple[str, ...]:
@@ -106,7 +126,7 @@ def _shell_script(place: _Place, words: Sequence[str]) -> tuple[str, ...]:
         position = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-")), 0)
         if not position or any(re.fullmatch("[-+]\\w*[coO]", word) for word in words[1:position]):
             return ()
-    script = place.file(words[position])
+    script = _file(place, words[position])
     if not script:
         return ()
     text = _script_text(script)
@@ -117,7 +137,7 @@ def _shell_script(place: _Place, words: Sequence[str]) -> tuple[str, ...]:
         or len(text.encode(errors="surrogateescape")) > LONGEST_TEXT
     ):
         return ()
-    rest = with_files(Command(("-", *words[position + 1 :])), place.file).words[1:]
+    rest = with_files(Command(("-", *words[position + 1 :])), partial(_file, place)).words[1:]
     return (*before, "-c", _SOURCE.sub("$0", text), words[position], *rest)
 
 

@@ -37,11 +37,19 @@ class CodeFreezer:
         self._specs: dict[tuple[JobSpec, str], JobSpec] = {}
         self._taken: dict[tuple[str, str], Taken | NotFreezable] = {}
         self._files: dict[tuple[str, str], frozenset[str]] = {}
+        self._last: tuple[JobSpec, Started, Prepared] | None = None
 
     def prepare(self, command: Command, spec: JobSpec) -> Prepared:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
             return Prepared(spec)
-        wish = _Wish(started_by(command), spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
+        started = started_by(command)
+        # Most lines of a list start what the line before started.
+        if self._last is None or self._last[0] is not spec or self._last[1] != started:
+            self._last = spec, started, self._prepared(started, spec)
+        return self._last[2]
+
+    def _prepared(self, started: Started, spec: JobSpec) -> Prepared:
+        wish = _Wish(started, spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
         if wish not in self._codes:
             self._codes[wish] = self._decide(wish)
         code = self._codes[wish]
@@ -66,8 +74,6 @@ class CodeFreezer:
         if kind == "alone":
             text = f"python -m {wish.started.name} is started with -E, -I or -S"
             return self._refused(wish, NotFreezable(text, "leave that out, or add --no-freeze"))
-        if wish.cluster:
-            return _not_on_clusters(wish)
         root = self._root(wish)
         if not root:
             return FrozenCode(reason="its code is in no git work tree")
@@ -160,13 +166,6 @@ def _folder_of_function(name: str) -> str:
     module = next((sys.modules[name] for name in names if name in sys.modules), None)
     file = getattr(module, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) if file else ""
-
-
-def _not_on_clusters(wish: _Wish) -> FrozenCode:
-    reason = f"jobs on the cluster {wish.cluster} run the code that is there when they start"
-    if wish.asked:
-        raise NotFreezable(reason, "leave out --freeze")
-    return FrozenCode(reason=reason)
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from stoker.core.errors import StokerError
 from stoker.core.job import Active, Job, Returned
 from stoker.core.planner.reasons import InCluster
 from stoker.features.slurm.attempts import Bundle, BundledAttempt, Reconciler, read_ref, ref_of
@@ -72,9 +73,9 @@ class Direct:
             for index in range(len(jobs)):
                 if index not in bundle.attempts:
                     bundle.folder.claim(index)
-        except OSError as error:
+        except (OSError, StokerError) as error:  # also that what was prepared for a job is gone: then it is held
             self._take_all_back(bundle)
-            return error
+            return error if isinstance(error, OSError) else None
         self._directory.trouble = ""
         bundle.made = True
         return None

@@ -18,6 +18,7 @@ from stoker.features.slurm.node import ARRAY, GPUS
 from stoker.features.slurm.shared import MARKER, BundleFolder
 from stoker.runner.processes import ALLOCATION
 from stoker.sites.interface import EngineJobs
+from stoker.sites.prepared import prepared_start
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
 
@@ -114,6 +115,8 @@ class Orders:
         # srun needs Slurm's own variables; only the array is Stoker's, since a bundle is another one.
         extra = {name: extra[name] for name in extra if not name.startswith("SLURM_") or name.startswith(ARRAY)}
         order: LaunchOrder = order_of(job, output_paths(job, self._user), extra)
+        if job.spec.code:
+            order = prepared_start(order, job.spec, self.environment(job.spec.environment), self._files)
         return {**msgspec.structs.asdict(order), "gpus": job.spec.resources.gpus}
 
     def assigned(self, job: Job, ref: str, now: float) -> Assigned:

@@ -38,6 +38,7 @@ from stoker.features.slurm.orders import (
 from stoker.features.slurm.pilot.handle import DelegatedAttempt, PilotHandle, is_pilot
 from stoker.features.slurm.pilot.head import Pilots
 from stoker.sites.interface import SiteContext, SiteStatus
+from stoker.sites.prepared import obstacle_to
 from stoker.store.engine_lock import engine_lives
 from stoker.store.paths import Paths, identity_of
 
@@ -216,10 +217,17 @@ class SlurmSite:
         arrays = cache(lambda: Counter(job.array for job in self._active()))
         room = SlurmRoom(self._room(), most, lambda array: arrays()[array])
         direct: list[Job] = []
+        obstacles: dict[str, str] = {"": ""}
+        unready: list[tuple[int, str]] = []
         self._pilots.survey(self._jobs.waiting.groups(), now)
         self._hold_for_failures()
 
         def offer(job: Job) -> bool:
+            if (code := job.spec.code) not in obstacles:
+                obstacles[code] = obstacle_to(job.spec, self._directory.files)
+            if why := obstacles[code]:
+                unready.append((job.id, why))
+                return True
             in_pilot = self._pilots.takes(job)
             if caps.full(job, arrays=in_pilot) is not None:  # of an array in a bundle Slurm keeps the limit
                 return False
@@ -230,6 +238,8 @@ class SlurmSite:
             return taken
 
         offer_in_order(self._jobs.waiting.groups(), offer)
+        for job_id, why in unready:
+            self._reconciler.hold(job_id, f"held: {why}")
         self._pilots.assign_offered(now)
         for bundle in bundles(direct, most):
             self._direct.assign(bundle, now)

@@ -6,18 +6,19 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Job, Paused, Returned, Stopping, id_text, resources_of
 from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
-from stoker.features import obstacle_to, prepared_start
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.context import MachineContext
 from stoker.sites.machine.mps import PLAIN, Served
 from stoker.sites.machine.ref import WorkerRef, lease_name
 from stoker.sites.machine.worker_events import WorkerEvents
+from stoker.sites.prepared import obstacle_to, prepared_start
 from stoker.store.logs import size_of
 from stoker.store.paths import Paths
 from stoker.store.writer import Store
@@ -151,7 +152,11 @@ class Dispatch:
 
     def _start(self, assignment: Assignment, job: Job, served: Served) -> None:
         worker = assignment.allocation.worker
-        order, environment = self._orders.order(assignment, served)
+        try:
+            order, environment = self._orders.order(assignment, served)
+        except StokerError as error:  # what was prepared for it was removed a moment ago
+            self._worker_events.refuse(worker, job, str(error))
+            return
         for observer in self._observers:
             observer.starting(job, environment, self._observation.snapshot.devices, self._jobs.clock())
         self._runner.start(worker, order, environment)

@@ -14,6 +14,7 @@ from features.freeze.repository import git, write
 from features.freeze.system.test_frozen_code import submitted
 from stoker.features.freeze.code import code_of
 from support.background import Background
+from support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
@@ -94,7 +95,13 @@ def test_python_calls(background: Background, project: Path) -> None:
     write(project, {"submits.py": CALL})
     environment = {**os.environ, **background.environment}
     done = subprocess.run(
-        [sys.executable, "submits.py"], cwd=project, env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "submits.py"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_SECONDS,
     )
     jobs = done.stdout.split()
     (project / "work.py").write_text("raise SystemExit('new')\n")

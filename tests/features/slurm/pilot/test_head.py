@@ -75,6 +75,23 @@ def test_lines_that_share_a_row_run_in_pilots(world: PilotWorld, monkeypatch: py
     assert orders.items() <= {job_id: f"train --seed {job_id - ids[0]}" for job_id in ids}.items()
 
 
+def test_a_job_that_was_recalled_for_another_pilot_finds_a_place_there(tmp_path: Path) -> None:
+    """Also if others have taken its GPUs meanwhile: in Slurm it would wait for those of the pilots."""
+    world = PilotWorld(tmp_path, ClusterSettings(poll=1.0, pilots_max=2))
+    ids = world.add(MANY_SHORT + 1, limit=60.0)
+    world.until(lambda: len(world.pilots) == 2 and world.handed_over == len(ids))
+    first, second = (pilot for pilot in world.site._pilots.all.values())
+    job = world.job(ids[-1])
+    world.site._pilots._moving.add(job.id)
+    for pilot in (first, second):
+        pilot.idle_gpus = 0
+    world.site._pilots._many_short = False
+    assert world.site._pilots.takes(job)
+    world.site._pilots._moving.clear()
+    assert not world.site._pilots.takes(job)
+    world.close()
+
+
 def test_jobs_for_a_refused_pilot_are_held(world: PilotWorld) -> None:
     """With Slurm's words."""
     world.slurm.error = "Invalid qos"

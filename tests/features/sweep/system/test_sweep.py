@@ -13,6 +13,7 @@ import pytest
 import stoker
 from support.background import Background
 from support.build import GIB
+from support.cli import until
 from support.python_program import Programs, programs_in
 from support.training_job import WORDS
 from support.wait import wait_until
@@ -50,6 +51,21 @@ class TestSubmit:
         assert (job.spec.resources.memory, job.spec.at_once, job.spec.array_tasks) == (2 * GIB, 2, (3, 0, 2))
         assert job.command.words == ("/usr/bin/env", "X=3", "true")
         assert {background.job(number).spec for number in (1, 2, 3)} == {job.spec}
+
+    def test_a_trial_that_gives_way_has_not_failed(self, background: Background) -> None:
+        """It runs again as the same trial, and counts once."""
+        waits = ("sh", "-c", f"touch ready; {until('enough')}", "trial")
+        background("sweep", "x=1,2", "-G", "2", "--preemptible=restart", "--", *waits)
+        wait_until((background.cwd / "ready").exists)
+        background.wait_word("running", 1)
+        assert background("preempt", "1").code == 0
+        with background.open_store() as store:
+            wait_until(lambda: (job := store.job(1)) is not None and job.preemptions == 1)
+        background.open_gate("enough")
+        background.wait_over(1, 2)
+        trial = background.job(1)
+        assert (background.ended(1).result, trial.failures, trial.losses) == ("done", 0, 0)
+        assert "failed" not in background("status", "1").out
 
     def test_outputs(self, background: Background) -> None:
         """For scripts: the id alone, or JSON."""

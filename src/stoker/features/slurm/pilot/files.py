@@ -39,8 +39,8 @@ class PilotPlan(Struct, frozen=True):
     """Whether it uses all GPUs of the node, as far as the ledger has them free, rather than those that Slurm gave."""
     gpus: int = 1
     """GPUs without which it is of no use."""
-    software: str = ""
-    """Directory on the shared one for records of what jobs ran with; empty keeps none."""
+    files: str = ""
+    """Directory of the queue on the shared one; empty if there is none."""
 
 
 class RunJob(Struct, frozen=True, tag="run"):

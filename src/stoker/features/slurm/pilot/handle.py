@@ -260,7 +260,7 @@ def pilot_plan(cluster: str, settings: ClusterSettings, files: Paths, own: Mappi
         own.get("STOKER_LEDGER", ""),
         whole_node=settings.private,
         gpus=gpus,
-        software=str(files.software),
+        files=str(files.state),
     )
 
 

@@ -98,6 +98,8 @@ class Pilots:
         self._offered: list[tuple[PilotHandle, Job]] = []
         self._outgoing: dict[str, list[PilotOrder]] = {}
         self._many_short = False
+        self._moving: set[int] = set()
+        """Jobs that were recalled from one pilot for another, and have no place yet."""
         self._most: int | None = None
         """GPUs that a new pilot may ask for after larger ones had to wait; None is a whole node."""
         self.checks = NodeChecks(context, self.check)
@@ -111,7 +113,11 @@ class Pilots:
             return False
         if self._settings.pilots == "always" or self._settings.private or spec.resources.shares:
             return True
-        return is_short(spec.limit) and (self._many_short or self._have_idle(job))
+        return is_short(spec.limit) and (self._many_short or self._have_idle(job) or self._is_moving(job))
+
+    def _is_moving(self, job: Job) -> bool:
+        """Whether a job was recalled for a pilot with idle GPUs, which others may have taken meanwhile."""
+        return job.id in self._moving and any(pilot.is_usable for pilot in self.all.values())
 
     def _have_idle(self, job: Job) -> bool:
         now = self._jobs.clock()
@@ -144,6 +150,7 @@ class Pilots:
         """Assign jobs to the places that were kept; the orders follow once that is recorded."""
         offered, self._offered = self._offered, []
         for pilot, job in offered:
+            self._moving.discard(job.id)
             pilot.count += 1
             order = pilot.run_order(job, self._orders.environment)
             after = self._jobs.apply(job, self._orders.assigned(job, ref_of(pilot.name, pilot.count), now))
@@ -163,6 +170,7 @@ class Pilots:
             job = self._jobs.active(delegated.job_id)
             if job is not None and delegated.gpus <= idle and free.fits(job, now):
                 delegated.recalled = True
+                self._moving.add(delegated.job_id)
                 idle -= delegated.gpus
                 self._order(pilot, Recall(delegated.job_id))
 

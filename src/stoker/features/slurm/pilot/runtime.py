@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -47,7 +46,8 @@ from stoker.features.slurm.pilot.files import (
 )
 from stoker.ledger import ledger_path, prepare_ledger
 from stoker.sites.machine.site import MachineConfig
-from stoker.store.paths import Paths
+from stoker.sites.prepared import bring_prepared
+from stoker.store.paths import Paths, remove_tree
 from stoker.store.waiting import PollPace, wait_until
 
 FASTEST_LOOK = 0.02
@@ -66,6 +66,7 @@ class PilotRuntime:
         self._folder = folder
         self._plan = plan
         self._node = node
+        self._paths = Paths(state)
         self._offset = 0
         self._pace = PollPace(FASTEST_LOOK, SLOWEST_LOOK, LOOK_SHARE)
         self._events: list[PilotEvent] = [PilotReady(node, len(devices.snapshot(time.time()).devices))]
@@ -80,7 +81,7 @@ class PilotRuntime:
         settings = EngineSettings()
         machine = MachineConfig(_ledger(plan, node), devices, current_user(), tied_to=folder.path)
         config = EngineConfig(
-            paths=Paths(state),
+            paths=self._paths,
             site=machine,
             policy=policy_of(settings, os.cpu_count() or 1),
             label=f"stoker pilot of {plan.cluster}",
@@ -165,6 +166,7 @@ class PilotRuntime:
         if self._leaving:
             self._events += [AttemptReport(_key(order.job), Returned(0, self._runtime.engine.now)) for order in mine]
             return
+        mine = [order for order in mine if self._has_brought(order.job)]
         store = self._runtime.store
         with store.writing():
             for order in mine:
@@ -174,6 +176,16 @@ class PilotRuntime:
         for order in mine:
             self._taken[order.job.id] = _key(order.job)
             self._runtime.engine.adopt(order.job, adopted=False)
+
+    def _has_brought(self, job: Job) -> bool:
+        """Bring what was prepared for a job to this node; if that fails, return the attempt, and the head looks why."""
+        try:
+            if job.spec.code:
+                bring_prepared(job.spec, Paths(Path(self._plan.files)), self._paths)
+        except (OSError, StokerError) as error:
+            self._events.append(AttemptReport(_key(job), Returned(0, self._runtime.engine.now, shortage=str(error))))
+            return False
+        return True
 
     def _check(self, order: CheckOrder) -> None:
         """Start a process that kills what is left of another allocation here, and says so in its folder."""
@@ -275,8 +287,8 @@ def serve_pilot(path: Path) -> None:
     state = Path(tempfile.mkdtemp(prefix="stoker-pilot-"))
     try:
         (state / "reports").symlink_to(plan.reports)
-        if plan.software:
-            (state / "software").symlink_to(plan.software)
+        if plan.files:
+            (state / "software").symlink_to(Paths(Path(plan.files)).software)
         with contextlib.closing(_devices(plan, state)) as devices:
             if (count := len(devices.snapshot(time.time()).devices)) < plan.gpus:
                 folder.fail(0, _too_few(plan, node, count))
@@ -288,7 +300,7 @@ def serve_pilot(path: Path) -> None:
         folder.fail(0, f"a pilot on {node}: {error}")
         sys.exit(1)
     finally:
-        shutil.rmtree(state, ignore_errors=True)
+        remove_tree(state)
 
 
 def _too_few(plan: PilotPlan, node: str, count: int) -> str:

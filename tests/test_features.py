@@ -33,7 +33,11 @@ def delete_feature(source: Path, name: str) -> None:
     module = source / "stoker/features/__init__.py"
     tree = ast.parse(module.read_text())
     (table,) = (
-        node.value for node in tree.body if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict)
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.value, ast.Dict)
+        and ast.unparse(node.target) == "FEATURES"
     )
     entries = [
         (key, value)

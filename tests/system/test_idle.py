@@ -35,17 +35,17 @@ def test_what_is_said_and_done(background: Background) -> None:
     ended = background.ended(idle)
     assert (ended.result, ended.note.endswith(" at 0 %")) == ("idle", True)
     assert background.word(works) == "running"
-    assert not is_reported(background, works)
+    wait_until(lambda: not is_reported(background, works))  # it was idle until its program had begun
     background("cancel", str(works))
     background.wait_over(works)
 
 
 def test_it_gives_way(background: Background) -> None:
     """A preemptible job that does nothing leaves when another waits."""
-    saves = f"trap 'exit 75' USR1; touch ready; {until('gate')}"
+    saves = f"trap 'exit 75' USR1; touch ready$STOKER_JOB_ID; {until('gate')}"
     rule = IdleRule(1.0, "preempt")
     first, second = background.submit(saves, saves, idle=rule, preemptible="save")
-    background.wait_word("running", first, second)
+    wait_until(lambda: all((background.cwd / f"ready{job}").exists() for job in (first, second)))
     wait_until(lambda: is_reported(background, first) and is_reported(background, second))
     (other,) = background.submit("true", start=False)
     background.wait_over(other)

@@ -14,6 +14,7 @@ import click
 from stoker.cli.console import json_is_default, say, watch_reads
 from stoker.core.errors import UsageError
 from stoker.core.units import LAST_GPUS, parse_sim
+from stoker.features import job_views, load
 
 if TYPE_CHECKING:  # help needs neither a queue nor its data
     from click.shell_completion import CompletionItem
@@ -219,6 +220,20 @@ def _form(chosen: Mapping[str, bool], *, terminal: bool) -> Form:
     if chosen["json"] or (not given and json_is_default()):
         return "json"
     return "screen" if chosen["table"] or (terminal and not chosen["plain"]) else "plain"
+
+
+# -- views of features -------------------------------------------------------------------------
+
+
+def view_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add an option for each view of jobs that a feature offers; it replaces their details."""
+    for name, view in reversed(job_views().items()):
+        function = click.option(f"--{name}", "view", flag_value=name, help=view.sentence)(function)
+    return function
+
+
+def show_view(view: str, ids: Sequence[int], screen: Screen, *, everything: bool) -> None:
+    load(job_views()[view].show)(screen.paths, ids, screen, everything=everything)
 
 
 # -- filters -----------------------------------------------------------------------------------

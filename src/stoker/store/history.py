@@ -76,8 +76,8 @@ class RunHistory:
     def remaining(self, job: Job, ran: float) -> float | None:
         """Expected rest of a job that has worked so long, by its limit and by earlier runs; None if nothing tells."""
         limit = limit_of(job)
-        known = remaining_seconds(self._known(self._signature(job)), ran) if self._has_learnt else None
-        rests = [rest for rest in (known, None if limit is None else max(0.0, limit - ran)) if rest is not None]
+        usual = remaining_seconds(self._known(self._signature(job)), ran) if self._has_learnt else None
+        rests = [rest for rest in (usual, None if limit is None else max(0.0, limit - ran)) if rest is not None]
         return min(rests, default=None)
 
     def save_seconds(self, job: Job) -> float | None:

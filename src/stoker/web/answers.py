@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from starlette.responses import Response
 
 from stoker.core.errors import StokerError
 from stoker.core.text import to_json
+from stoker.store.paths import Paths
 
 STATUS = {2: 400, 3: 503, 4: 404, 5: 409, 125: 503}
 """HTTP status by the exit code that the same error has on the command line."""
+
+
+class QueueService(Protocol):
+    """The queue that a server shows, for the routes of a feature."""
+
+    @property
+    def paths(self) -> Paths:
+        """Its state directory."""
 
 
 def answer(value: object) -> Response:

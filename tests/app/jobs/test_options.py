@@ -282,3 +282,10 @@ def test_how_a_job_gives_way(given: str | bool, meant: str) -> None:
 def test_mistakes_about_giving_way(name: str, value: str | int) -> None:
     with pytest.raises(UsageError, match=BY_NAME[name].flag):
         BY_NAME[name].parse(value)
+
+
+def test_a_session_never_gives_way() -> None:
+    """It could not go on, whatever the configuration says of jobs."""
+    session = msgspec.structs.replace(CONTEXT, terminal="/dev/pts/1")
+    assert spec_of(JobOptions(preemptible="save"), session).preemptible == ""
+    assert spec_of(JobOptions(preemptible="save"), CONTEXT).preemptible == "save"

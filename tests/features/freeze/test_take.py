@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from features.freeze.repository import git, plain, repository, write
+from stoker.core.errors import StokerError
 from stoker.features.freeze.listing import MOST, USUAL, Limits, NotFreezable, Patterns
 from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
+from support.disk import fill, small_disk
 from support.wait import PATIENCE_SECONDS, line_from
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -273,3 +275,17 @@ def test_killed_at_any_moment(tmp_path: Path, store: SnapshotStore) -> None:
             assert len(list((tree / "project").glob("*.py"))) == 200
     snapshot = taken(root, store)
     assert (store.top(snapshot) / "199.py").read_text() == "199"
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """A sentence that says what to do; nothing half is left, and it works once there is space."""
+    with small_disk(tmp_path / "disk", "size=2M") as disk:
+        root = repository(tmp_path / "project", {f"{number}.py": str(number) * 10_000 for number in range(20)})
+        ballast = fill(disk)
+        with pytest.raises(StokerError, match=r"cannot freeze the code .*No space left") as caught:
+            taken(root, SnapshotStore(disk / "code"))
+        assert "nothing was submitted" in caught.value.hint
+        ballast.unlink()
+        snapshot = taken(root, SnapshotStore(disk / "code"))
+        assert len(list((disk / "code/trees").iterdir())) == 1
+        assert (SnapshotStore(disk / "code").top(snapshot) / "7.py").read_text() == "7" * 10_000

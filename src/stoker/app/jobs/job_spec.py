@@ -37,6 +37,7 @@ def spec_of(options: JobOptions, context: SubmitContext) -> JobSpec:
         "environment": context.environment,
         "umask": context.umask,
         "requeue": given.get("requeue", True) and not context.terminal,
+        "preemptible": "" if context.terminal else given.get("preemptible", ""),
         "out": _output(options.out, cwd)
         or (options.array and (array_out or context.array_out))
         or (single_out or context.default_out),

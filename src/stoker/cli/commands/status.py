@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 from msgspec.structs import replace
@@ -22,13 +22,14 @@ from stoker.cli.options import (
     filter_options,
     refuse_states,
     screen_options,
+    show_view,
+    view_options,
     write_json,
     write_plain,
 )
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import OPEN
 from stoker.core.units import count_text
-from stoker.features import job_views, load
 from stoker.store.engine_lock import QUEUE, engine_lives
 from stoker.store.filters import NO_FILTER, Filter, counts_of_open
 from stoker.store.paths import Paths, host_name
@@ -37,13 +38,6 @@ MOST_LINES = 200
 """How many waiting jobs are read without --all."""
 AROUND_TABLE_LINES = 4
 """Lines of a screen for the heading, the titles of a table, the note below it and the prompt."""
-
-
-def view_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add an option for each view of jobs that a feature offers; it replaces their details."""
-    for name, view in reversed(job_views().items()):
-        function = click.option(f"--{name}", "view", flag_value=name, help=view.sentence)(function)
-    return function
 
 
 @click.command(name="status", cls=StokerCommand)
@@ -93,7 +87,7 @@ def command(
             from stoker.app.views.job_details import selected_ids
 
             chosen_ids = selected_ids(facts, ids, chosen)
-        load(job_views()[view].show)(paths, chosen_ids, screen, everything=everything)
+        show_view(view, chosen_ids, screen, everything=everything)
         return 0
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)

@@ -1,1 +1,1 @@
-"""What makes a run repeatable: the code that was submitted, and the packages that it ran with."""
+"""Repeatable runs: the code of the submit, and a record of the software that it ran with."""

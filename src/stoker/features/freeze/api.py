@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,18 +12,9 @@ from starlette.responses import Response
 from stoker.app.views.facts import read_facts
 from stoker.core.errors import NoSuchJob
 from stoker.features.freeze.code_view import code_diff, compared, job_named
-from stoker.store.paths import Paths
-from stoker.web.answers import answer
+from stoker.web.answers import QueueService, answer
 
 _LABEL = r"(?a)\d{1,18}(\.\d{1,18})?"
-
-
-class QueueService(Protocol):
-    """The queue that a server shows."""
-
-    @property
-    def paths(self) -> Paths:
-        """Its state directory."""
 
 
 def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:

@@ -18,7 +18,7 @@ from stoker.app.views.job_details import CodeState, selected_ids
 from stoker.core.errors import NoSuchJob, StokerError, UsageError
 from stoker.core.job import Job, id_text
 from stoker.features.freeze.code import code_of
-from stoker.features.freeze.compare import Change, CodeVersion, changes_between, diff_lines
+from stoker.features.freeze.compare import CodeVersion, FileChange, changes_between, diff_lines
 from stoker.features.freeze.listing import MOST
 from stoker.features.freeze.snapshots import LINK, FrozenFile, Snapshot, SnapshotStore
 from stoker.features.freeze.take import take
@@ -75,7 +75,7 @@ class Comparison(Struct, frozen=True):
     root: str
     before: CodeVersion
     after: CodeVersion
-    changes: list[Change]
+    changes: list[FileChange]
 
 
 def store_of(paths: Paths, job: Job) -> SnapshotStore:
@@ -137,7 +137,7 @@ def code_diff(comparison: Comparison, now: float, *, simulated: bool) -> CodeDif
     )
 
 
-def _file_diff(change: Change, comparison: Comparison) -> FileDiff:
+def _file_diff(change: FileChange, comparison: Comparison) -> FileDiff:
     lines = diff_lines(change, comparison.before, comparison.after)
     shown = [CodeLine(line.kind, line.text) for line in islice(lines, MOST_LINES)]
     renamed = change.before.path if change.kind == "renamed" else ""

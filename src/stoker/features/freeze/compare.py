@@ -31,7 +31,7 @@ class CodeVersion(NamedTuple):
     """The content of a file; the target of a symbolic link."""
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """A file that differs between two versions."""
 
     before: FrozenFile
@@ -61,19 +61,19 @@ class DiffLine(NamedTuple):
     """With its mark; bytes that are not UTF-8 are surrogates."""
 
 
-def changes_between(before: CodeVersion, after: CodeVersion) -> list[Change]:
+def changes_between(before: CodeVersion, after: CodeVersion) -> list[FileChange]:
     """The files that differ, by path."""
     removed = {path: file for path, file in before.files.items() if path not in after.files}
     added = {path: file for path, file in after.files.items() if path not in before.files}
     changes = [
-        Change(file, after.files[path])
+        FileChange(file, after.files[path])
         for path, file in before.files.items()
         if path in after.files and (file.blob, file.mode) != (after.files[path].blob, after.files[path].mode)
     ]
     for old, new in _renamed(before, after, removed, added):
-        changes.append(Change(removed.pop(old), added.pop(new)))
-    changes += [Change(file, _NO_FILE) for file in removed.values()]
-    changes += [Change(_NO_FILE, file) for file in added.values()]
+        changes.append(FileChange(removed.pop(old), added.pop(new)))
+    changes += [FileChange(file, _NO_FILE) for file in removed.values()]
+    changes += [FileChange(_NO_FILE, file) for file in added.values()]
     return sorted(changes, key=lambda change: change.path)
 
 
@@ -117,7 +117,7 @@ def lines_of(content: bytes) -> list[str] | None:
     return [f"{line}\n" for line in parts[:-1]] + ([parts[-1]] if parts[-1] else [])
 
 
-def diff_lines(change: Change, before: CodeVersion, after: CodeVersion) -> Iterator[DiffLine]:
+def diff_lines(change: FileChange, before: CodeVersion, after: CodeVersion) -> Iterator[DiffLine]:
     """A change as a unified diff, which git and patch can apply."""
     old, new = change
     yield DiffLine("file", f"diff --git {_name('a', old.path or new.path)} {_name('b', new.path or old.path)}")
@@ -135,7 +135,7 @@ def diff_lines(change: Change, before: CodeVersion, after: CodeVersion) -> Itera
         yield from _content_lines(change, before, after)
 
 
-def _content_lines(change: Change, before: CodeVersion, after: CodeVersion) -> Iterator[DiffLine]:
+def _content_lines(change: FileChange, before: CodeVersion, after: CodeVersion) -> Iterator[DiffLine]:
     old, new = change
     names = (_name("a", old.path) if old.path else "/dev/null", _name("b", new.path) if new.path else "/dev/null")
     if max(old.size, new.size) > MOST_BYTES:
@@ -194,6 +194,6 @@ def _quoted(path: str) -> str:
     return '"' + "".join(plain.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\{byte:03o}") for byte in data) + '"'
 
 
-def modes_differ(change: Change) -> bool:
+def modes_differ(change: FileChange) -> bool:
     """Whether a file became a program, or ceased to be one."""
     return (change.before.mode == PROGRAM) != (change.after.mode == PROGRAM)

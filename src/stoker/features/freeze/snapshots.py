@@ -28,8 +28,6 @@ HOOK = "python"
 _HOOK_SOURCE = Path(__file__).parent / "hook/sitecustomize.py"
 _ID = 16
 """Characters of a digest that name a snapshot: they are a part of the paths in tracebacks."""
-_DURABLE_FILES = 64
-"""New contents up to which each is written to the disk at once; after a crash, others are found by their digest."""
 
 
 class FrozenFile(NamedTuple):
@@ -91,11 +89,11 @@ class SnapshotStore:
     def has(self, file: FrozenFile) -> bool:
         return self.blob_path(file.blob, file.mode).exists()
 
-    def add(self, file: FrozenFile, data: bytes, *, durable: bool = True) -> None:
-        """Store a content, unless it is there."""
+    def add(self, file: FrozenFile, data: bytes) -> bool:
+        """Store a content; False if it was there."""
         place = self.blob_path(file.blob, file.mode)
         if place.exists():
-            return
+            return False
         for folder in (self.folder, self.blobs, place.parent):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self.blobs / f"{UNFINISHED}{os.urandom(6).hex()}"
@@ -105,12 +103,11 @@ class SnapshotStore:
                 opened.write(data)
                 opened.flush()
                 os.fchmod(descriptor, 0o500 if file.mode == PROGRAM else 0o400)
-                if durable:
-                    os.fsync(descriptor)
             draft.rename(place)
         except BaseException:
             draft.unlink(missing_ok=True)
             raise
+        return True
 
     # -- trees ---------------------------------------------------------------------------------
 
@@ -147,6 +144,7 @@ class SnapshotStore:
             (draft / HOOK).mkdir(mode=0o700)
             shutil.copyfile(_HOOK_SOURCE, draft / HOOK / _HOOK_SOURCE.name)
             (draft / _MANIFEST).write_bytes(_manifest(snapshot.root, snapshot.files))
+            flush_file(draft / _MANIFEST)
             with contextlib.suppress(OSError):  # another process was faster
                 draft.rename(place)
                 make_durable(self.trees)
@@ -253,8 +251,13 @@ def frozen_top(folder: Path, snapshot_id: str) -> tuple[str, str]:
     return top, root
 
 
-def durable(count: int) -> bool:
-    return count <= _DURABLE_FILES
+def flush_file(path: Path) -> None:
+    """Write a file to the disk, so that it survives a crash of the machine."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _file_of(line: bytes) -> FrozenFile:

@@ -1,4 +1,4 @@
-"""What a job runs with beside its code: its Python and the packages of that, the driver, and the GPUs of the machine.
+"""Record the software that jobs start with: Python and its packages, the driver, and the GPUs of the machine.
 
 An engine records it when it starts a job, and again only when it has changed. Jobs of one environment share a record:
 a folder for each environment and program has a file for each change, whose name is the moment and the record.
@@ -45,7 +45,7 @@ _PATHS = ("PATH", "PYTHONPATH")
 
 
 class Software(Struct, frozen=True):
-    """What a job found when it started."""
+    """Python, packages and driver at one moment."""
 
     python: str
     """Version of its Python; empty if there is none, or if it did not answer."""
@@ -67,7 +67,7 @@ class Software(Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """What decides where a job finds its packages."""
+    """The program, directory and variables that decide where a job finds its packages."""
 
     program: str
     cwd: str
@@ -110,7 +110,7 @@ def place_of(job: Job, environment: Mapping[str, str]) -> Place:
     return Place(_program(job), job.spec.cwd, {**environment, **dict(job.spec.extra_env)})
 
 
-class Found(NamedTuple):
+class RecordedSoftware(NamedTuple):
     """A record, and since when it was true."""
 
     since: float
@@ -118,8 +118,8 @@ class Found(NamedTuple):
     software: Software
 
 
-def software_at(paths: Paths, job: Job, started: float, node: str = "") -> Found | None:
-    """What a job found that started then; of several nodes that of this one, if it is known."""
+def software_at(paths: Paths, job: Job, started: float, node: str = "") -> RecordedSoftware | None:
+    """The record for a job that started then; of several nodes that of this one, if it is known."""
     changes = _changes(folder_of(paths, job))
     here = [change for change in changes if change.host == node] or changes
     # The worker tells the start by a clock of its own, which may be a little behind.
@@ -129,7 +129,7 @@ def software_at(paths: Paths, job: Job, started: float, node: str = "") -> Found
     for change in reversed(known):
         with contextlib.suppress(*UNREADABLE):
             body = _record(paths.software, change.digest).read_bytes()
-            return Found(change.since, change.digest, msgspec.json.decode(body, type=Software))
+            return RecordedSoftware(change.since, change.digest, msgspec.json.decode(body, type=Software))
     return None
 
 
@@ -244,7 +244,7 @@ class SoftwareLook:
         self._pythons: dict[tuple[str, int, int], dict[str, Any]] = {}
 
     def at(self, place: Place, devices: Sequence[Device]) -> Software:
-        """What a program finds that starts at a place now."""
+        """The software that a program finds if it starts at a place now."""
         source, executable = find_python(place)
         facts = self._facts(executable, place) if executable else {}
         virtual = _virtual_environment(executable) if facts else None
@@ -270,14 +270,14 @@ class SoftwareLook:
         try:
             changed = os.stat(folder).st_mtime_ns
             if self._folders.get(folder, (-1, {}))[0] != changed:
-                found = dict(filter(None, map(read, os.listdir(folder))))
-                self._folders[folder] = changed, {name: found[name] for name in sorted(found)}
+                packages = sorted(filter(None, map(read, os.listdir(folder))))
+                self._folders[folder] = changed, dict(packages)
         except OSError:
             return {}
         return self._folders[folder][1]
 
     def _facts(self, executable: str, place: Place) -> dict[str, Any]:
-        """What a Python says of itself; it is asked once, and the engine's own is not started."""
+        """The answers of a Python about itself; it is asked once, and the engine's own is not started."""
         real = os.path.realpath(executable)
         if real == os.path.realpath(interpreter_here()):
             return interpreter.describe()

@@ -40,7 +40,7 @@ class PackageChange(Struct, frozen=True):
 
 
 class JobSoftware(Struct, frozen=True):
-    """What the newest run of a job found when it started."""
+    """The software that the newest run of a job started with."""
 
     job: str
     attempt: int | None
@@ -48,7 +48,7 @@ class JobSoftware(Struct, frozen=True):
     since: datetime | None
     """When Stoker saw this state of the environment first; null if nothing is recorded."""
     packages_hash: str
-    """Equal for jobs that found the same Python and the same packages; empty if nothing is recorded."""
+    """Equal for jobs that record the same Python and the same packages; empty if nothing is recorded."""
     software: Software | None
     variables: list[str]
     """Names of the variables of its environment; their values are not shown."""
@@ -57,7 +57,7 @@ class JobSoftware(Struct, frozen=True):
 
 
 class SelectedSoftware(Struct, frozen=True):
-    """What some jobs ran with: `stoker status ID... --env --json`."""
+    """The software of some jobs: `stoker status ID... --env --json`."""
 
     schema: str
     at: datetime
@@ -87,12 +87,18 @@ def _job_software(facts: QueueFacts, paths: Paths, job: Job, look: SoftwareLook)
         return JobSoftware(id_text(job), None, None, "", None, variables, None)
     newest = runs[-1]
     gpu = next(filter(None, map(node_gpu, newest.devices)), None)
-    found = software_at(paths.on(job.spec.cluster), job, newest.started or 0.0, gpu.node if gpu else "")
-    if found is None:
+    record = software_at(paths.on(job.spec.cluster), job, newest.started or 0.0, gpu.node if gpu else "")
+    if record is None:
         return JobSoftware(id_text(job), newest.number, None, "", None, variables, None)
-    changes = None if job.spec.cluster else list(_changes(found.software, look.at(place_of(job, environment), ())))
+    changes = None if job.spec.cluster else list(_changes(record.software, look.at(place_of(job, environment), ())))
     return JobSoftware(
-        id_text(job), newest.number, to_datetime(found.since), _hash(found.software), found.software, variables, changes
+        id_text(job),
+        newest.number,
+        to_datetime(record.since),
+        _hash(record.software),
+        record.software,
+        variables,
+        changes,
     )
 
 

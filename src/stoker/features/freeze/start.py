@@ -64,7 +64,7 @@ def bring(spec: JobSpec, shared: Paths, here: Paths) -> None:
     snapshot = far.snapshot(code.snapshot)
     for file in snapshot.files:
         if not local.has(file):
-            local.add(file, far.read(file.blob), durable=False)
+            local.add(file, far.read(file.blob))
     local.keep(snapshot)
     local.link(snapshot, far.links(snapshot.id))
 

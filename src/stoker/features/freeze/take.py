@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -27,7 +28,7 @@ from stoker.features.freeze.snapshots import (
     FrozenFile,
     Snapshot,
     SnapshotStore,
-    durable,
+    flush_file,
     snapshot_of,
 )
 from stoker.store.paths import UNFINISHED
@@ -88,6 +89,7 @@ class _Taking:
         self._limits = limits
         self._keep = keep
         self._memory = _memory(root, store)
+        self._new: list[Path] = []
 
     def take(self, listing: Listing) -> Taken:
         known = self._remembered()
@@ -102,16 +104,16 @@ class _Taking:
         seen: list[_Seen] = []
         files: list[FrozenFile] = []
         changed = [path for path in status if path not in known or known[path].stamp != _stamp(status[path])]
-        flush = durable(len(changed))
         for path, found in status.items():
             last = known.get(path)
             if last is None or last.stamp != _stamp(found):
-                last = self._read(path, flush=flush)
+                last = self._read(path)
                 if last is None:
                     continue
             files.append(last.file)
             if not _is_fresh(last.stamp, now):
                 seen.append(last)
+        self._flush()
         if self._keep and (changed or len(seen) != len(known)):
             self._remember(seen)
         return Taken(snapshot_of(self._root, files), (*listing.others, *large))
@@ -124,7 +126,13 @@ class _Taking:
             return None
         return found if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else None
 
-    def _read(self, path: str, *, flush: bool) -> _Seen | None:
+    def _flush(self) -> None:
+        """Write new contents to the disk, all after the last: the first takes long, and the others hardly any time."""
+        for content in self._new:
+            with contextlib.suppress(FileNotFoundError):
+                flush_file(content)
+
+    def _read(self, path: str) -> _Seen | None:
         """Read a file and store its content; None if it was removed meanwhile."""
         full = os.path.join(self._root, path)
         for _ in range(READS):
@@ -144,8 +152,8 @@ class _Taking:
             raise NotFreezable(f"{full} changes all the time", "name it in .stokerignore, or use --no-freeze")
         mode = LINK if stat.S_ISLNK(found.st_mode) else PROGRAM if found.st_mode & 0o100 else PLAIN_FILE
         file = FrozenFile(path, mode, hashlib.sha256(data).hexdigest()[:40], len(data))
-        if self._keep:
-            self._store.add(file, data, durable=flush)
+        if self._keep and self._store.add(file, data):
+            self._new.append(self._store.blob_path(file.blob, file.mode))
         return _Seen(_stamp(found), file)
 
     # -- what was read before ------------------------------------------------------------------

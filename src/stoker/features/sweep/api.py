@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Protocol
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -29,8 +28,7 @@ from stoker.features.sweep.view import (
     sweep_data,
     trials_of,
 )
-from stoker.store.paths import Paths
-from stoker.web.answers import answer
+from stoker.web.answers import QueueService, answer
 from stoker.web.query import page_of
 
 SCHEMA = "stoker.sweep-page/1"
@@ -89,14 +87,6 @@ class SweepPage(Struct, frozen=True):
     """Where the best value so far changed: place and value."""
     curves: list[SweepCurve]
     curves_left_out: int
-
-
-class QueueService(Protocol):
-    """The queue that a server shows."""
-
-    @property
-    def paths(self) -> Paths:
-        """Its state directory."""
 
 
 def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:

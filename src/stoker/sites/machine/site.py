@@ -286,8 +286,8 @@ class MachineSite:
         before = self._last_plan.handovers if self._last_plan else ()
         states = [job.state for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
         ways = [state.giving_way for state in states if isinstance(state, Running)]
-        known = {handover.job for handover in before}
-        return [*before, *(Handover(way.to, way.devices) for way in ways if way and way.to and way.to not in known)]
+        served = {handover.job for handover in before}
+        return [*before, *(Handover(way.to, way.devices) for way in ways if way and way.to and way.to not in served)]
 
     def _displace(self, decided: Plan, now: float) -> None:
         """Ask the jobs to give way for which the plan has decided so."""

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from stoker.core.job import Job
 from stoker.core.planner.occupancy import Occupancy, Slot
-from stoker.core.planner.placement import reserve
+from stoker.core.planner.placement import reserve, waiting_since
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 
@@ -24,6 +24,9 @@ GROWTH = 2.0
 """By which factor that time grows each time."""
 MARGIN = 2.0
 """How many times the work of the waiting job must be left of each job that gives way: estimates err."""
+PRICE = 3.0
+"""A job that gave way before does so again once the jobs that would profit have waited together for this many times
+what is left of it, by the share of its preemptions that are used: the few that it has are for many waiting jobs."""
 MOST_AT_ONCE = 8
 """Displacements of one plan, each of which needs a new view of the machine."""
 RECHECK_SECONDS = 60.0
@@ -83,6 +86,14 @@ class _Victim(NamedTuple):
     def gpus(self) -> int:
         return len(self.slot.devices)
 
+    @property
+    def seconds(self) -> float:
+        return self.work / self.gpus
+
+    @property
+    def times(self) -> int:
+        return self.slot.preemption.times if self.slot.preemption else 0
+
 
 View = Callable[[Sequence[Slot]], Occupancy]
 """The machine with these running jobs; their ends are as given, since no time passes."""
@@ -122,7 +133,7 @@ def displace(
         return []
     victims.sort(key=lambda victim: (-victim.work, victim.slot.job))
     ordered = sorted(waiters(victims[0].work), key=lambda waiter: (not waiter.is_first, waiter.work, waiter.job.id))
-    search = _Search(slots, view)
+    search = _Search(slots, view, ordered, now)
     refused: set[tuple[Resources, int, bool]] = set()
     """Those for which a job with less work has found nothing."""
     decided: list[Displacement] = []
@@ -164,9 +175,11 @@ def unknown_rest(ran: float, unknown: float) -> float:
 class _Search:
     """Finds the victims for one waiting job after the other."""
 
-    def __init__(self, slots: Sequence[Slot], view: View) -> None:
+    def __init__(self, slots: Sequence[Slot], view: View, waiters: Sequence[Waiter], now: float) -> None:
         self._slots = list(slots)
         self._view = view
+        self._waiters = waiters
+        self._now = now
         self._leaving: tuple[tuple[int, ...], Occupancy] | None = None
 
     def carry_out(self, displacement: Displacement, waiter: Waiter) -> None:
@@ -191,8 +204,19 @@ class _Search:
         ]
         if not chosen or (min(savings) <= 0.0 and not waiter.job.spec.urgent):
             return None
+        if not waiter.is_first and not self._is_worth_it(chosen):
+            return None
         job_ids = tuple(sorted(victim.slot.job for victim in chosen))
         return Displacement(job_ids, waiter.job.id, reservation.devices, min(savings))
+
+    def _is_worth_it(self, chosen: Sequence[_Victim]) -> bool:
+        """Whether enough jobs have waited long enough, if some victims have given way before."""
+        price = max(victim.times / MOST_PREEMPTIONS * victim.seconds for victim in chosen) * PRICE
+        if not price:
+            return True
+        gpus, least = sum(victim.gpus for victim in chosen), min(victim.seconds for victim in chosen)
+        profiting = [waiter for waiter in self._waiters if waiter.gpus <= gpus and MARGIN * waiter.seconds < least]
+        return sum(self._now - waiting_since(waiter.job) for waiter in profiting) >= price
 
     def _gone_by_turns(self, job_ids: Sequence[int]) -> Occupancy:
         """The machine, on which the first of these jobs leaves at moment 1, the next at 2, and no other ever."""

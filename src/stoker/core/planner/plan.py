@@ -63,7 +63,7 @@ LISTED_LANES = 100
 BACKFILL_DEPTH = 100
 """Groups of a lane that are examined for one short enough to pass the job that has the reservation."""
 
-EXAMINED_IN_ROW = 8
+EXAMINED_IN_ROW = 32
 """Oldest jobs of a row for which running jobs may give way."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})

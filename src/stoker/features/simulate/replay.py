@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.errors import UsageError
-from stoker.core.job import Assigned, Ended, Exited, Job, Started, Waiting, advance
+from stoker.core.job import Assigned, Ended, Exited, GivingWay, Job, Started, Waiting, advance
 from stoker.core.learning import Learnt, expected_seconds, observe, observe_use, remaining_seconds
 from stoker.core.logs.oom import OutOfMemory, floor_after, is_own_fault
 from stoker.core.planner.displacement import Handover, unknown_rest
@@ -345,7 +345,7 @@ class _Machine:
         self._left[run.work.id] = run.left + self._rules.switch
         self._done[run.work.id] = self._worked(run) - self._rules.switch
         self._lives[run.work.id].preemptions += 1
-        self._waiting.add(structs.replace(run.job, state=Waiting(self._now)))
+        self._waiting.add(structs.replace(run.job, state=Waiting(self._now, gave_way=GivingWay(self._now))))
 
     def _worked(self, run: SimulatedRun) -> float:
         """Seconds of work of the job, in all of its attempts."""

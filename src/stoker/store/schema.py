@@ -133,14 +133,15 @@ _INSERT_JOBS = (
     " member, params, size, step) VALUES "
 )
 _COPIED = (
-    "batch, engine, content, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
+    "batch, engine, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
     " tries, shared_failures, floor, array, member, params, step, preemptions, kept_seconds"
 )
 SPLIT_JOBS = (
-    f"INSERT INTO jobs (id, task, size, {_COPIED})"
-    f" SELECT :last, task - (id - :last) * step, :last - id + size, {_COPIED} FROM jobs WHERE id = :row"
+    f"INSERT INTO jobs (id, task, size, content, {_COPIED})"
+    f" SELECT :last, task - (id - :last) * step, :last - id + size, coalesce(:content, content), {_COPIED}"
+    " FROM jobs WHERE id = :row"
 )
-"""Give those of the jobs of a row that come up to `last` a row of their own."""
+"""Give those of the jobs of a row that come up to `last` a row of their own, with the digest of their work if known."""
 SHORTEN_JOBS = "UPDATE jobs SET size = id - :last WHERE id = :row"
 NAME_BATCH = (
     "INSERT INTO batches (id, label, created, kind, first_job) VALUES (?, ?, ?, ?, ?)"

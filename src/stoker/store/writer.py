@@ -24,7 +24,6 @@ from stoker.store.lines import sharing_rows
 from stoker.store.paths import Paths
 from stoker.store.reader import Reader
 from stoker.store.schema import (
-    COVERING,
     EDIT_JOB,
     JOBS_AT_ONCE,
     MEASURE,
@@ -235,8 +234,11 @@ class Store(Reader):
                 self._follow(follow_ups)
 
     def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
+        contents = list(written.contents)
         for job in written.separate:
-            separate(connection, job.id, job.last)
+            content = written.started_lines.get(job.id) if job.count == 1 else None
+            if not separate(connection, job.id, job.last, content) and content is not None:
+                contents.append((content, job.id, job.id))
         # In order: a change of several jobs comes before changes of some of them.
         connection.executemany(UPDATE_JOB, written.jobs)
         connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
@@ -245,7 +247,7 @@ class Store(Reader):
             connection.executemany(statement, rows)
         for job in written.edited:
             connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), job.id, job.last))
-        connection.executemany(SET_CONTENT, written.contents)
+        connection.executemany(SET_CONTENT, contents)
 
     def _follow(self, new: FollowUps) -> None:
         after_batches = [
@@ -304,12 +306,14 @@ class _Written(NamedTuple):
     """Jobs that may be in a row with others."""
     edited: list[Job]
     contents: list[tuple[bytes, int, int]]
+    started_lines: dict[int, bytes]
+    """Digests of the work of lines that start for the first time."""
     released: list[tuple[str, int, int]]
 
 
 def _rows_of(changes: Iterable[Change]) -> _Written:
     """Before the transaction, since others wait for that."""
-    written = _Written([], [], {}, [], [], [], [])
+    written = _Written([], [], {}, [], [], [], {}, [])
     for change in changes:
         job = change.job
         written.jobs.append(job_row(job))
@@ -320,7 +324,11 @@ def _rows_of(changes: Iterable[Change]) -> _Written:
         if edits(change):
             written.edited.append(job)
         if needs_content(change):
-            written.contents.append((content_of(job.command, job.spec, job.member), job.id, job.last))
+            content = content_of(job.command, job.spec, job.member)
+            if job.lines is not None and may_share_row(change):
+                written.started_lines[job.id] = content
+            else:
+                written.contents.append((content, job.id, job.last))
         for number, event in change.events:
             written.events.append((job.id, job.count, event.at, encode(event)))
             if row := attempt_row(event):
@@ -349,14 +357,26 @@ def _last_id(connection: sqlite3.Connection) -> int:
     return int(last)
 
 
-def separate(connection: sqlite3.Connection, first: int, last: int) -> None:
-    """Let no row stand for jobs in and outside of a range of ids."""
-    for end in (first - 1, last):
-        row = connection.execute(f"SELECT id FROM jobs WHERE {COVERING} AND id > ?", (end, end, end)).fetchone()
-        if row is not None:
-            parts = {"last": end, "row": row[0]}
-            connection.execute(SPLIT_JOBS, parts)
-            connection.execute(SHORTEN_JOBS, parts)
+def separate(connection: sqlite3.Connection, first: int, last: int, content: bytes | None = None) -> bool:
+    """Let no row stand for jobs in and outside of a range of ids.
+
+    If the jobs are cut off at their end, their row gets a digest of their work; returns whether that is so.
+    """
+    row = connection.execute("SELECT id, size FROM jobs WHERE id >= ? ORDER BY id LIMIT 1", (first,)).fetchone()
+    if row is not None and row[0] - row[1] + 1 < first:
+        _split(connection, row[0], first - 1)
+    if row is not None and row[0] < last:
+        row = connection.execute("SELECT id, size FROM jobs WHERE id >= ? ORDER BY id LIMIT 1", (last,)).fetchone()
+    if row is None or row[0] == last or row[0] - row[1] + 1 > last:
+        return False
+    _split(connection, row[0], last, content)
+    return True
+
+
+def _split(connection: sqlite3.Connection, row: int, last: int, content: bytes | None = None) -> None:
+    parts = {"last": last, "row": row, "content": content}
+    connection.execute(SPLIT_JOBS, parts)
+    connection.execute(SHORTEN_JOBS, parts)
 
 
 def open_store(paths: Paths, *, durable: bool = True) -> Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stoker.core.spec import Command
-from stoker.features.freeze.command import Started, started_by, with_files
+from stoker.features.freeze.command import StartedCode, started_by, with_files
 
 FILES = [
     "python train.py --lr 1",
@@ -29,36 +29,36 @@ FILES = [
 @pytest.mark.parametrize("line", FILES)
 def test_files(line: str) -> None:
     """Both as a line of a shell and as words."""
-    assert started_by(Command((line,), "/bin/sh")) == Started("file", "train.py")
+    assert started_by(Command((line,), "/bin/sh")) == StartedCode("file", "train.py")
     if "&&" not in line and "=0" not in line:
-        assert started_by(Command(tuple(line.split()))) == Started("file", "train.py")
+        assert started_by(Command(tuple(line.split()))) == StartedCode("file", "train.py")
 
 
 @pytest.mark.parametrize(
     ("line", "started"),
     [
-        ("python -m pkg.train --x", Started("module", "pkg.train")),
-        ("python -I -m pkg", Started("alone", "pkg")),
-        ("python -E -u -m pkg", Started("alone", "pkg")),
-        ("python -um pkg", Started("module", "pkg")),
-        ("torchrun --nproc-per-node=2 -m pkg", Started("module", "pkg")),
-        ("accelerate launch -m pkg", Started("module", "pkg")),
-        ("bash -eu run.sh a", Started("file", "run.sh")),
-        ("bash job x", Started("file", "job")),
-        ("./train.py --x", Started("file", "./train.py")),
-        ("bin/tool", Started("file", "bin/tool")),
-        ("python -c 'import x'", Started("text", "import")),
-        ("bash -c 'echo x.py'", Started("text", "echo")),
-        ("echo train.py", Started("")),
-        ("nvidia-smi", Started("")),
-        ("sleep 5", Started("")),
-        ("", Started("")),
-        ("python", Started("")),
-        ("cd", Started("")),
-        ("A=1", Started("")),
+        ("python -m pkg.train --x", StartedCode("module", "pkg.train")),
+        ("python -I -m pkg", StartedCode("alone", "pkg")),
+        ("python -E -u -m pkg", StartedCode("alone", "pkg")),
+        ("python -um pkg", StartedCode("module", "pkg")),
+        ("torchrun --nproc-per-node=2 -m pkg", StartedCode("module", "pkg")),
+        ("accelerate launch -m pkg", StartedCode("module", "pkg")),
+        ("bash -eu run.sh a", StartedCode("file", "run.sh")),
+        ("bash job x", StartedCode("file", "job")),
+        ("./train.py --x", StartedCode("file", "./train.py")),
+        ("bin/tool", StartedCode("file", "bin/tool")),
+        ("python -c 'import x'", StartedCode("text", "import")),
+        ("bash -c 'echo x.py'", StartedCode("text", "echo")),
+        ("echo train.py", StartedCode("")),
+        ("nvidia-smi", StartedCode("")),
+        ("sleep 5", StartedCode("")),
+        ("", StartedCode("")),
+        ("python", StartedCode("")),
+        ("cd", StartedCode("")),
+        ("A=1", StartedCode("")),
     ],
 )
-def test_other_commands(line: str, started: Started) -> None:
+def test_other_commands(line: str, started: StartedCode) -> None:
     assert started_by(Command((line,), "/bin/sh")) == started
 
 

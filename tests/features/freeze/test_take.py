@@ -14,7 +14,7 @@ import pytest
 
 from features.freeze.repository import git, plain, repository, write
 from stoker.core.errors import StokerError
-from stoker.features.freeze.listing import MOST, USUAL, Limits, NotFreezable, Patterns
+from stoker.features.freeze.listing import MOST, USUAL, CodeLimits, NotFreezable, Patterns
 from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
 from support.disk import fill, small_disk
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> SnapshotStore:
     return SnapshotStore(tmp_path / "state/code")
 
 
-def taken(root: Path, store: SnapshotStore, limits: Limits = USUAL) -> Snapshot:
+def taken(root: Path, store: SnapshotStore, limits: CodeLimits = USUAL) -> Snapshot:
     """A snapshot whose tree was made."""
     made = take(str(root), store, plain(), limits)
     assert store.keep(made.snapshot)
@@ -157,9 +157,9 @@ def test_limits(tmp_path: Path, store: SnapshotStore) -> None:
     """Too many files and too many bytes are refused; a large file that git does not know is left out."""
     root = repository(tmp_path / "project", {f"{number}.py": "x" * 10 for number in range(5)})
     with pytest.raises(NotFreezable, match="5 files or more; the limit is 4"):
-        taken(root, store, Limits(4, 1000))
+        taken(root, store, CodeLimits(4, 1000))
     with pytest.raises(NotFreezable, match="more than 40"):
-        taken(root, store, Limits(5, 40))
+        taken(root, store, CodeLimits(5, 40))
     with open(root / "huge", "wb") as file:
         file.truncate(2 * 2**30)
     assert "huge" not in paths(taken(root, store, MOST))

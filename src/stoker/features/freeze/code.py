@@ -19,7 +19,7 @@ class FrozenCode(NamedTuple):
 
 
 def code_of(field: str) -> FrozenCode:
-    """What the field of a job means."""
+    """The meaning of the field of a job."""
     if field.startswith(_NONE):
         return FrozenCode(reason=field.removeprefix(_NONE))
     return FrozenCode(field.removesuffix(_TREE), field.endswith(_TREE))

@@ -30,8 +30,8 @@ _MOST_WORDS = 40
 _FILE_IN_LINE = re.compile(r"(?<![^\s=;&|()<>])([\w@%+:,./-]+)(?![^\s;&|()<>])")
 
 
-class Started(NamedTuple):
-    """What a command starts."""
+class StartedCode(NamedTuple):
+    """The file, module or text that a command starts."""
 
     kind: Literal["file", "module", "alone", "call", "text", ""]
     """A module is alone if its Python looks into no snapshot. A call is a Python function, by its full name.
@@ -41,16 +41,16 @@ class Started(NamedTuple):
     name: str = ""
 
 
-NOTHING = Started("")
+NOTHING = StartedCode("")
 FIRST_WORDS = 3
 FUNCTION_WORD = 4
 """The word of a Python call that has the module and the name of the function."""
 
 
-def started_by(command: Command) -> Started:
-    """What a command starts, as far as its words tell."""
+def started_by(command: Command) -> StartedCode:
+    """The start of a command, as far as its words tell."""
     if command.call:
-        return Started("call", command.words[FUNCTION_WORD])
+        return StartedCode("call", command.words[FUNCTION_WORD])
     # Lines of a list mostly begin alike. What the first words tell holds whatever follows.
     started = _started_by_first(tuple(_words(command, FIRST_WORDS)))
     return started if started.name else _started(_words(command, _MOST_WORDS))
@@ -63,11 +63,11 @@ def _words(command: Command, most: int) -> Sequence[str]:
 
 
 @lru_cache(maxsize=256)
-def _started_by_first(words: tuple[str, ...]) -> Started:
+def _started_by_first(words: tuple[str, ...]) -> StartedCode:
     return _started(words)
 
 
-def _started(words: Sequence[str]) -> Started:
+def _started(words: Sequence[str]) -> StartedCode:
     position = 0
     while position < len(words) and (_ASSIGNMENT.match(words[position]) or words[position] in ("cd", "&&", ";")):
         position += 2 if words[position] == "cd" else 1
@@ -76,26 +76,26 @@ def _started(words: Sequence[str]) -> Started:
     program = os.path.basename(words[position])
     if _is_runner(program):
         return _argument_started(program, iter(words[position + 1 :]))
-    return Started("file", words[position]) if "/" in words[position] else NOTHING
+    return StartedCode("file", words[position]) if "/" in words[position] else NOTHING
 
 
-def _argument_started(runner: str, words: Iterator[str]) -> Started:
-    """What a program starts that an argument names; the argument may be another such program."""
+def _argument_started(runner: str, words: Iterator[str]) -> StartedCode:
+    """The start of what an argument of a program names; the argument may be another such program."""
     module: Literal["module", "alone"] = "module"
     for word in words:
         is_python = _PYTHON.fullmatch(runner) is not None
         if not is_python and _is_runner(os.path.basename(word)):
             runner = os.path.basename(word)
         elif re.fullmatch("-[a-zA-Z]*m" if is_python else "-m", word):
-            return Started(module, next(words, ""))
+            return StartedCode(module, next(words, ""))
         elif re.fullmatch("-[a-zA-Z]*c", word) and (is_python or runner in SHELLS):
-            return Started("text", next(words, ""))
+            return StartedCode("text", next(words, ""))
         elif word in _VALUED:
             next(words, "")
         elif is_python and re.fullmatch("-[a-zA-Z]*[EIS][a-zA-Z]*", word):
             module = "alone"
         elif not word.startswith("-") and (_SUFFIXES.fullmatch(word) or is_python or runner in SHELLS):
-            return Started("file", word)
+            return StartedCode("file", word)
     return NOTHING
 
 

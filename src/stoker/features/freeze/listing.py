@@ -54,7 +54,7 @@ class NotFreezable(StokerError):
     """The code of a directory cannot be frozen; the message tells why."""
 
 
-class Listing(NamedTuple):
+class CodeListing(NamedTuple):
     """The paths below a root, relative to it."""
 
     code: tuple[str, ...]
@@ -64,13 +64,13 @@ class Listing(NamedTuple):
     """Files and directories that are not code, which the tree of a snapshot links to."""
 
 
-class Limits(NamedTuple):
+class CodeLimits(NamedTuple):
     files: int
     size: int
 
 
-USUAL = Limits(USUAL_FILES, USUAL_SIZE)
-MOST = Limits(MOST_FILES, MOST_SIZE)
+USUAL = CodeLimits(USUAL_FILES, USUAL_SIZE)
+MOST = CodeLimits(MOST_FILES, MOST_SIZE)
 
 
 def work_tree_of(directory: str) -> str:
@@ -78,7 +78,7 @@ def work_tree_of(directory: str) -> str:
     return root_above(directory)
 
 
-def list_code(root: str, environment: Mapping[str, str], limits: Limits) -> Listing:
+def list_code(root: str, environment: Mapping[str, str], limits: CodeLimits) -> CodeListing:
     """The code below a root; raises if it cannot be listed, or has too many files."""
     return _Search(root, environment, limits).listing()
 
@@ -91,14 +91,14 @@ def _folders_of(path: str) -> Iterator[str]:
 class _Search:
     """The search for code below a root."""
 
-    def __init__(self, root: str, environment: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, root: str, environment: Mapping[str, str], limits: CodeLimits) -> None:
         self._root = root
         self._environment = environment
         self._limits = limits
         self._ignored = Patterns.read(root)
         self._others: dict[str, None] = {}
 
-    def listing(self) -> Listing:
+    def listing(self) -> CodeListing:
         code: dict[str, bool] = {}
         data: list[str] = []
         for path, tracked in self._paths(""):
@@ -111,7 +111,7 @@ class _Search:
         folders = {above for path in code for above in _folders_of(path)}
         others = dict.fromkeys(_whole(path, folders) for path in data)
         untracked = frozenset(path for path, tracked in code.items() if not tracked)
-        return Listing(tuple(code), untracked, tuple({**self._others, **others}))
+        return CodeListing(tuple(code), untracked, tuple({**self._others, **others}))
 
     def _paths(self, prefix: str) -> Iterator[tuple[str, bool]]:
         """Paths below a directory, and whether git tracks them."""
@@ -223,14 +223,14 @@ def _is_left_out(folder: os.DirEntry[str], path: str, ignored: Patterns) -> bool
     return is_data(f"{path}/{'__init__.py' if has_modules else ''}", ignored)
 
 
-def too_many(root: str, count: int, limits: Limits) -> NotFreezable:
+def too_many(root: str, count: int, limits: CodeLimits) -> NotFreezable:
     return NotFreezable(
         f"{root} has {count} files or more; the limit is {limits.files}",
         f"name what is not code in {os.path.join(root, IGNORE_FILE)}, as in .gitignore",
     )
 
 
-def too_large(path: str, size: int, limits: Limits) -> NotFreezable:
+def too_large(path: str, size: int, limits: CodeLimits) -> NotFreezable:
     return NotFreezable(
         f"the files of {path} have {size_text(size)}, more than {size_text(limits.size)}",
         f"name what is not code in {os.path.join(path, IGNORE_FILE)}, as in .gitignore",

@@ -12,16 +12,16 @@ from stoker.app.jobs.preparation import PreparationContext, Prepared
 from stoker.core.errors import StokerError
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import FrozenCode, field_of
-from stoker.features.freeze.command import Started, started_by
+from stoker.features.freeze.command import StartedCode, started_by
 from stoker.features.freeze.listing import MOST, USUAL, NotFreezable, work_tree_of
 from stoker.features.freeze.snapshots import SnapshotStore
 from stoker.features.freeze.take import Taken, forget, take
 
 
 class _Wish(NamedTuple):
-    """What decides on the code of a job; equal for most jobs of a batch."""
+    """The facts that decide on the code of a job; equal for most jobs of a batch."""
 
-    started: Started
+    started: StartedCode
     cwd: str
     freeze: str
     cluster: str
@@ -37,7 +37,7 @@ class CodeFreezer:
         self._specs: dict[tuple[JobSpec, str], JobSpec] = {}
         self._taken: dict[tuple[str, str], Taken | NotFreezable] = {}
         self._files: dict[tuple[str, str], frozenset[str]] = {}
-        self._last: tuple[JobSpec, Started, Prepared] | None = None
+        self._last: tuple[JobSpec, StartedCode, Prepared] | None = None
 
     def prepare(self, command: Command, spec: JobSpec) -> Prepared:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
@@ -48,7 +48,7 @@ class CodeFreezer:
             self._last = spec, started, self._prepared(started, spec)
         return self._last[2]
 
-    def _prepared(self, started: Started, spec: JobSpec) -> Prepared:
+    def _prepared(self, started: StartedCode, spec: JobSpec) -> Prepared:
         wish = _Wish(started, spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
         if wish not in self._codes:
             self._codes[wish] = self._decide(wish)

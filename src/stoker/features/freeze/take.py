@@ -15,8 +15,8 @@ from typing import NamedTuple
 from stoker.core.errors import StokerError
 from stoker.features.freeze.listing import (
     LARGEST_UNTRACKED,
-    Limits,
-    Listing,
+    CodeLimits,
+    CodeListing,
     NotFreezable,
     list_code,
     too_large,
@@ -56,7 +56,7 @@ class Taken(NamedTuple):
 
 
 def take(
-    root: str, store: SnapshotStore, environment: Mapping[str, str], limits: Limits, *, keep: bool = True
+    root: str, store: SnapshotStore, environment: Mapping[str, str], limits: CodeLimits, *, keep: bool = True
 ) -> Taken:
     """Take a snapshot of the code below a root and store its contents; raises NotFreezable with the reason.
 
@@ -83,7 +83,7 @@ def _memory(root: str, store: SnapshotStore) -> Path:
 
 
 class _Taking:
-    def __init__(self, root: str, store: SnapshotStore, limits: Limits, *, keep: bool) -> None:
+    def __init__(self, root: str, store: SnapshotStore, limits: CodeLimits, *, keep: bool) -> None:
         self._root = root
         self._store = store
         self._limits = limits
@@ -91,7 +91,7 @@ class _Taking:
         self._memory = _memory(root, store)
         self._new: list[Path] = []
 
-    def take(self, listing: Listing) -> Taken:
+    def take(self, listing: CodeListing) -> Taken:
         known = self._remembered()
         now = time.time_ns()
         status = {path: found for path in listing.code if (found := self._status(path)) is not None}

@@ -16,7 +16,7 @@ FAILED = 97
 """Exit code of a Python that cannot use the snapshot: other code must not run in its place."""
 
 
-class Snapshot:
+class FrozenTree:
     """The checked-out snapshot of a tree."""
 
     def __init__(self, top: str, root: str) -> None:
@@ -94,7 +94,7 @@ def run_hidden() -> None:
 
 if os.environ.get("STOKER_CODE") and os.environ.get("STOKER_CODE_ROOT"):
     try:
-        snapshot = Snapshot(os.environ["STOKER_CODE"], os.environ["STOKER_CODE_ROOT"])
+        snapshot = FrozenTree(os.environ["STOKER_CODE"], os.environ["STOKER_CODE_ROOT"])
         if not os.path.isdir(snapshot.top):
             raise OSError("%s is not there" % snapshot.top)  # noqa: UP031
         snapshot.start_again(words_of_process())

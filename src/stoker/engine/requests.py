@@ -117,8 +117,8 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
     first, last = request.job, request.job + request.count - 1
     if isinstance(request, Again):
         for job in jobs.between(first, last):
-            for one in _one_kind(request, job):
-                _run_again(request, one, jobs)
+            for part in _one_kind(request, job):
+                _run_again(request, part, jobs)
         return
     for job in jobs.between(first, last):
         if not jobs.table.knows(job.id) and not isinstance(job.state, Ended):  # a dead engine's, given to this one
@@ -127,8 +127,8 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
         # The end of one may change another that started: the site returns what it has prefetched.
         current = job if job.count > 1 else jobs.table.get(job.id)
         if current is not None:
-            for one in _one_kind(request, current):
-                _handle(request, one, engine, jobs)
+            for part in _one_kind(request, current):
+                _handle(request, part, engine, jobs)
 
 
 def _one_kind(request: Request, job: Job) -> Iterable[Job]:

@@ -31,7 +31,7 @@ class BatchWords:
 
 
 class JobView:
-    """What `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+    """A view that `stoker status ID` shows in place of the details of jobs, after an option of its own."""
 
     def __init__(self, show: str, sentence: str) -> None:
         """`sentence` is the help of the option."""

@@ -187,8 +187,8 @@ def queued_groups(reader: Reader, chosen: Filter, limit: int | None, *, each_tas
         f" GROUP BY {together} ORDER BY first LIMIT ?"
     )
     groups = (Group(*row) for row in reader.rows(query, *values, -1 if limit is None else limit))
-    each = chain.from_iterable(_each_task([group]) if each_task or group.is_lines else [group] for group in groups)
-    return list(islice(each, limit))
+    listed = chain.from_iterable(_each_task([group]) if each_task or group.is_lines else [group] for group in groups)
+    return list(islice(listed, limit))
 
 
 def _each_task(groups: Iterable[Group], *, backwards: bool = False) -> Iterator[Group]:

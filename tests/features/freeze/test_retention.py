@@ -16,7 +16,7 @@ from stoker.core.job import Assigned, Event, Exited, Job, Started, advance
 from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.features.freeze.listing import USUAL
 from stoker.features.freeze.retention import YOUNG_SECONDS, check, disk_use, forget
-from stoker.features.freeze.snapshots import Snapshot, SnapshotStore
+from stoker.features.freeze.snapshots import CodeSnapshot, SnapshotStore
 from stoker.features.freeze.take import take
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import UNFINISHED, Paths
@@ -36,7 +36,7 @@ class World:
         self.project = repository(folder / "project", {"a.py": "0"})
         self.moment = 0.0
 
-    def snapshot(self, size: int = 10_000) -> Snapshot:
+    def snapshot(self, size: int = 10_000) -> CodeSnapshot:
         """Take one of a new content; each was used an hour after the one before."""
         self.moment += YOUNG_SECONDS
         write(self.project, {"a.py": f"{self.moment}" * (size // 5)})
@@ -45,7 +45,7 @@ class World:
         os.utime(self.snapshots.tree(made.id), (self.moment, self.moment))
         return made
 
-    def job(self, snapshot: Snapshot, how: str = "", *, ended: bool = False) -> Job:
+    def job(self, snapshot: CodeSnapshot, how: str = "", *, ended: bool = False) -> Job:
         """Add a job with this code."""
         spec = JobSpec(code=f"{snapshot.id}{how}", cwd=str(self.project))
         (job_id,) = self.store.add_jobs(self.store.add_batch("x", 0.0), QUEUE, [NewJob(Command(("true",)), spec)], 0.0)

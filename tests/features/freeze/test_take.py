@@ -15,7 +15,7 @@ import pytest
 from features.freeze.repository import git, plain, repository, write
 from stoker.core.errors import StokerError
 from stoker.features.freeze.listing import MOST, USUAL, CodeLimits, NotFreezable, Patterns
-from stoker.features.freeze.snapshots import LINK, PROGRAM, DamagedSnapshot, Snapshot, SnapshotStore, frozen_top
+from stoker.features.freeze.snapshots import LINK, PROGRAM, CodeSnapshot, DamagedSnapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
 from support.disk import fill, small_disk
 from support.wait import PATIENCE_SECONDS, line_from
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> SnapshotStore:
     return SnapshotStore(tmp_path / "state/code")
 
 
-def taken(root: Path, store: SnapshotStore, limits: CodeLimits = USUAL) -> Snapshot:
+def taken(root: Path, store: SnapshotStore, limits: CodeLimits = USUAL) -> CodeSnapshot:
     """A snapshot whose tree was made."""
     made = take(str(root), store, plain(), limits)
     assert store.keep(made.snapshot)
@@ -37,7 +37,7 @@ def taken(root: Path, store: SnapshotStore, limits: CodeLimits = USUAL) -> Snaps
     return made.snapshot
 
 
-def paths(snapshot: Snapshot) -> set[str]:
+def paths(snapshot: CodeSnapshot) -> set[str]:
     return {file.path for file in snapshot.files}
 
 

@@ -1,4 +1,4 @@
-"""What features do with the jobs of a submit before these are in the queue."""
+"""Features prepare the jobs of a submit before these are in the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stoker.features import preparations
 from stoker.store.paths import Paths
 
 
-class Prepared(NamedTuple):
+class PreparedJob(NamedTuple):
     """A job that was prepared."""
 
     spec: JobSpec
@@ -35,7 +35,7 @@ class PreparationContext(Struct, frozen=True):
 class Preparation(Protocol):
     """The part of a feature in one submit; made with the context."""
 
-    def prepare(self, command: Command, spec: JobSpec) -> Prepared:
+    def prepare(self, command: Command, spec: JobSpec) -> PreparedJob:
         """The spec of a job with what the feature adds; called for every job, more than once."""
 
     def keep(self) -> None:
@@ -48,12 +48,12 @@ class Preparations:
     def __init__(self, context: PreparationContext | None = None) -> None:
         self._parts: list[Preparation] = [make(context) for make in preparations()] if context else []
 
-    def prepare(self, command: Command, spec: JobSpec) -> Prepared:
+    def prepare(self, command: Command, spec: JobSpec) -> PreparedJob:
         has_files = False
         for part in self._parts:
             spec, has_own = part.prepare(command, spec)
             has_files = has_files or has_own
-        return Prepared(spec, has_files)
+        return PreparedJob(spec, has_files)
 
     def keep(self) -> None:
         for part in self._parts:

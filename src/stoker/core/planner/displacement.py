@@ -31,7 +31,7 @@ MOST_AT_ONCE = 8
 """Displacements of one plan, each of which needs a new view of the machine."""
 RECHECK_SECONDS = 60.0
 RECHECK_SHARE = 1 / 8
-"""What is left of a job of unknown duration is estimated anew when it has run for this share longer."""
+"""A job of unknown duration is estimated anew when it has run for this share longer."""
 
 
 class Displacement(Struct, frozen=True):

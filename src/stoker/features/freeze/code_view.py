@@ -20,7 +20,7 @@ from stoker.core.job import Job, id_text
 from stoker.features.freeze.code import code_of
 from stoker.features.freeze.compare import CodeVersion, FileChange, changes_between, diff_lines
 from stoker.features.freeze.listing import MOST
-from stoker.features.freeze.snapshots import LINK, FrozenFile, Snapshot, SnapshotStore
+from stoker.features.freeze.snapshots import LINK, CodeSnapshot, FrozenFile, SnapshotStore
 from stoker.features.freeze.take import take
 from stoker.store.paths import Paths
 
@@ -83,7 +83,7 @@ def store_of(paths: Paths, job: Job) -> SnapshotStore:
     return SnapshotStore(paths.on(job.spec.cluster).code)
 
 
-def frozen_version(paths: Paths, job: Job) -> tuple[Snapshot, CodeVersion]:
+def frozen_version(paths: Paths, job: Job) -> tuple[CodeSnapshot, CodeVersion]:
     """The frozen code of a job."""
     code = code_of(job.spec.code)
     if not code.snapshot:

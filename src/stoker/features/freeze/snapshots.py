@@ -41,7 +41,7 @@ class FrozenFile(NamedTuple):
     size: int
 
 
-class Snapshot(NamedTuple):
+class CodeSnapshot(NamedTuple):
     """The code of one directory at one moment."""
 
     id: str
@@ -54,10 +54,10 @@ class DamagedSnapshot(StokerError):
     """A snapshot is not there, or not whole."""
 
 
-def snapshot_of(root: str, files: Iterable[FrozenFile]) -> Snapshot:
+def snapshot_of(root: str, files: Iterable[FrozenFile]) -> CodeSnapshot:
     """The snapshot of these files; equal ones have the same id."""
     in_order = tuple(sorted(files))
-    return Snapshot(hashlib.sha256(_manifest(root, in_order)).hexdigest()[:_ID], root, in_order)
+    return CodeSnapshot(hashlib.sha256(_manifest(root, in_order)).hexdigest()[:_ID], root, in_order)
 
 
 def _manifest(root: str, files: Iterable[FrozenFile]) -> bytes:
@@ -115,11 +115,11 @@ class SnapshotStore:
         """The directory of a snapshot: its manifest, its links, and its files."""
         return self.trees / snapshot_id
 
-    def top(self, snapshot: Snapshot) -> Path:
+    def top(self, snapshot: CodeSnapshot) -> Path:
         """The checked-out root; it has the name of the user's directory, which tracebacks show."""
         return top_in(self.tree(snapshot.id), snapshot.root)
 
-    def snapshot(self, snapshot_id: str) -> Snapshot:
+    def snapshot(self, snapshot_id: str) -> CodeSnapshot:
         """A stored snapshot, with its files."""
         try:
             data = (self.tree(snapshot_id) / _MANIFEST).read_bytes()
@@ -128,9 +128,9 @@ class SnapshotStore:
         head, root, *lines = data.split(b"\0")
         if head != _HEAD or hashlib.sha256(data).hexdigest()[:_ID] != snapshot_id:
             raise DamagedSnapshot(f"the snapshot {snapshot_id} is damaged", "submit the job again")
-        return Snapshot(snapshot_id, os.fsdecode(root), tuple(map(_file_of, lines)))
+        return CodeSnapshot(snapshot_id, os.fsdecode(root), tuple(map(_file_of, lines)))
 
-    def keep(self, snapshot: Snapshot) -> bool:
+    def keep(self, snapshot: CodeSnapshot) -> bool:
         """Make the tree of a snapshot whose contents are stored, unless it is there; False if contents are missing."""
         place = self.tree(snapshot.id)
         with contextlib.suppress(FileNotFoundError):
@@ -154,7 +154,7 @@ class SnapshotStore:
             remove_tree(draft)
         return place.exists()
 
-    def check_out(self, snapshot: Snapshot, folder: Path, *, linked: bool = False) -> None:
+    def check_out(self, snapshot: CodeSnapshot, folder: Path, *, linked: bool = False) -> None:
         """Write the files into a new or empty directory: copies for a user, or read-only links to the contents."""
         folders = {folder}
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -193,7 +193,7 @@ class SnapshotStore:
             return tuple(map(os.fsdecode, data.split(b"\0"))) if data else ()
         return ()
 
-    def link(self, snapshot: Snapshot, paths: Iterable[str]) -> None:
+    def link(self, snapshot: CodeSnapshot, paths: Iterable[str]) -> None:
         """Let paths in the tree lead to the user's own files; those that are there stay."""
         before = self.links(snapshot.id)
         new = sorted(set(paths) - set(before))

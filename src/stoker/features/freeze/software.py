@@ -123,10 +123,10 @@ def software_at(paths: Paths, job: Job, started: float, node: str = "") -> Recor
     changes = _changes(folder_of(paths, job))
     here = [change for change in changes if change.host == node] or changes
     # The worker tells the start by a clock of its own, which may be a little behind.
-    known = [change for change in here if change.since <= started] or [
+    before = [change for change in here if change.since <= started] or [
         change for change in here[:1] if change.since <= started + CHECK_INTERVAL
     ]
-    for change in reversed(known):
+    for change in reversed(before):
         with contextlib.suppress(*UNREADABLE):
             body = _record(paths.software, change.digest).read_bytes()
             return RecordedSoftware(change.since, change.digest, msgspec.json.decode(body, type=Software))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from stoker.app.jobs.preparation import PreparationContext, Prepared
+from stoker.app.jobs.preparation import PreparationContext, PreparedJob
 from stoker.core.errors import StokerError
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import FrozenCode, field_of
@@ -37,28 +37,28 @@ class CodeFreezer:
         self._specs: dict[tuple[JobSpec, str], JobSpec] = {}
         self._taken: dict[tuple[str, str], Taken | NotFreezable] = {}
         self._files: dict[tuple[str, str], frozenset[str]] = {}
-        self._last: tuple[JobSpec, StartedCode, Prepared] | None = None
+        self._last: tuple[JobSpec, StartedCode, PreparedJob] | None = None
 
-    def prepare(self, command: Command, spec: JobSpec) -> Prepared:
+    def prepare(self, command: Command, spec: JobSpec) -> PreparedJob:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
-            return Prepared(spec)
+            return PreparedJob(spec)
         started = started_by(command)
         # Most lines of a list start what the line before started.
         if self._last is None or self._last[0] is not spec or self._last[1] != started:
             self._last = spec, started, self._prepared(started, spec)
         return self._last[2]
 
-    def _prepared(self, started: StartedCode, spec: JobSpec) -> Prepared:
+    def _prepared(self, started: StartedCode, spec: JobSpec) -> PreparedJob:
         wish = _Wish(started, spec.cwd, spec.freeze, spec.cluster, bool(spec.freeze))
         if wish not in self._codes:
             self._codes[wish] = self._decide(wish)
         code = self._codes[wish]
         field = field_of(code)
         if not field:
-            return Prepared(spec)
+            return PreparedJob(spec)
         if (spec, field) not in self._specs:
             self._specs[spec, field] = replace(spec, code=field)
-        return Prepared(self._specs[spec, field], bool(code.snapshot) and self._holds(wish))
+        return PreparedJob(self._specs[spec, field], bool(code.snapshot) and self._holds(wish))
 
     def keep(self) -> None:
         """Make the trees again that were removed meanwhile."""

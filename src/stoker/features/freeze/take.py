@@ -25,8 +25,8 @@ from stoker.features.freeze.snapshots import (
     LINK,
     PLAIN_FILE,
     PROGRAM,
+    CodeSnapshot,
     FrozenFile,
-    Snapshot,
     SnapshotStore,
     flush_file,
     snapshot_of,
@@ -51,7 +51,7 @@ class _Seen(NamedTuple):
 class Taken(NamedTuple):
     """A snapshot, and what its tree leads to besides."""
 
-    snapshot: Snapshot
+    snapshot: CodeSnapshot
     others: tuple[str, ...]
 
 
@@ -92,21 +92,23 @@ class _Taking:
         self._new: list[Path] = []
 
     def take(self, listing: CodeListing) -> Taken:
-        known = self._remembered()
+        remembered = self._remembered()
         now = time.time_ns()
-        status = {path: found for path in listing.code if (found := self._status(path)) is not None}
-        large = [path for path in listing.untracked & status.keys() if status[path].st_size > LARGEST_UNTRACKED]
+        statuses = {path: status for path in listing.code if (status := self._status(path)) is not None}
+        large = [path for path in listing.untracked & statuses.keys() if statuses[path].st_size > LARGEST_UNTRACKED]
         for path in large:
-            del status[path]
-        total = sum(found.st_size for found in status.values())
+            del statuses[path]
+        total = sum(status.st_size for status in statuses.values())
         if total > self._limits.size:
             raise too_large(self._root, total, self._limits)
         seen: list[_Seen] = []
         files: list[FrozenFile] = []
-        changed = [path for path in status if path not in known or known[path].stamp != _stamp(status[path])]
-        for path, found in status.items():
-            last = known.get(path)
-            if last is None or last.stamp != _stamp(found):
+        changed = [
+            path for path in statuses if path not in remembered or remembered[path].stamp != _stamp(statuses[path])
+        ]
+        for path, status in statuses.items():
+            last = remembered.get(path)
+            if last is None or last.stamp != _stamp(status):
                 last = self._read(path)
                 if last is None:
                     continue
@@ -114,17 +116,17 @@ class _Taking:
             if not _is_fresh(last.stamp, now):
                 seen.append(last)
         self._flush()
-        if self._keep and (changed or len(seen) != len(known)):
+        if self._keep and (changed or len(seen) != len(remembered)):
             self._remember(seen)
         return Taken(snapshot_of(self._root, files), (*listing.others, *large))
 
     def _status(self, path: str) -> os.stat_result | None:
         """Status of a file or a link; None for one that is gone, and for sockets, devices and pipes."""
         try:
-            found = os.lstat(os.path.join(self._root, path))
+            status = os.lstat(os.path.join(self._root, path))
         except (FileNotFoundError, NotADirectoryError):  # tracked and deleted, or not in a sparse checkout
             return None
-        return found if stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode) else None
+        return status if stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) else None
 
     def _flush(self) -> None:
         """Write new contents to the disk, all after the last: the first takes long, and the others hardly any time."""
@@ -136,39 +138,38 @@ class _Taking:
         """Read a file and store its content; None if it was removed meanwhile."""
         full = os.path.join(self._root, path)
         for _ in range(READS):
-            found = self._status(path)
-            if found is None:
+            status = self._status(path)
+            if status is None:
                 return None
-            if stat.S_ISLNK(found.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 data, after = os.fsencode(os.readlink(full)), self._status(path)
             else:
                 read = _content(full)
                 if read is None:
                     continue
                 data, after = read
-            if after is not None and _stamp(after) == _stamp(found) and len(data) == found.st_size:
+            if after is not None and _stamp(after) == _stamp(status) and len(data) == status.st_size:
                 break
         else:
             raise NotFreezable(f"{full} changes all the time", "name it in .stokerignore, or use --no-freeze")
-        mode = LINK if stat.S_ISLNK(found.st_mode) else PROGRAM if found.st_mode & 0o100 else PLAIN_FILE
+        mode = LINK if stat.S_ISLNK(status.st_mode) else PROGRAM if status.st_mode & 0o100 else PLAIN_FILE
         file = FrozenFile(path, mode, hashlib.sha256(data).hexdigest()[:40], len(data))
         if self._keep and self._store.add(file, data):
             self._new.append(self._store.blob_path(file.blob, file.mode))
-        return _Seen(_stamp(found), file)
+        return _Seen(_stamp(status), file)
 
     # -- what was read before ------------------------------------------------------------------
 
     def _remembered(self) -> dict[str, _Seen]:
+        memory = {}
         try:
-            lines = self._memory.read_bytes().decode(errors="surrogateescape").split("\0")
-        except OSError:
+            for line in self._memory.read_bytes().decode(errors="surrogateescape").split("\0")[1:]:
+                facts, _, path = line.partition("\t")
+                stamp, mode, blob, size = facts.split(" ")
+                memory[path] = _Seen(stamp, FrozenFile(path, mode, blob, int(size)))
+        except (OSError, ValueError):  # none, or damaged: all files are read again
             return {}
-        known = {}
-        for line in lines[1:]:
-            facts, _, path = line.partition("\t")
-            stamp, mode, blob, size = facts.split(" ")
-            known[path] = _Seen(stamp, FrozenFile(path, mode, blob, int(size)))
-        return known
+        return memory
 
     def _remember(self, seen: list[_Seen]) -> None:
         """Write it in one step; a memory that cannot be written costs time and nothing else."""
@@ -197,8 +198,8 @@ def _content(path: str) -> tuple[bytes, os.stat_result] | None:
         return data, os.fstat(descriptor)
 
 
-def _stamp(found: os.stat_result) -> str:
-    return f"{found.st_size}:{found.st_mtime_ns}:{found.st_ctime_ns}:{found.st_ino}:{found.st_mode}"
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}:{status.st_ino}:{status.st_mode}"
 
 
 def _is_fresh(stamp: str, now: int) -> bool:

@@ -213,7 +213,7 @@ def _gain_of_giving_way(results: Sequence[PolicyResult]) -> str:
     best = max(given, key=lambda result: result.preemptible)
     share = "all of them" if best.preemptible == 1 else f"{best.preemptible:.0%} of them"
     gain = _compared(without.completion_mean, best.figures.completion_mean)
-    waits = [_duration(one.short_wait_mean) for one in (without, best.figures)]
+    waits = [_duration(figures.short_wait_mean) for figures in (without, best.figures)]
     words = f" If {share} gave way (--preemptible), they would end {gain} without"
     return f"{words}; jobs below 10 minutes would wait {waits[1]} on average, without {waits[0]}."
 

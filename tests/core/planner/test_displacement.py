@@ -180,6 +180,17 @@ def test_the_reason_names_the_job_that_devices_are_kept_for() -> None:
     assert decided.reason(single) == KeptFree(5, 1)
 
 
+def test_a_job_that_may_pass_the_reservation_does_not_get_kept_devices() -> None:
+    """The plan ends, though a short job is blocked only by devices that are kept for the job with the reservation."""
+    pair, single = waiting(5, a_need(2), priority=1), waiting(6)
+    slots = [replace(running(1, "1", preemption=None), until=NOW + 2 * HOUR)]
+    decided = planned([pair, single], slots, gpus=2, handovers=(Handover(5, ("0", "1")),))
+    assert decided.starts == ()
+    assert decided.reserved is not None
+    assert decided.reserved.job == 5
+    assert decided.reason(single) == KeptFree(5, 1)
+
+
 @pytest.mark.parametrize("there", [[], [waiting(4)]], ids=["nothing waits", "another job waits"])
 def test_devices_are_not_kept_for_a_job_that_is_gone(there: list[Job]) -> None:
     """A cancelled or held job does not close devices."""

@@ -75,6 +75,38 @@ def test_words_that_name_files() -> None:
     )
 
 
+WRITTEN = [
+    "python train.py --out result.json",
+    "python train.py --output-file=result.json",
+    "python train.py --save_to m.yaml",
+    "python train.py -o m.yaml",
+    "python train.py result.json",
+    "python train.py table.csv",
+    "python train.py --data table.csv",
+]
+
+
+@pytest.mark.parametrize("line", WRITTEN)
+def test_files_that_a_command_may_write_stay(line: str) -> None:
+    """Else a second run with the same name of its output writes into the snapshot."""
+
+    def all_frozen(word: str) -> str:
+        return f"/snap/{word}"
+
+    script = line.replace("python train.py", "python /snap/train.py")
+    assert with_files(Command((line,), "/bin/sh"), all_frozen).words == (script,)
+    words = with_files(Command(("env", *line.split())), all_frozen).words
+    assert words[1:] == tuple(script.split())
+
+
+def test_redirections_and_configurations() -> None:
+    line = "python train.py --logits a.json conf.json --static=b.toml -c d.yaml > e.yaml 2>f.sh"
+    replaced = with_files(Command((line,), "/bin/sh"), lambda word: f"/s/{word}" if "." in word else "").words
+    assert replaced == (
+        "python /s/train.py --logits /s/a.json /s/conf.json --static=b.toml -c /s/d.yaml > e.yaml 2>f.sh",
+    )
+
+
 @pytest.mark.parametrize(
     ("line", "replaced"),
     [

@@ -323,10 +323,12 @@ class _Planner:
         """Block a lane. If only the reservation blocks it, go on with its next job that ends early enough to pass.
 
         The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
+        A job that may pass and still cannot start is blocked by devices that are kept for another, as all after it are.
         """
         job, reservation = lane.job, self._reservation
         blocked = lane
-        if depth and isinstance(reason, KeptFree) and reservation is not None:
+        is_kept = depth > 0 and isinstance(reason, KeptFree)
+        if is_kept and reservation is not None and not self._may_pass(job, reservation):
             blocked = lane.split_until(lambda job: self._may_pass(job, reservation), depth)
             if lane:
                 heappush(heads, self.head(lane))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from stoker.core.spec import Command
@@ -23,6 +24,19 @@ _LAUNCHERS = frozenset(
 """Programs that start a file or module that one of their arguments names."""
 _PYTHON = re.compile(r"(?s:.*/)?(?:python|pypy)[\d.]*t?")
 _SUFFIXES = re.compile(r"(?s).+\.(?:py|pyw|sh|bash|zsh|ksh|R|r|jl|pl|rb|lua|js|mjs|ts|ipynb)")
+_CONFIGURATION = frozenset(
+    (
+        *(".yaml", ".yml", ".toml", ".json", ".jsonc", ".json5", ".jsonnet", ".ini", ".cfg", ".conf", ".gin", ".xml"),
+        *(".sql", ".tmpl", ".template", ".j2", ".jinja", ".jinja2", ".ui", ".lock", ".bats"),
+    )
+)
+"""Suffixes of files that a command reads; of one with another suffix nobody knows whether it writes it."""
+_WRITTEN = re.compile(
+    r"(?i)(?:.*[-_./])?(?:out|save|logs?(?![a-z])|result|dest|writ|dump|report|export|pred|metric|score|summar|hist|stat"
+    r"|append|junit|record).*|-+(?:o|to)"
+)
+"""Names of options, and of files, which tell that a program writes them. A job must not write into its snapshot."""
+_REDIRECTED = re.compile(r"(?s).*>[|&]?[ \t]*")
 _ASSIGNMENT = re.compile(r"(?a)[A-Za-z_]\w*=")
 _VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs", "-o", "-O"))
 """Options of Python and of shells with a value in the next word."""
@@ -106,25 +120,49 @@ def _is_runner(program: str) -> bool:
 def with_files(command: Command, frozen: Callable[[str], str]) -> Command:
     """The command with those words replaced that name a frozen file, also after `--option=`.
 
-    `frozen` gives the path in the snapshot, or an empty text. In a line for a shell a word with quotes or variables
-    stays, and all words stay after `cd`, since they may be relative to another directory.
+    `frozen` gives the path in the snapshot, or an empty text. The words of files that the command may write stay. In a
+    line for a shell a word with quotes or variables stays, and all words stay after `cd`, since they may be relative
+    to another directory.
     """
     if not command.shell:
-        return Command(tuple(_word(word, frozen) for word in command.words))
+        words = command.words
+        rest = (_word(last, word, frozen) for last, word in pairwise(words))
+        return Command((frozen(words[0]) or words[0], *rest))
     line = command.words[0]
     if re.search(r"(?<![\w./-])(?:cd|pushd)(?![\w./-])", line):
         return command
-    replaced = _FILE_IN_LINE.sub(lambda match: _quoted(frozen(match[1])) or match[1], line)
-    return Command((replaced,), command.shell)
+    return Command((_FILE_IN_LINE.sub(partial(_in_line, frozen), line),), command.shell)
 
 
-def _word(word: str, frozen: Callable[[str], str]) -> str:
-    if path := frozen(word):
-        return path
+def _word(last: str, word: str, frozen: Callable[[str], str]) -> str:
+    """A word, which names a file or is an option with one."""
     option, equals, value = word.partition("=")
-    if equals and option.startswith("-") and (path := frozen(value)):
-        return f"{option}={path}"
-    return word
+    if not option.startswith("-"):
+        return _read("" if "=" in last else last, word, frozen) or word
+    path = _read(option, value, frozen) if equals else ""
+    return f"{option}={path}" if path else word
+
+
+def _in_line(frozen: Callable[[str], str], match: re.Match[str]) -> str:
+    before = match.string[: match.start()]
+    if _REDIRECTED.fullmatch(before):
+        return match[1]
+    words = before.split()
+    last = words[-1].rstrip("=") if words else ""
+    return _quoted(_read("" if "=" in last else last, match[1], frozen)) or match[1]
+
+
+def _read(last: str, word: str, frozen: Callable[[str], str]) -> str:
+    """The frozen file that a word names, if the word before and its own name do not tell that it is written."""
+    path = frozen(word)
+    if not path or _SUFFIXES.fullmatch(word):
+        return path
+    suffix = os.path.splitext(word)[1].lower()
+    if suffix not in _CONFIGURATION:  # whether it is read or written only the program knows
+        return path if (not suffix or word.startswith("./")) and os.access(path, os.X_OK) else ""
+    if last.startswith("-"):
+        return "" if _WRITTEN.fullmatch(last) else path
+    return "" if suffix in (".json", ".xml") and _WRITTEN.fullmatch(word) else path
 
 
 def _quoted(path: str) -> str:

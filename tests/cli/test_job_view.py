@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from stoker.app.jobs.local_time import to_datetime
+from stoker.app.jobs.options import OPTIONS
 from stoker.app.views.job import JobFacts, PastLine
 from stoker.app.views.job_details import AttemptLine, EventLine, JobDetails, SelectedJobs
 from stoker.app.views.pages import SelectedLines
 from stoker.cli.screens.job import render_details, render_selected
-from stoker.cli.screens.text import line_cells
+from stoker.cli.screens.text import LABEL_COLUMNS, line_cells
 from stoker.core.learning import LEAST_BYTES
 from support.views import GIB, NOW, a_line, texts
 
@@ -173,3 +174,7 @@ def test_the_end_of_the_log() -> None:
         "   epoch 1/3",
         "   loss \\x1b[31mnan",
     ]
+
+
+def test_labels_of_options_do_not_touch_their_values() -> None:
+    assert [option.label for option in OPTIONS if len(option.label) >= LABEL_COLUMNS] == []

@@ -326,7 +326,7 @@ OPTIONS = (
         parse=parse_duration,
         show=lambda job, _: seconds_text(job.spec.first_output),
         comment="until its first output, for example 10m",
-        label="first output",
+        label="output in",
         while_running=True,
     ),
     Option(
@@ -374,7 +374,7 @@ OPTIONS = (
         parse=parse_duration,
         show=lambda job, _: seconds_text(job.spec.start_within),
         comment="has to start within, for example 2h",
-        label="start within",
+        label="max. wait",
     ),
     Option(
         name="nonblock",
@@ -467,7 +467,7 @@ OPTIONS = (
         fields=("preemptible",),
         parse=parse_preemptible,
         comment="save, restart, or no",
-        label="preemptible",
+        label="gives way",
         while_running=True,
         alone="save",
     ),

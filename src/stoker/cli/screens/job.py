@@ -12,6 +12,7 @@ from stoker.cli.screens.job_table import job_columns, job_table, title_of
 from stoker.cli.screens.status import results_text
 from stoker.cli.screens.text import (
     EMPTY,
+    LABEL_COLUMNS,
     Column,
     Line,
     Span,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from stoker.app.views.job_details import AttemptLine, JobDetails, MemberDetails, SelectedJobs
     from stoker.app.views.pages import SelectedLines
 
-LABEL_COLUMNS = 11
 NAMED_FILES = 4
 """Files that changed since a job was submitted, which are named."""
 PROGRESS_COLUMNS = 20

@@ -56,6 +56,8 @@ class Span(_Styled):
 
 Line = tuple[Span, ...]
 EMPTY: Line = ()
+LABEL_COLUMNS = 11
+"""Of the labels before the facts of one job; a longer label would touch its value."""
 LONGEST_TEXT = 2000
 
 

@@ -11,7 +11,7 @@ from stoker.app.jobs.local_time import stamp, to_datetime
 from stoker.app.jobs.select import jobs_in_order
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.cli.options import Screen, write_json, write_plain
-from stoker.cli.screens.text import EMPTY, Line, Span, heading, write_lines
+from stoker.cli.screens.text import EMPTY, LABEL_COLUMNS, Line, Span, heading, write_lines
 from stoker.core.device import node_gpu
 from stoker.core.job import Job, id_text, single
 from stoker.core.spec import digest_of
@@ -20,7 +20,6 @@ from stoker.features.freeze.software import Software, SoftwareLook, place_of, so
 from stoker.store.paths import Paths
 
 SCHEMA = "stoker.software/1"
-LABEL_COLUMNS = 11
 MOST_CHANGES = 20
 """Changed packages that a screen lists, unless it lists all."""
 SOURCES = {

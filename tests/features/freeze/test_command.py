@@ -100,10 +100,10 @@ def test_files_that_a_command_may_write_stay(line: str) -> None:
 
 
 def test_redirections_and_configurations() -> None:
-    line = "python train.py --logits a.json conf.json --static=b.toml -c d.yaml > e.yaml 2>f.sh"
+    line = "python train.py --logits a.json conf.json --static=b.toml -c d.yaml > e.yaml 2>f.py"
     replaced = with_files(Command((line,), "/bin/sh"), lambda word: f"/s/{word}" if "." in word else "").words
     assert replaced == (
-        "python /s/train.py --logits /s/a.json /s/conf.json --static=b.toml -c /s/d.yaml > e.yaml 2>f.sh",
+        "python /s/train.py --logits /s/a.json /s/conf.json --static=b.toml -c /s/d.yaml > e.yaml 2>f.py",
     )
 
 

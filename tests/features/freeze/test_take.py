@@ -289,3 +289,25 @@ def test_a_full_disk(tmp_path: Path) -> None:
         snapshot = taken(root, SnapshotStore(disk / "code"))
         assert len(list((disk / "code/trees").iterdir())) == 1
         assert (SnapshotStore(disk / "code").top(snapshot) / "7.py").read_text() == "7" * 10_000
+
+
+def test_directories_that_git_keeps_for_outputs(tmp_path: Path, store: SnapshotStore) -> None:
+    """They lead to the user's own, so that a program can write there beside its source."""
+    files = {"a.py": "1", "out/.gitkeep": "", "deep/er/.gitignore": "*", "code/.gitkeep": "", "code/b.py": "2"}
+    root = repository(tmp_path / "project", files)
+    write(root, {"table.csv": "x"})
+    snapshot = taken(root, store)
+    assert paths(snapshot) == {"a.py", "code/.gitkeep", "code/b.py"}
+    (store.top(snapshot) / "out/new").write_text("mine")
+    (store.top(snapshot) / "deep/er/new").write_text("mine")
+    assert (root / "out/new").read_text() == (root / "deep/er/new").read_text() == "mine"
+    assert (store.top(snapshot) / "table.csv").is_symlink()
+
+
+def test_git_answers_in_a_tree(tmp_path: Path, store: SnapshotStore) -> None:
+    root = repository(tmp_path / "project", {"a.py": "1"})
+    git(root, "worktree", "add", "-q", str(tmp_path / "other"))
+    for folder in (root, tmp_path / "other"):
+        top = store.top(taken(folder, store))
+        assert git(top, "rev-parse", "HEAD") == git(root, "rev-parse", "HEAD")
+        assert git(top, "status", "--porcelain") == ""

@@ -37,6 +37,8 @@ _WRITTEN = re.compile(
 )
 """Names of options, and of files, which tell that a program writes them. A job must not write into its snapshot."""
 _REDIRECTED = re.compile(r"(?s).*>[|&]?[ \t]*")
+_SHELL_SUFFIXES = re.compile(r"(?s).+\.(?:sh|bash|zsh|ksh)")
+"""Files that only a shell runs, which looks for others beside them."""
 _ASSIGNMENT = re.compile(r"(?a)[A-Za-z_]\w*=")
 _VALUED = frozenset(("-W", "-X", "--check-hash-based-pycs", "-o", "-O"))
 """Options of Python and of shells with a value in the next word."""
@@ -120,18 +122,23 @@ def _is_runner(program: str) -> bool:
 def with_files(command: Command, frozen: Callable[[str], str]) -> Command:
     """The command with those words replaced that name a frozen file, also after `--option=`.
 
-    `frozen` gives the path in the snapshot, or an empty text. The words of files that the command may write stay. In a
-    line for a shell a word with quotes or variables stays, and all words stay after `cd`, since they may be relative
-    to another directory.
+    `frozen` gives the path in the snapshot, or an empty text. The words of shell scripts stay, and of files that the
+    command may write. In a line for a shell a word with quotes or variables stays, and all words stay after `cd`,
+    since they may be relative to another directory.
     """
     if not command.shell:
         words = command.words
         rest = (_word(last, word, frozen) for last, word in pairwise(words))
         return Command((frozen(words[0]) or words[0], *rest))
     line = command.words[0]
-    if re.search(r"(?<![\w./-])(?:cd|pushd)(?![\w./-])", line):
+    if has_other_directory(line):
         return command
     return Command((_FILE_IN_LINE.sub(partial(_in_line, frozen), line),), command.shell)
+
+
+def has_other_directory(line: str) -> bool:
+    """Whether words of a line may be relative to another directory than that of the job."""
+    return re.search(r"(?<![\w./-])(?:cd|pushd)(?![\w./-])", line) is not None
 
 
 def _word(last: str, word: str, frozen: Callable[[str], str]) -> str:
@@ -154,7 +161,7 @@ def _in_line(frozen: Callable[[str], str], match: re.Match[str]) -> str:
 
 def _read(last: str, word: str, frozen: Callable[[str], str]) -> str:
     """The frozen file that a word names, if the word before and its own name do not tell that it is written."""
-    path = frozen(word)
+    path = "" if _SHELL_SUFFIXES.fullmatch(word) else frozen(word)
     if not path or _SUFFIXES.fullmatch(word):
         return path
     suffix = os.path.splitext(word)[1].lower()

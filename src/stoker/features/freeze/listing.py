@@ -32,6 +32,8 @@ _NO_CODE = _NEVER | frozenset(
     )
 )
 """Directories of environments and caches."""
+_PLACEHOLDERS = frozenset((".gitkeep", ".keep", ".gitignore", ".placeholder", ".empty"))
+"""Files for whose sake git keeps a directory without code, into which programs write."""
 _MODULES = (".py", ".pyi", ".pyx")
 _RESULTS = frozenset(
     (
@@ -45,7 +47,8 @@ _DATA_SUFFIXES = frozenset(
     (
         *(".log", ".out", ".err", ".pt", ".pth", ".ckpt", ".safetensors", ".npy", ".npz", ".h5", ".hdf5", ".pkl"),
         *(".pickle", ".joblib", ".parquet", ".arrow", ".tar", ".gz", ".zip", ".xz", ".zst", ".png", ".jpg", ".mp4"),
-        *(".db", ".sqlite", ".sqlite3", ".swp", ".tmp", ".pyc"),
+        *(".db", ".sqlite", ".sqlite3", ".swp", ".tmp", ".pyc", ".csv", ".tsv", ".jsonl", ".xlsx", ".pdf", ".jpeg"),
+        *(".gif", ".svg", ".webp", ".wav", ".mp3", ".avi"),
     )
 )
 
@@ -108,7 +111,10 @@ class _Search:
                 data.append(path)
             else:
                 code[path] = False
-        folders = {above for path in code for above in _folders_of(path)}
+        folders = {above for path in code if not _is_placeholder(path) for above in _folders_of(path)}
+        for path in [path for path in code if _is_placeholder(path) and path.rpartition("/")[0] not in folders]:
+            del code[path]
+            data.append(path)
         others = dict.fromkeys(_whole(path, folders) for path in data)
         untracked = frozenset(path for path, tracked in code.items() if not tracked)
         return CodeListing(tuple(code), untracked, tuple({**self._others, **others}))
@@ -253,6 +259,11 @@ def is_data(path: str, ignored: Patterns) -> bool:
     if not _RESULTS.isdisjoint(folders) and not name.endswith(_MODULES):
         return True
     return os.path.splitext(name)[1].lower() in _DATA_SUFFIXES
+
+
+def _is_placeholder(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return bool(folder) and name in _PLACEHOLDERS
 
 
 def _is_never(path: str) -> bool:

@@ -165,6 +165,7 @@ class SnapshotStore:
                 folders.update(_between(folder, place.parent))
             self._write(file, place, snapshot.root, linked=linked)
         if linked:
+            _lead_git(folder, snapshot.root)
             for made in folders:
                 if any(name.endswith(".py") for name in os.listdir(made)):  # compiled modules are written there
                     (made / "__pycache__").mkdir(mode=0o700, exist_ok=True)
@@ -216,6 +217,16 @@ class SnapshotStore:
 def _between(top: Path, folder: Path) -> list[Path]:
     """A directory and those above it, below the top."""
     return [folder, *(above for above in folder.parents if above != top and above.is_relative_to(top))]
+
+
+def _lead_git(top: Path, root: str) -> None:
+    """Let git commands in a tree answer from the user's repository, as `git rev-parse HEAD` beside a module does."""
+    git = os.path.join(root, ".git")
+    with contextlib.suppress(OSError):
+        head = b"gitdir: " + os.fsencode(git) if os.path.isdir(git) else Path(git).read_bytes().strip()
+        place = os.path.join(os.fsencode(root), head.removeprefix(b"gitdir: "))
+        if head.startswith(b"gitdir: ") and os.path.isdir(place):
+            (top / ".git").write_bytes(b"gitdir: " + os.path.abspath(place) + b"\n")
 
 
 def top_in(tree: Path, root: str) -> Path:

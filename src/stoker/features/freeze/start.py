@@ -14,13 +14,23 @@ from msgspec.structs import replace
 from stoker.core.launch import LaunchOrder
 from stoker.core.spec import Command, JobSpec
 from stoker.features.freeze.code import code_of
-from stoker.features.freeze.command import SHELLS, with_files
+from stoker.features.freeze.command import SHELLS, has_other_directory, started_by, with_files
 from stoker.features.freeze.snapshots import HOOK, DamagedSnapshot, SnapshotStore, frozen_top
 from stoker.store.paths import Paths
 
-LONGEST_TEXT = 100_000
-"""Bytes of a shell script that is passed as a word; the kernel allows 128 KiB."""
-_SOURCE = re.compile(r"\$BASH_SOURCE\b|\$\{BASH_SOURCE(?:\[0\])?\}|\$\{BASH_SOURCE\[0\]:-\$0\}")
+_READ_AT_ONCE = frozenset(("sh", "bash", "dash", "ash"))
+"""Shells that keep `$0` while they read another file."""
+_EVALUATED = frozenset(("bash", "zsh", "ksh"))
+_SOURCE = (r"\$BASH_SOURCE([^A-Za-z0-9_[]|$)", r"\$\{BASH_SOURCE(\[0])?([]}%#:/,^@-])")
+"""How a script names itself, as for Python and for sed."""
+_SCRIPT_IN_LINE = re.compile(
+    r"((?:^|[;&|(])\s*(?:\w+=[\w./:,-]*\s+)*)"
+    rf"((?:(?:[\w./-]*/)?(?:{'|'.join(sorted(SHELLS))})(?:\s+-[\w-]+)*\s+[\w@%+:,./-]+|[\w@%+:,.-]*/[\w@%+:,./-]+))(?=$|[\s;&|()<>])"
+)
+"""A command of a line that may start a shell script, and what is before it."""
+_OTHER_USE = re.compile(r"[-+]\w*[cinorsO]\w*|--?|--(?:rcfile|init-file)")
+"""Options of shells after which the next word is no script, or is not run like one."""
+_ODD_SOURCE = re.compile(r"[${#!]BASH_SOURCE")
 
 _OTHER_HOOK = re.compile(rf"(?s).*/code/trees/[0-9a-f]+/{HOOK}")
 """The same entry of another job, in which this one was submitted."""
@@ -114,31 +124,68 @@ def _words(place: _Place, words: tuple[str, ...], shell: str) -> tuple[tuple[str
     command = Command(words, shell)
     if command.call is not None:  # its modules are found by search paths
         return words, shell
-    if not shell and (in_memory := _shell_script(place, words)):
-        return in_memory, ""
+    if shell:
+        line = (
+            words[0]
+            if has_other_directory(words[0])
+            else _SCRIPT_IN_LINE.sub(partial(_script_in_line, place), words[0])
+        )
+        command = Command((line,), shell)
+    elif in_shell := _script_of(place, words):
+        return in_shell, ""
     return with_files(command, partial(_file, place)).words, shell
 
 
+def _script_of(place: _Place, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of a command that runs a shell script, also by other programs such as `nice`; else none."""
+    started = started_by(Command(words))
+    at = words.index(started.name) if started.kind == "file" and started.name in words else 0
+    first = max((index for index in range(at) if os.path.basename(words[index]) in SHELLS), default=at)
+    script = _shell_script(place, words[first:])
+    return (*words[:first], *script) if script else ()
+
+
+def _script_in_line(place: _Place, match: re.Match[str]) -> str:
+    """The start of a shell script in a line for a shell."""
+    import shlex
+
+    before, words = match[1], match[2].split()
+    return f"{before}{shlex.join(script)}" if (script := _shell_script(place, words)) else match[0]
+
+
 def _shell_script(place: _Place, words: Sequence[str]) -> tuple[str, ...]:
-    """The words that run a shell script from memory, so that its `$0` and its directory stay the user's; else none."""
+    """The words that let a shell read a script, so that its `$0` and its directory stay the user's; else none.
+
+    The text of the script is not among them, since other users see the words of a process.
+    """
     position = 0
     if os.path.basename(words[0]) in SHELLS:
         position = next((at for at, word in enumerate(words[1:], 1) if not word.startswith("-")), 0)
-        if not position or any(re.fullmatch("[-+]\\w*[coO]", word) for word in words[1:position]):
+        if not position or any(map(_OTHER_USE.fullmatch, words[1:position])):
             return ()
     script = _file(place, words[position])
     if not script:
         return ()
     text = _script_text(script)
     before = list(words[:position]) or _interpreter(text)
-    if (
-        not before
-        or os.path.basename(before[0]) not in SHELLS
-        or len(text.encode(errors="surrogateescape")) > LONGEST_TEXT
-    ):
+    reading = _reading(os.path.basename(before[0]), script, text) if before else ""
+    if not reading:
         return ()
     rest = with_files(Command(("-", *words[position + 1 :])), partial(_file, place)).words[1:]
-    return (*before, "-c", _SOURCE.sub("$0", text), words[position], *rest)
+    return (*before, "-c", reading, words[position], *rest)
+
+
+def _reading(shell: str, script: str, text: str) -> str:
+    """The line that lets a shell read a script; empty if the script would not run as in a file of its own."""
+    import shlex
+
+    if shell in _READ_AT_ONCE and "BASH_SOURCE" not in text:
+        return f". {shlex.quote(script)}"
+    plain, braced = _SOURCE
+    if shell not in _EVALUATED or _ODD_SOURCE.search(re.sub(braced, "", re.sub(plain, "", text, flags=re.MULTILINE))):
+        return ""
+    edits = (rf"s~{plain}~$0\1~g", rf"s~{braced}~${{0\2~g")
+    return f'eval "$(LC_ALL=C sed -E {" ".join(f"-e {shlex.quote(edit)}" for edit in edits)} {shlex.quote(script)})"'
 
 
 @lru_cache(maxsize=16)
@@ -150,4 +197,6 @@ def _interpreter(text: str) -> list[str]:
     """The words of the first line that name the shell of a script; none where another program runs it."""
     first = text.partition("\n")[0]
     words = first.removeprefix("#!").split() if first.startswith("#!") else []
-    return words[1:] if words and os.path.basename(words[0]) == "env" else words
+    if not words or os.path.basename(words[0]) != "env":
+        return words
+    return words[2:] if words[1:2] == ["-S"] else words[1:]

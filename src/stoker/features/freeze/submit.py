@@ -116,7 +116,7 @@ class CodeFreezer:
         return self._taken[key]
 
     def _taken_now(self, cluster: str, root: str, *, asked: bool) -> Taken | NotFreezable:
-        if root in ("/", os.path.expanduser("~")):
+        if root in ("/", os.path.realpath(os.path.expanduser("~"))):
             return NotFreezable(f"{root} is no project", "submit from the directory of one, or add --no-freeze")
         try:
             taken = take(root, self._store(cluster), self._context.environment, MOST if asked else USUAL)

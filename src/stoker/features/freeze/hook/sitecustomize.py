@@ -61,6 +61,14 @@ class FrozenTree:
                 mapping[name] = self.place_of(path) or path
 
 
+def looks_for_tests(words: "list[str]") -> bool:
+    """Whether a Python looks for tests in a directory: it refuses modules that come from another one."""
+    names = words[: script_position(words) + 1][-1:]
+    if "-m" in words[:-1]:
+        names.append(words[words.index("-m") + 1])
+    return any(os.path.basename(name) in ("pytest", "py.test", "unittest", "nose2") for name in names)
+
+
 def script_position(words: "list[str]") -> int:
     """Where the words of a Python have a script; 0 if they have none."""
     position = 1
@@ -97,8 +105,10 @@ if os.environ.get("STOKER_CODE") and os.environ.get("STOKER_CODE_ROOT"):
         snapshot = FrozenTree(os.environ["STOKER_CODE"], os.environ["STOKER_CODE_ROOT"])
         if not os.path.isdir(snapshot.top):
             raise OSError("%s is not there" % snapshot.top)  # noqa: UP031
-        snapshot.start_again(words_of_process())
-        snapshot.install()
+        words = words_of_process()
+        if not looks_for_tests(words) or any(word.startswith(snapshot.top) for word in words):
+            snapshot.start_again(words)
+            snapshot.install()
     except Exception as error:
         sys.stderr.write("stoker: this Python cannot run the frozen code of the job: %s\n" % error)  # noqa: UP031
         sys.stderr.flush()

@@ -176,6 +176,20 @@ class TestStopping:
         assert isinstance(world.job(other).state, Waiting)
         assert (len(world.site.policies), len(world.site.called("drain"))) == (placed, 1)
 
+    @pytest.mark.parametrize("shortage", ["", "no memory"])
+    def test_a_job_that_runs_once_is_not_placed_again(self, world: EngineAtFakeSite, shortage: str) -> None:
+        """Its attempt is recorded, and then it is no job of this engine any more: it may come back at any moment."""
+        world.engine.run_once()
+        (job,) = world.add()
+        world.turn()
+        world.site.give_back(job, shortage)
+        world.site.room = 1
+        world.turn(2)
+        assert isinstance(world.job(job).state, Waiting)
+        assert world.kinds(job) == ["Assigned", "Returned"]
+        assert world.site.sent == [job]
+        assert world.engine.idle
+
     def test_draining_from_a_notification_comes_before_dispatch(self, world: EngineAtFakeSite) -> None:
         """The site can return what the same turn assigned."""
         world.site.room = 0

@@ -220,8 +220,10 @@ class FakeSite:
     def exit(self, job_id: int, code: int = 0) -> None:
         self.pending.append(lambda: self._apply(job_id, lambda job: Exited(job.attempts, code, 0, self.jobs.clock())))
 
-    def give_back(self, job_id: int) -> None:
-        self.pending.append(lambda: self._apply(job_id, lambda job: Returned(job.attempts, self.jobs.clock())))
+    def give_back(self, job_id: int, shortage: str = "") -> None:
+        self.pending.append(
+            lambda: self._apply(job_id, lambda job: Returned(job.attempts, self.jobs.clock(), shortage))
+        )
 
     def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""

@@ -289,6 +289,8 @@ class Jobs:
         self.recorder = Recorder(store, follow_up)
         self.plan_due = True
         """Whether something happened since the last plan that may change it."""
+        self.queues_again = True
+        """Whether a job waits here for its next attempt; if not, it leaves with the end of this one."""
         self.find_devices: Callable[[Sequence[str]], tuple[Device, ...]] = lambda _: ()
         """The site's devices by their ids; set when the site is open."""
         self.accepted_at = 0.0
@@ -333,6 +335,8 @@ class Jobs:
         place = event if isinstance(event, Assigned) or (isinstance(event, Started) and event.devices) else job.state
         devices = self.find_devices(place.devices) if isinstance(place, Assigned | Started | Active) else ()
         after = self.recorder.add(job, event, devices)
+        if not self.queues_again and isinstance(job.state, Active) and isinstance(after.state, Queued):
+            self.table.adopt(after)
         if isinstance(after.state, Queued) and self.table.is_adopted(job.id):
             self.recorder.release(job.id)
         if isinstance(after.state, Ended) and self._is_needed(after, after.state):

@@ -174,6 +174,10 @@ class Engine:
         """Why a job waits."""
         return self._table.blocked.reason(job.id) or self.site.reason(job)
 
+    def run_once(self) -> None:
+        """Run one attempt of each job: another engine decides about the next, as soon as this one is reported."""
+        self._jobs.queues_again = False
+
     def drain(self) -> None:
         """Start nothing more; what runs may finish, what has not started goes back to the queue."""
         self.draining = True

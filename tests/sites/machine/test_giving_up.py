@@ -44,10 +44,10 @@ def test_the_newest_jobs_are_given_up() -> None:
 
 
 @contextlib.contextmanager
-def demand(world: EngineOnFakeRunner, *, urgent: bool) -> Iterator[None]:
-    """Another engine of this user waits for a device."""
+def demand(world: EngineOnFakeRunner, *, urgent: bool, gpus: int = 1) -> Iterator[None]:
+    """Another engine of this user waits for devices."""
     ledger = Ledger(world.ledger.path)
-    held = ledger.demand(Demand(0, "", 0.0, world.clock(), urgent=urgent))
+    held = ledger.demand(Demand(0, "", 0.0, world.clock(), gpus, urgent=urgent))
     try:
         yield
     finally:
@@ -89,6 +89,25 @@ def test_a_session_gets_the_gpu_of_the_newest_job(world: EngineOnFakeRunner) -> 
         assert state_word(world.job(2)) == "waiting"
     look(world)
     assert state_word(world.job(2)) == "starting"
+
+
+def test_devices_that_go_to_sessions_are_not_taken_from_a_job_for_another(world: EngineOnFakeRunner) -> None:
+    """A short job of the queue would not get them: it waits, and starts once they no longer do."""
+    _, newest = both_run(world)
+    with demand(world, urgent=True, gpus=2):
+        (short,) = world.add(limit=60.0)
+        look(world)
+        look(world)
+        assert [call[1] for call in world.runner.called("give_way")] == [newest]
+        state = world.job(2).state
+        assert isinstance(state, Running)
+        assert state.giving_way is not None
+        assert state.giving_way.to == 0
+        world.runner.exited(newest, 75, "preempted")
+        look(world)
+        assert state_word(world.job(short)) == "waiting"
+    look(world)
+    assert state_word(world.job(short)) == "starting"
 
 
 def test_an_engine_that_is_not_urgent_waits(world: EngineOnFakeRunner) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -29,6 +31,10 @@ PRICE = 3.0
 what is left of it, by the share of its preemptions that are used: the few that it has are for many waiting jobs."""
 MOST_AT_ONCE = 8
 """Displacements of one plan, each of which needs a new view of the machine."""
+MOST_REFUSALS = 16
+"""Searches of one plan that find nothing: where no job profits, a plan must not take long again and again."""
+MOST_VIEWS = 32
+"""Views of the machine that the searches of one plan may build before the last one begins."""
 RECHECK_SECONDS = 60.0
 RECHECK_SHARE = 1 / 8
 """A job of unknown duration is estimated anew when it has run for this share longer."""
@@ -44,6 +50,18 @@ class Displacement(Struct, frozen=True):
     """The devices that the waiting job will have."""
     saving: float
     """GPU-seconds of work that then wait for less work, minus what the switches cost."""
+
+
+class VainSearch(NamedTuple):
+    """A search that found no displacement: while nothing changes, it is not repeated soon."""
+
+    situation: tuple[object, ...]
+    """The running jobs and all else on which the answer depends, besides time and the waiting jobs."""
+    since: float
+    until: float
+
+    def holds(self, situation: tuple[object, ...], now: float) -> bool:
+        return self.since <= now < self.until and self.situation == situation
 
 
 class Handover(Struct, frozen=True):
@@ -95,6 +113,19 @@ class _Victim(NamedTuple):
         return self.slot.preemption.times if self.slot.preemption else 0
 
 
+MayUse = Callable[[Waiter, Sequence[str], Occupancy, Collection[int]], bool]
+"""Whether no limit keeps a waiting job from these devices once these running jobs have left."""
+MayStart = Callable[[Waiter, Sequence[Waiter]], bool]
+"""Whether a waiting job may start beside those for which others give way already."""
+
+
+class Limits(NamedTuple):
+    """Limits beside the devices themselves: no job gives way to one that would then not start."""
+
+    may_start: MayStart
+    may_use: MayUse
+
+
 View = Callable[[Sequence[Slot]], Occupancy]
 """The machine with these running jobs; their ends are as given, since no time passes."""
 WaitersBelow = Callable[[float], Iterable[Waiter]]
@@ -120,8 +151,8 @@ def next_look(slots: Sequence[Slot], now: float) -> float | None:
     return min(moments, default=None)
 
 
-def displace(
-    waiters: WaitersBelow, slots: Sequence[Slot], view: View, policy: Policy, now: float
+def displace(  # noqa: PLR0917 - as the plan
+    waiters: WaitersBelow, slots: Sequence[Slot], view: View, limits: Limits, policy: Policy, now: float
 ) -> list[Displacement]:
     """The displacements that save more than they cost: a job gives way to one with much less work left.
 
@@ -133,19 +164,23 @@ def displace(
         return []
     victims.sort(key=lambda victim: (-victim.work, victim.slot.job))
     ordered = sorted(waiters(victims[0].work), key=lambda waiter: (not waiter.is_first, waiter.work, waiter.job.id))
-    search = _Search(slots, view, ordered, now)
+    search = _Search(slots, view, limits, ordered, now)
     refused: set[tuple[Resources, int, bool]] = set()
     """Those for which a job with less work has found nothing."""
     decided: list[Displacement] = []
+    served: list[Waiter] = []
     for waiter in ordered:
         want = waiter.resources, waiter.job.spec.priority, waiter.job.spec.urgent
-        if want in refused:
+        if want in refused or not limits.may_start(waiter, served):
             continue
         found = search.displacement(waiter, victims)
         if found is None:
             refused.add(want)
+            if search.is_over:
+                break
             continue
         decided.append(found)
+        served.append(waiter)
         search.carry_out(found, waiter)
         victims = [victim for victim in victims if victim.slot.job not in found.victims]
         if not victims or len(decided) == MOST_AT_ONCE:
@@ -175,12 +210,25 @@ def unknown_rest(ran: float, unknown: float) -> float:
 class _Search:
     """Finds the victims for one waiting job after the other."""
 
-    def __init__(self, slots: Sequence[Slot], view: View, waiters: Sequence[Waiter], now: float) -> None:
+    def __init__(
+        self, slots: Sequence[Slot], view: View, limits: Limits, waiters: Sequence[Waiter], now: float
+    ) -> None:
         self._slots = list(slots)
         self._view = view
+        self._limits = limits
         self._waiters = waiters
         self._now = now
         self._leaving: tuple[tuple[int, ...], Occupancy] | None = None
+        self._refusals = self._views = 0
+        by_time = sorted(waiters, key=lambda waiter: waiter.seconds)
+        self._seconds = [waiter.seconds for waiter in by_time]
+        self._waited = list(accumulate((now - waiting_since(waiter.job) for waiter in by_time), initial=0.0))
+        """How long the first so many of them have waited together."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this plan has searched enough in vain."""
+        return self._refusals >= MOST_REFUSALS or self._views >= MOST_VIEWS
 
     def carry_out(self, displacement: Displacement, waiter: Waiter) -> None:
         """Go on as if the victims were gone and the waiting job ran."""
@@ -191,7 +239,25 @@ class _Search:
     def displacement(self, waiter: Waiter, victims: Sequence[_Victim]) -> Displacement | None:
         """The victims for a waiting job; None if none help it, or too little is saved."""
         able = [victim for victim in victims if victim.priority <= waiter.job.spec.priority]
-        reservation = reserve(waiter.job, waiter.resources, self._gone_by_turns([victim.slot.job for victim in able]))
+        if not self._may_help(waiter, able):
+            return None
+        found = self._found(waiter, able)
+        self._refusals += found is None
+        return found
+
+    def _may_help(self, waiter: Waiter, able: Sequence[_Victim]) -> bool:
+        """Whether any of these victims could be worth it, wherever the waiting job would start."""
+        if waiter.job.spec.urgent:
+            return bool(able)
+        promising = [victim for victim in able if _saving(victim, waiter) > 0.0]
+        if waiter.is_first or not promising or not all(victim.times for victim in promising):
+            return bool(promising)
+        longest = max(victim.seconds for victim in promising)
+        return self._waited[bisect_left(self._seconds, longest / MARGIN)] >= min(map(_price, promising))
+
+    def _found(self, waiter: Waiter, able: Sequence[_Victim]) -> Displacement | None:
+        occupancy = self._gone_by_turns([victim.slot.job for victim in able])
+        reservation = reserve(waiter.job, waiter.resources, occupancy)
         if reservation is None or reservation.moment is None:
             return None
         devices = reservation.claims.union(reservation.devices)
@@ -199,19 +265,19 @@ class _Search:
         chosen = [victim for victim in able[:last] if not devices.isdisjoint(victim.slot.devices)]
         if len(chosen) > 1:
             chosen = self._least(chosen, waiter.resources, reservation.devices)
-        savings = [
-            victim.work - victim.cost - MARGIN * waiter.seconds * max(victim.gpus, waiter.gpus) for victim in chosen
-        ]
+        savings = [_saving(victim, waiter) for victim in chosen]
         if not chosen or (min(savings) <= 0.0 and not waiter.job.spec.urgent):
             return None
         if not waiter.is_first and not self._is_worth_it(chosen):
             return None
         job_ids = tuple(sorted(victim.slot.job for victim in chosen))
+        if not self._limits.may_use(waiter, reservation.devices, occupancy, job_ids):
+            return None
         return Displacement(job_ids, waiter.job.id, reservation.devices, min(savings))
 
     def _is_worth_it(self, chosen: Sequence[_Victim]) -> bool:
         """Whether enough jobs have waited long enough, if some victims have given way before."""
-        price = max(victim.times / MOST_PREEMPTIONS * victim.seconds for victim in chosen) * PRICE
+        price = max(map(_price, chosen))
         if not price:
             return True
         gpus, least = sum(victim.gpus for victim in chosen), min(victim.seconds for victim in chosen)
@@ -222,19 +288,32 @@ class _Search:
         """The machine, on which the first of these jobs leaves at moment 1, the next at 2, and no other ever."""
         if self._leaving is None or self._leaving[0] != tuple(job_ids):
             turns = {job_id: float(turn) for turn, job_id in enumerate(job_ids, 1)}
-            slots = [replace(slot, since=None, until=turns.get(slot.job)) for slot in self._slots]
-            self._leaving = tuple(job_ids), self._view(slots)
+            self._leaving = tuple(job_ids), self._leaves_at(turns)
         return self._leaving[1]
+
+    def _leaves_at(self, moments: Mapping[int, float]) -> Occupancy:
+        """The machine, on which these jobs leave at these moments, and no other ever."""
+        self._views += 1
+        return self._view([replace(slot, since=None, until=moments.get(slot.job)) for slot in self._slots])
 
     def _least(self, chosen: Sequence[_Victim], resources: Resources, device_ids: Sequence[str]) -> list[_Victim]:
         """Those of the victims that are needed: jobs that share a device may leave room without all of them."""
+        if not resources.shares and not any(set(device_ids).isdisjoint(victim.slot.devices) for victim in chosen):
+            return list(chosen)  # a job that does not share needs its devices empty
         needed = list(chosen)
         for victim in reversed(chosen):
             rest = [other for other in needed if other is not victim]
-            gone = {other.slot.job for other in rest}
-            occupancy = self._view(
-                [replace(slot, since=None, until=None) for slot in self._slots if slot.job not in gone]
-            )
-            if occupancy.are_open(device_ids, resources):
+            occupancy = self._leaves_at({other.slot.job: 0.0 for other in rest})
+            if occupancy.are_open(device_ids, resources, 0.0):
                 needed = rest
         return needed
+
+
+def _saving(victim: _Victim, waiter: Waiter) -> float:
+    """GPU-seconds of work that then wait for less work, minus what the switch costs."""
+    return victim.work - victim.cost - MARGIN * waiter.seconds * max(victim.gpus, waiter.gpus)
+
+
+def _price(victim: _Victim) -> float:
+    """Seconds that jobs must have waited together before a victim gives way again; 0 for the first time."""
+    return victim.times / MOST_PREEMPTIONS * victim.seconds * PRICE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import exp2, log
 from types import MappingProxyType
 from typing import NamedTuple
@@ -241,14 +241,18 @@ def own_demand(
 
 
 def exceeds_limits(
-    devices: Sequence[Device], occupancy: Occupancy, policy: Policy, fair_share: FairShare
+    devices: Sequence[Device],
+    occupancy: Occupancy,
+    policy: Policy,
+    fair_share: FairShare,
+    leaving: Collection[int] = (),
 ) -> MaxUse | MinFree | None:
-    """Why these devices exceed --max-use or --min-free; None when they do not."""
+    """Why these devices exceed --max-use or --min-free once some jobs have left; None when they do not."""
     names = {name for device in devices for name in device.claims}
-    used = occupancy.names_in_use | fair_share.elsewhere
+    used = occupancy.names_in_use(leaving) | fair_share.elsewhere
     if policy.max_use is not None and not names <= used and len(names | used) > policy.max_use:
         return MaxUse(policy.max_use)
-    untouched = occupancy.untouched
+    untouched = occupancy.untouched(leaving)
     if policy.min_free and not names.isdisjoint(untouched) and len(untouched - names) < policy.min_free:
         return MinFree(policy.min_free)
     return None
@@ -269,5 +273,5 @@ def _within_reach(needed: Sequence[Resources], occupancy: Occupancy) -> tuple[st
 def _allowance(there: int, occupancy: Occupancy, policy: Policy, fair_share: FairShare) -> int:
     allowed = there - policy.min_free
     if policy.max_use is not None:
-        allowed = min(allowed, policy.max_use - len(occupancy.names_in_use | fair_share.elsewhere))
+        allowed = min(allowed, policy.max_use - len(occupancy.names_in_use() | fair_share.elsewhere))
     return allowed

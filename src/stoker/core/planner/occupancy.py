@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -165,16 +165,17 @@ class Occupancy:
         for name, reason in left.items():
             self._leave(name, reason)
 
-    @property
-    def names_in_use(self) -> set[str]:
-        """Ledger names of the devices that our attempts hold."""
-        return {name for view in self.views for name in view.device.claims if self._ours.get(name)}
+    def names_in_use(self, leaving: Collection[int] = ()) -> set[str]:
+        """Ledger names of the devices that our attempts hold, without those of jobs that leave."""
+        return {name for view in self.views for name in view.device.claims if self._is_held(name, leaving)}
 
-    @property
-    def untouched(self) -> set[str]:
-        """Ledger names of usable devices without any claim."""
+    def untouched(self, leaving: Collection[int] = ()) -> set[str]:
+        """Ledger names of usable devices without any claim but those of jobs that leave."""
         free = {name for view in self.views if view.closed is None for name in view.device.claims}
-        return {name for name in free if not self._ours.get(name) and not self._others.get(name)}
+        return {name for name in free if not self._is_held(name, leaving) and not self._others.get(name)}
+
+    def _is_held(self, name: str, leaving: Collection[int]) -> bool:
+        return any(holding.job not in leaving for holding in self._ours.get(name, ()))
 
     def assign(
         self,

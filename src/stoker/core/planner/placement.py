@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from heapq import heapify, heappop, heapreplace
 from math import inf
 from typing import NamedTuple
@@ -243,6 +243,9 @@ class PlacementCache:
         self._offers: dict[Resources, list[DeviceOffer]] = {}
         self._blocked: dict[Resources, Reason] = {}
         self._unreserved: set[Resources] = set()
+
+    def devices(self, device_ids: Collection[str]) -> list[Device]:
+        return [device for device in self._devices if device.id in device_ids]
 
     def assign(self, job_id: int, resources: Resources, device_ids: tuple[str, ...], until: float) -> None:
         """Give a job these devices, which changes the answers for all others."""

@@ -18,7 +18,17 @@ from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
-from stoker.core.planner.displacement import Displacement, Handover, View, Waiter, displace, next_look
+from stoker.core.planner.displacement import (
+    RECHECK_SECONDS,
+    Displacement,
+    Handover,
+    Limits,
+    VainSearch,
+    View,
+    Waiter,
+    displace,
+    next_look,
+)
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare, OwnDemand, Unserved, exceeds_limits, own_demand
 from stoker.core.planner.lanes import Estimate, LaneCursor, LaneKey, LaneRow, Lanes, reason_key
 from stoker.core.planner.occupancy import Occupancy, Slot
@@ -67,6 +77,7 @@ EXAMINED_IN_ROW = 32
 """Oldest jobs of a row for which running jobs may give way."""
 
 _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
+_NONE_MORE: Mapping[str, int] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
 
 _Barrier = AtLimit | CapFull | QueuePaused | OutOfResources | Unclaimable | KeptFree
@@ -183,7 +194,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     order = Order(policy, now, expects, Counter(slot.kind for slot in slots))
     touched = {group.job_kind for group in waiting.groups()} if lanes is None else waiting.take_touched()
     lanes = Lanes(waiting, estimate) if lanes is None else lanes
-    lanes.refresh(order, touched)
+    is_refiled = lanes.refresh(order, touched)
     placement_cache = PlacementCache(occupancy, snapshot, policy)
     planner = _Planner(
         occupancy, placement_cache, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share
@@ -196,12 +207,18 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     displacements: list[Displacement] = []
     look_again = None
     if planner.blocked and any(slot.preemption is not None for slot in slots):
-        displacements = planner.displace(
-            slots,
-            [group for group in waiting.groups() if group.job_kind.urgent],
-            lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed),
-        )
-        look_again = next_look(slots, now)
+        situation = (*map(_standing, slots), *leases, *handovers, bool(planner.starts or planner.keeps_all()))
+        if lanes.vain is not None and not is_refiled and lanes.vain.holds(situation, now):
+            look_again = lanes.vain.until
+        else:
+            displacements = planner.displace(
+                slots,
+                [group for group in waiting.groups() if group.job_kind.urgent],
+                lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed),
+            )
+            look_again = next_look(slots, now)
+            until = min(now + RECHECK_SECONDS, inf if look_again is None else look_again)
+            lanes.vain = None if displacements else VainSearch(situation, now, until)
     starts, waits = tuple(planner.starts), planner.waits()
     return Plan(
         starts,
@@ -264,6 +281,8 @@ class _Planner:
         self._stopped_by: KeptFree | None = None
         """The first blocked job, if the policy lets no job pass it."""
         self.handovers: list[Handover] = []
+        self._handed_counts: Counter[str] = Counter()
+        """How many of their jobs count towards each cap."""
         self._kept: dict[str, int] = {}
         """Ledger name or id of a device -> the job that it is kept for."""
         self._served: set[int] = set()
@@ -377,6 +396,7 @@ class _Planner:
             names = self._occupancy.names_of(handover.devices)
             if self._occupancy.will_be_open(handover.devices, resources):
                 self.handovers.append(handover)
+                self._handed_counts.update(cap.name for cap in job_kind.caps)
                 self._kept.update(dict.fromkeys(names, job.id))
                 continue
             outcome = self.start_now(job, LaneKey(job_kind.priority, job_kind.caps, 0.0, resources))
@@ -395,9 +415,13 @@ class _Planner:
             if all(self._kept.get(name, job.id) == job.id for name in (offer.device.id, *offer.device.claims))
         ]
 
+    def keeps_all(self) -> bool:
+        """Whether no job may have a device now, or what jobs leave might become another user's."""
+        return self._closed() is not None or bool(self._fair_share.left)
+
     def displace(self, slots: Sequence[Slot], urgent: Sequence[WaitingGroup], view: View) -> list[Displacement]:
         """The running jobs that give way to blocked ones."""
-        if self._closed() or self._fair_share.left:  # what they leave might become another user's
+        if self.keeps_all():
             return []
         kept = {device_id for handover in self.handovers for device_id in handover.devices}
         running = [slot if kept.isdisjoint(slot.devices) else replace(slot, preemption=None) for slot in slots]
@@ -405,7 +429,26 @@ class _Planner:
         served = {start.job.id for start in self.starts} | {handover.job for handover in self.handovers}
         first = [waiter for group in urgent for waiter in self._urgent(group) if waiter.job.id not in served]
         waiters = partial(self._waiters_below, served)
-        return displace(lambda most: (*first, *waiters(most)), running, view, self._policy, self._occupancy.now)
+        limits = Limits(self._may_start, self._may_use)
+        return displace(lambda most: (*first, *waiters(most)), running, view, limits, self._policy, self._occupancy.now)
+
+    def _may_start(self, waiter: Waiter, served: Sequence[Waiter]) -> bool:
+        """Whether a job may start beside those for which others give way, or gave way before."""
+        caps = job_kind_of(waiter.job).caps
+        taken = [cap.name for other in served for cap in job_kind_of(other.job).caps] if caps else []
+        return not caps or not self._barrier(caps, self._handed_counts + Counter(taken))
+
+    def _may_use(self, waiter: Waiter, device_ids: Sequence[str], view: Occupancy, leaving: Collection[int]) -> bool:
+        """Whether the limits of the user allow a job these devices once others have left."""
+        if not self._is_limited:
+            return True
+        if self._placement_cache.never(waiter.resources):
+            return False
+        devices = self._placement_cache.devices(device_ids)
+        names = {name for device in devices for name in device.claims}
+        return names <= view.names_in_use(leaving) or not exceeds_limits(
+            devices, view, self._policy, self._fair_share, leaving
+        )
 
     def _urgent(self, group: WaitingGroup) -> Iterator[Waiter]:
         """The oldest jobs of an urgent kind, if they only wait for devices."""
@@ -510,8 +553,10 @@ class _Planner:
         """Why no job may have a device."""
         return self._fair_share.unclaimable or self._stopped_by
 
-    def _barrier(self, caps: tuple[Cap, ...]) -> AtLimit | CapFull | QueuePaused | OutOfResources | None:
-        """Limits that block a job whatever devices are free."""
+    def _barrier(
+        self, caps: tuple[Cap, ...], more: Mapping[str, int] = _NONE_MORE
+    ) -> AtLimit | CapFull | QueuePaused | OutOfResources | None:
+        """Limits that block a job whatever devices are free; `more` jobs than run count towards each cap."""
         policy = self._policy
         if policy.paused:
             return QueuePaused(policy.paused)
@@ -521,7 +566,7 @@ class _Planner:
             return AtLimit(policy.max_running)
         for cap in caps:
             limit = policy.limits.get(cap.name) if cap.limit is None else cap.limit
-            if limit is not None and self._counts[cap.name] >= limit:
+            if limit is not None and self._counts[cap.name] + more.get(cap.name, 0) >= limit:
                 return CapFull(cap.name, limit)
         return None
 
@@ -542,7 +587,7 @@ class _Planner:
 
     def _too_many(self, resources: Resources, devices: Sequence[Device]) -> NeverFits | MaxUse | MinFree | None:
         """Why these devices exceed the user's limits. Later jobs may not take further devices either."""
-        if self._occupancy.names_in_use.issuperset(name for device in devices for name in device.claims):
+        if self._occupancy.names_in_use().issuperset(name for device in devices for name in device.claims):
             return None
         if self._excess is None and (
             excess := exceeds_limits(devices, self._occupancy, self._policy, self._fair_share)
@@ -554,7 +599,7 @@ class _Planner:
 
     def _in_use(self, offers: list[DeviceOffer]) -> list[DeviceOffer]:
         """The offers of devices that our attempts hold already: more jobs on them exceed no limit."""
-        names = self._occupancy.names_in_use
+        names = self._occupancy.names_in_use()
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
     def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
@@ -575,6 +620,11 @@ class _Planner:
         unkept = self._unkept(offers, job)
         kept = [offer.device.id for offer in offers if offer not in unkept]
         return KeptFree(self._kept[kept[0]], len(kept)) if len(unkept) < resources.gpus else None
+
+
+def _standing(slot: Slot) -> tuple[int, tuple[str, ...], int | None]:
+    """The properties of a running attempt on which it depends who gives way, besides time."""
+    return slot.job, slot.devices, None if slot.preemption is None else slot.preemption.times
 
 
 def _reserved(device: Device, reservation: Reservation) -> bool:

@@ -248,7 +248,7 @@ class MachineSite:
         self._give_up(slots, now)
         return plan(
             jobs.waiting,
-            slots,
+            [self._for_own_jobs(slot) for slot in slots],
             observation.snapshot,
             observation.leases,
             self._shortages.governed(self._policy, now),
@@ -270,6 +270,15 @@ class MachineSite:
 
     def _slots(self, now: float) -> list[Slot]:
         return self._allocations.slots(self._jobs.active, self._policy.ahead, now, self._sharing.is_promised)
+
+    def _for_own_jobs(self, slot: Slot) -> Slot:
+        """The slot, which does not give way to our jobs while it leaves for another engine, or one waits for it."""
+        if slot.preemption is None:
+            return slot
+        job = self._jobs.active(slot.job)
+        is_leaving = job is not None and isinstance(job.state, Running) and job.state.giving_way is not None
+        is_promised = self._sharing.is_promised(self._allocations[slot.worker])
+        return replace(slot, preemption=None) if is_leaving or is_promised else slot
 
     def _give_up(self, slots: Sequence[Slot], now: float) -> None:
         """Let running jobs give way to other engines, as fair share demands."""

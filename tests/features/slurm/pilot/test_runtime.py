@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.core.job import Assigned, Event, Exited, Job, Returned, Started, Waiting
-from stoker.core.spec import Command, JobSpec, digest_of
+from stoker.core.spec import Command, JobSpec, Resources, digest_of
+from stoker.devices.detect import simulate
+from stoker.features.slurm.pilot import runtime
 from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
     Leave,
     Leaving,
+    PilotEvent,
     PilotFolder,
     PilotOrder,
     PilotPlan,
@@ -29,10 +33,15 @@ from stoker.features.slurm.pilot.files import (
     RunJob,
     Stop,
 )
+from stoker.features.slurm.pilot.runtime import PilotRuntime
 from support.cli import until
 from support.wait import PATIENCE_SECONDS, wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
+OUT_OF_MEMORY = (
+    "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of"
+    " 8.00 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has 2.00 GiB memory in use.'"
+)
 
 
 class Head:
@@ -103,8 +112,8 @@ def test_orders_about_attempts(head: Head) -> None:
 
 
 def test_slurm_ends_the_pilot(head: Head) -> None:
-    """It reports no end of what runs: what Slurm says of the pilot counts."""
-    head.give(head.run_order(3, until("gate")))
+    """It reports no end of what TERM ends, also if it sees that before TERM: what Slurm says of the pilot counts."""
+    head.give(head.run_order(3, f"{until('gate')}; exit 143"))
     head.wait_event(3, Started)
     head.process.terminate()
     (head.directory / "gate").touch()
@@ -117,3 +126,65 @@ def test_a_node_with_too_few_gpus(tmp_path: Path) -> None:
     with contextlib.closing(Head(tmp_path, PilotPlan("lab", "", 60.0, simulated_gpus="1x8G", gpus=2))) as head:
         assert head.process.wait(PATIENCE_SECONDS) == 1
         assert head.folder.error(0).startswith("a pilot on n7 found 1 GPU, and a job needs 2; ")
+
+
+class AnswersAtOnce(PilotFolder):
+    """The folder of a head that orders the next attempt while the pilot still reports the end of the last one."""
+
+    def __init__(self, path: Path, job: Job) -> None:
+        super().__init__(path)
+        self._job = job
+        self._late_at = time.monotonic() + PATIENCE_SECONDS
+        self.reported: list[tuple[str, type[Event]]] = []
+
+    def report(self, events: list[PilotEvent]) -> None:
+        super().report(events)
+        for event in events:
+            if isinstance(event, AttemptReport) and event.attempt.startswith(f"{self._job.id}."):
+                self.reported.append((event.attempt, type(event.event)))
+                if isinstance(event.event, Exited):
+                    self._answer(event.event)
+
+    def _answer(self, exited: Exited) -> None:
+        if self._job.attempts:
+            self._open_gate()
+            self.give([Leave()])
+        else:
+            self._job = replace(self._job, attempts=1, shared_failures=1, floor=exited.floor)
+            self.give([RunJob(self._job)])
+
+    def _open_gate(self) -> None:
+        (Path(self._job.spec.cwd) / "gate").touch()
+
+    def read_orders(self, offset: int) -> tuple[list[PilotOrder], int]:
+        if time.monotonic() >= self._late_at:
+            self._open_gate()
+            pytest.fail(f"the pilot only reported {self.reported}")
+        return super().read_orders(offset)
+
+
+def test_the_head_answers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of a pilot does not run a job once more by itself: the next attempt is the head's."""
+    for pace in ("FASTEST_LOOK", "SLOWEST_LOOK", "LOOK_SHARE"):  # the pilot sees the answer at once, too
+        monkeypatch.setattr(runtime, pace, 0.0)
+    spec = JobSpec(
+        Resources(memory=2 << 30), cwd=str(tmp_path), environment=digest_of(ENVIRONMENT), out=str(tmp_path / "%j.log")
+    )
+    beside = Job(3, 1, Command((until("gate"),), "/bin/sh"), spec, Waiting(0.0), 0.0)
+    line = f"echo $STOKER_JOB_ID >> ran; {OUT_OF_MEMORY}; exit 1"
+    failing = replace(beside, id=5, command=Command((line,), "/bin/sh"), kind="failing")
+    folder = AnswersAtOnce(tmp_path / "pilot", failing)
+    plan = PilotPlan("lab", str(tmp_path), 60.0, simulated_gpus="2x8G", ledger=str(tmp_path / "ledger"))
+    folder.make_pilot(plan)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "reports").symlink_to(tmp_path)
+    folder.give([RunJob(beside, ENVIRONMENT), RunJob(replace(beside, id=4)), RunJob(failing)])
+    with (
+        contextlib.closing(simulate(plan.simulated_gpus, str(tmp_path / "simulator"), [], time.time())) as devices,
+        contextlib.closing(PilotRuntime(folder, plan, state, devices, "n7")) as pilot,
+    ):
+        pilot.run()
+    once = [Assigned, Started, Exited]
+    assert folder.reported == [(f"5.{number}", kind) for number in (1, 2) for kind in once]
+    assert (tmp_path / "ran").read_text() == "5\n5\n"

@@ -72,8 +72,8 @@ class PilotRuntime:
         self._events: list[PilotEvent] = [PilotReady(node, len(devices.snapshot(time.time()).devices))]
         self._taken: dict[int, str] = {}
         """Attempts by job that are not over."""
-        self._again: list[int] = []
-        """Jobs that the engine would run once more; the head decides where."""
+        self._held: list[int] = []
+        """Jobs that the engine put on hold; the head decides what becomes of them."""
         self._checks: list[subprocess.Popen[bytes]] = []
         self._leaving = False
         self._ended_by_slurm = False
@@ -89,6 +89,7 @@ class PilotRuntime:
         )
         self._runtime = EngineRuntime(config, self._happened, owner=OWNER)
         self._runtime.engine.watches_idle_jobs = False  # the head would not understand what it reports
+        self._runtime.engine.run_once()
         # The head must know that an attempt may have begun before its process exists.
         self._runtime.engine.before_dispatch = self.flush
         self._signals = self._runtime.keep(SignalSocket())
@@ -101,7 +102,7 @@ class PilotRuntime:
             if not self._ended_by_slurm and engine.now >= self._pace.at:
                 self._take_orders()
             engine.turn(SLOWEST_LOOK if self._ended_by_slurm else max(0.0, self._pace.at - engine.now))
-            self._give_up_repeated()
+            self._give_up_held()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
             self._events.append(Leaving())
@@ -210,9 +211,9 @@ class PilotRuntime:
             self._runtime.engine.cancel(job_id, None, "given back")
             self._events.append(AttemptReport(attempt, Returned(0, self._runtime.engine.now)))
 
-    def _give_up_repeated(self) -> None:
-        again, self._again = self._again, []
-        for job_id in again:
+    def _give_up_held(self) -> None:
+        held, self._held = self._held, []
+        for job_id in held:
             self._runtime.engine.cancel(job_id, None, "given back")
 
     # -- events -------------------------------------------------------------------------------------
@@ -234,8 +235,8 @@ class PilotRuntime:
         elif isinstance(job.state, Ended):
             del self._taken[job.id]  # cancelled before it started
             self._events.append(AttemptReport(attempt, Returned(0, event.at)))
-        if isinstance(job.state, Queued) and not isinstance(event, Assigned):
-            self._again.append(job.id)
+        elif isinstance(job.state, Queued):
+            self._held.append(job.id)
 
     def _is_terminated(self) -> bool:
         """Whether Slurm's TERM came; it reaches a job and this process one after the other."""

@@ -76,7 +76,7 @@ class CodeFreezer:
             return self._refused(wish, NotFreezable(text, "leave that out, or add --no-freeze"))
         root = self._root(wish)
         if not root or (_is_home(root) and not wish.asked):  # as one that holds a user's configuration files
-            return FrozenCode(reason="its code is in no git work tree of a project")
+            return FrozenCode(reason="its code is in no git work tree")
         taken = self._take(wish.cluster, root, asked=wish.asked)
         if isinstance(taken, NotFreezable):
             return self._refused(wish, taken)

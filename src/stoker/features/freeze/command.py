@@ -58,6 +58,8 @@ class StartedCode(NamedTuple):
 
 
 NOTHING = StartedCode("")
+_TEST_RUNNERS = frozenset(("pytest", "py.test", "unittest", "nose2"))
+"""Programs that look for modules below the current directory, and refuse one that comes from elsewhere."""
 FIRST_WORDS = 3
 FUNCTION_WORD = 4
 """The word of a Python call that has the module and the name of the function."""
@@ -103,7 +105,12 @@ def _argument_started(runner: str, words: Iterator[str]) -> StartedCode:
         if not is_python and _is_runner(os.path.basename(word)):
             runner = os.path.basename(word)
         elif re.fullmatch("-[a-zA-Z]*m" if is_python else "-m", word):
-            return StartedCode(module, next(words, ""))
+            name = next(words, "")
+            if name not in _TEST_RUNNERS:
+                return StartedCode(module, name)
+            if name == "unittest":
+                return NOTHING
+            runner = name
         elif re.fullmatch("-[a-zA-Z]*c", word) and (is_python or runner in SHELLS):
             return StartedCode("text", next(words, ""))
         elif word in _VALUED:

@@ -194,9 +194,7 @@ def _ask_git(top: str, environment: Mapping[str, str]) -> tuple[list[str], list[
                 raise _git_failed(top, said.decode(errors="replace"))
             answers.append([os.fsdecode(path) for path in out.split(b"\0") if path])
     except FileNotFoundError:
-        raise NotFreezable(
-            "git is not installed", "install git, or name files to leave out and use --no-freeze"
-        ) from None
+        raise NotFreezable("git is not installed", "install git, or use --no-freeze") from None
     except subprocess.TimeoutExpired:
         raise NotFreezable(
             f"git did not list the files of {top} within {GIT_SECONDS:g} s", f"name large directories in {IGNORE_FILE}"

@@ -75,7 +75,7 @@ class CodeFreezer:
             text = f"python -m {wish.started.name} is started with -E, -I or -S"
             return self._refused(wish, NotFreezable(text, "leave that out, or add --no-freeze"))
         root = self._root(wish)
-        if not root:
+        if not root or (_is_home(root) and not wish.asked):  # as one that holds a user's configuration files
             return FrozenCode(reason="its code is in no git work tree")
         taken = self._take(wish.cluster, root, asked=wish.asked)
         if isinstance(taken, NotFreezable):
@@ -116,7 +116,7 @@ class CodeFreezer:
         return self._taken[key]
 
     def _taken_now(self, cluster: str, root: str, *, asked: bool) -> Taken | NotFreezable:
-        if root in ("/", os.path.realpath(os.path.expanduser("~"))):
+        if root == "/" or _is_home(root):
             return NotFreezable(f"{root} is no project", "submit from the directory of one, or add --no-freeze")
         try:
             taken = take(root, self._store(cluster), self._context.environment, MOST if asked else USUAL)
@@ -166,6 +166,10 @@ def _folder_of_function(name: str) -> str:
     module = next((sys.modules[name] for name in names if name in sys.modules), None)
     file = getattr(module, "__file__", None)
     return os.path.dirname(os.path.abspath(file)) if file else ""
+
+
+def _is_home(root: str) -> bool:
+    return root == os.path.realpath(os.path.expanduser("~"))
 
 
 def _is_in(path: str, folder: str) -> bool:

@@ -128,6 +128,16 @@ def test_what_cannot_be_frozen(background: Background, project: Path) -> None:
     assert "more than 1.0G" in outcome.err
 
 
+def test_a_repository_of_the_home_directory(background: Background, project: Path, tmp_path: Path) -> None:
+    """It is no project, also behind a link; nothing is said at each submit below it."""
+    (tmp_path / "link").symlink_to(project)
+    background.environment["HOME"] = str(tmp_path / "link")
+    outcome = background("submit", "--hold", "--parsable", "-G", "0", "--", sys.executable, "t.py")
+    assert outcome.err == ""
+    assert code_of(background.job(int(outcome.out)).spec.code).snapshot == ""
+    assert "is no project" in background("submit", "-G", "0", "--freeze", "--", sys.executable, "t.py").err
+
+
 def test_outside_of_git(background: Background) -> None:
     """Nothing is frozen and nothing is said, unless it is asked for."""
     write(background.cwd, {"t.py": "import work\n", "work.py": "print('old')\n", "data/x": ""})

@@ -41,6 +41,27 @@ class FrozenTree:
         if place and os.path.isfile(place) and sys.executable:
             os.execv(sys.executable, words[:position] + [place] + words[position + 1 :])  # noqa: RUF005, S606
 
+    def forbid_writing(self) -> None:
+        """Refuse root what permissions refuse all others: results in the snapshot would be gone with it."""
+
+        def check(event: str, arguments: "tuple[object, ...]") -> None:
+            if event in ("open", "os.mkdir", "os.rename"):
+                path = arguments[1 if event == "os.rename" else 0]
+                writes = event != "open" or (
+                    isinstance(arguments[2], int) and arguments[2] & (os.O_ACCMODE | os.O_CREAT)
+                )
+                if writes and isinstance(path, (str, bytes)):
+                    text = os.path.abspath(os.fsdecode(path))
+                    if text.startswith(self.top + "/") and "/__pycache__" not in text and self.place_of_real(text):
+                        raise PermissionError(13, "The frozen code of this job is read-only", text)
+
+        if hasattr(sys, "addaudithook"):
+            sys.addaudithook(check)
+
+    def place_of_real(self, path: str) -> bool:
+        """Whether a path is really in the snapshot, and does not lead to what git ignores."""
+        return (os.path.realpath(path) + "/").startswith(self.real_top + "/")
+
     def install(self) -> None:
         """Let every search path lead here, and the mappings of editable installs."""
         import _frozen_importlib_external as external
@@ -59,6 +80,14 @@ class FrozenTree:
             mapping = getattr(sys.modules.get(getattr(finder, "__module__", "")), "MAPPING", {})
             for name, path in list(mapping.items()):
                 mapping[name] = self.place_of(path) or path
+
+
+def looks_for_tests(words: "list[str]") -> bool:
+    """Whether a Python looks for tests in a directory: it refuses modules that come from another one."""
+    names = words[: script_position(words) + 1][-1:]
+    if "-m" in words[:-1]:
+        names.append(words[words.index("-m") + 1])
+    return any(os.path.basename(name) in ("pytest", "py.test", "unittest", "nose2") for name in names)
 
 
 def script_position(words: "list[str]") -> int:
@@ -97,8 +126,12 @@ if os.environ.get("STOKER_CODE") and os.environ.get("STOKER_CODE_ROOT"):
         snapshot = FrozenTree(os.environ["STOKER_CODE"], os.environ["STOKER_CODE_ROOT"])
         if not os.path.isdir(snapshot.top):
             raise OSError("%s is not there" % snapshot.top)  # noqa: UP031
-        snapshot.start_again(words_of_process())
-        snapshot.install()
+        words = words_of_process()
+        if not looks_for_tests(words) or any(word.startswith(snapshot.top) for word in words):
+            snapshot.start_again(words)
+            snapshot.install()
+        if os.geteuid() == 0:
+            snapshot.forbid_writing()
     except Exception as error:
         sys.stderr.write("stoker: this Python cannot run the frozen code of the job: %s\n" % error)  # noqa: UP031
         sys.stderr.flush()

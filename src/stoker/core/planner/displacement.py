@@ -119,7 +119,7 @@ MayStart = Callable[[Waiter, Sequence[Waiter]], bool]
 """Whether a waiting job may start beside those for which others give way already."""
 
 
-class Limits(NamedTuple):
+class StartLimits(NamedTuple):
     """Limits beside the devices themselves: no job gives way to one that would then not start."""
 
     may_start: MayStart
@@ -152,7 +152,7 @@ def next_look(slots: Sequence[Slot], now: float) -> float | None:
 
 
 def displace(  # noqa: PLR0917 - as the plan
-    waiters: WaitersBelow, slots: Sequence[Slot], view: View, limits: Limits, policy: Policy, now: float
+    waiters: WaitersBelow, slots: Sequence[Slot], view: View, limits: StartLimits, policy: Policy, now: float
 ) -> list[Displacement]:
     """The displacements that save more than they cost: a job gives way to one with much less work left.
 
@@ -211,7 +211,7 @@ class _Search:
     """Finds the victims for one waiting job after the other."""
 
     def __init__(
-        self, slots: Sequence[Slot], view: View, limits: Limits, waiters: Sequence[Waiter], now: float
+        self, slots: Sequence[Slot], view: View, limits: StartLimits, waiters: Sequence[Waiter], now: float
     ) -> None:
         self._slots = list(slots)
         self._view = view
@@ -241,9 +241,9 @@ class _Search:
         able = [victim for victim in victims if victim.priority <= waiter.job.spec.priority]
         if not self._may_help(waiter, able):
             return None
-        found = self._found(waiter, able)
-        self._refusals += found is None
-        return found
+        displacement = self._searched(waiter, able)
+        self._refusals += displacement is None
+        return displacement
 
     def _may_help(self, waiter: Waiter, able: Sequence[_Victim]) -> bool:
         """Whether any of these victims could be worth it, wherever the waiting job would start."""
@@ -255,7 +255,7 @@ class _Search:
         longest = max(victim.seconds for victim in promising)
         return self._waited[bisect_left(self._seconds, longest / MARGIN)] >= min(map(_price, promising))
 
-    def _found(self, waiter: Waiter, able: Sequence[_Victim]) -> Displacement | None:
+    def _searched(self, waiter: Waiter, able: Sequence[_Victim]) -> Displacement | None:
         occupancy = self._gone_by_turns([victim.slot.job for victim in able])
         reservation = reserve(waiter.job, waiter.resources, occupancy)
         if reservation is None or reservation.moment is None:

@@ -22,7 +22,7 @@ from stoker.core.planner.displacement import (
     RECHECK_SECONDS,
     Displacement,
     Handover,
-    Limits,
+    StartLimits,
     VainSearch,
     View,
     Waiter,
@@ -429,7 +429,7 @@ class _Planner:
         served = {start.job.id for start in self.starts} | {handover.job for handover in self.handovers}
         first = [waiter for group in urgent for waiter in self._urgent(group) if waiter.job.id not in served]
         waiters = partial(self._waiters_below, served)
-        limits = Limits(self._may_start, self._may_use)
+        limits = StartLimits(self._may_start, self._may_use)
         return displace(lambda most: (*first, *waiters(most)), running, view, limits, self._policy, self._occupancy.now)
 
     def _may_start(self, waiter: Waiter, served: Sequence[Waiter]) -> bool:

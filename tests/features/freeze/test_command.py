@@ -52,6 +52,8 @@ def test_files(line: str) -> None:
         ("python -m pytest tests/test_a.py", StartedCode("file", "tests/test_a.py")),
         ("python -m pytest -q", StartedCode("")),
         ("python -m unittest discover tests", StartedCode("")),
+        ("python train.py; python b.py", StartedCode("file", "train.py")),
+        ("(./run.sh)", StartedCode("file", "./run.sh")),
         ("echo train.py", StartedCode("")),
         ("nvidia-smi", StartedCode("")),
         ("sleep 5", StartedCode("")),

@@ -29,6 +29,11 @@ SOURCE = """#!/bin/bash -eu
 echo "old ${BASH_SOURCE[0]} ${BASH_SOURCE%/*} $(dirname "$BASH_SOURCE") $#"
 [[ "${BASH_SOURCE[0]}" == "$0" ]] && exit 7
 """
+SEARCHES = """export PYTHONPATH=src
+echo "old $PYTHONPATH"
+PYTHONPATH="a:$PYTHONPATH" sh -c 'echo $PYTHONPATH'
+PYTHONPATH= sh -c 'echo "[$PYTHONPATH]"'
+"""
 ODD = """#!/bin/bash
 echo "old ${BASH_SOURCE[-1]##*/} ${#BASH_SOURCE[@]}"
 exit 7
@@ -37,7 +42,8 @@ exit 7
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    files = {"s/plain.sh": PLAIN, "s/source.sh": SOURCE, "s/odd.sh": ODD, "s/long.sh": PLAIN + "#" * 200_000}
+    files = {"s/plain.sh": PLAIN, "s/source.sh": SOURCE, "s/odd.sh": ODD, "s/searches.sh": SEARCHES}
+    files["s/long.sh"] = PLAIN + "#" * 200_000
     root = repository(tmp_path / "my project", files)
     for name in files:
         (root / name).chmod(0o755)
@@ -50,13 +56,15 @@ def ran(root: Path, words: tuple[str, ...], shell: str = "") -> subprocess.Compl
     store = SnapshotStore(paths.code)
     taken = take(str(root), store, plain(), USUAL)
     assert store.keep(taken.snapshot)
-    write(root, {f"s/{name}.sh": "echo new" for name in ("plain", "source", "odd", "long")})
+    write(root, {f"s/{name}.sh": "echo new" for name in ("plain", "source", "odd", "long", "searches")})
     order = LaunchOrder("1.1", words, shell, str(root), 0o22, "", {}, "", "", None, 0.0)
     spec = JobSpec(code=field_of(FrozenCode(taken.snapshot.id)))
     prepared = prepare_start(order, spec, plain(), paths)
     command = (shell, "-c", *prepared.words) if prepared.shell else prepared.words
     assert not any("echo" in word for word in command), "other users can read the words of a process"
-    return subprocess.run(command, cwd=root, env=plain(), capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(
+        command, cwd=root, env={**plain(), **prepared.extra}, capture_output=True, text=True, check=False, timeout=60
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,3 +99,16 @@ def test_scripts_in_lines(root: Path, line: str) -> None:
     outcome = ran(root, (line,), "/bin/sh")
     assert outcome.stdout.startswith(("old s/plain.sh s 1\n", "old s/source.sh s s 1\n")), outcome
     assert outcome.returncode == 7
+
+
+def test_search_paths_that_a_script_sets(root: Path) -> None:
+    """Python is still led to the snapshot; an empty search path stays empty, as an empty entry is the directory."""
+    said = ran(root, ("sh", "s/searches.sh")).stdout.split()
+    hook = said[1].removesuffix(":src")
+    assert said == ["old", f"{hook}:src", f"{hook}:a:{hook}:src", "[]"]
+    assert (Path(hook) / "sitecustomize.py").exists()
+    for words, shell in (
+        (("PYTHONPATH=src printenv PYTHONPATH",), "/bin/sh"),
+        (("env", "PYTHONPATH=src", "printenv"), ""),
+    ):
+        assert "/python:src\n" in ran(root, words, shell).stdout

@@ -77,7 +77,7 @@ def started_by(command: Command) -> StartedCode:
 def _words(command: Command, most: int) -> Sequence[str]:
     if not command.shell:
         return command.words[:most]
-    return [word.strip("'\"") for word in command.words[0].split(None, most)[:most]]
+    return [word.strip("'\";()") or word for word in command.words[0].split(None, most)[:most]]
 
 
 @lru_cache(maxsize=256)

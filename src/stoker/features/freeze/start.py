@@ -20,7 +20,7 @@ from stoker.store.paths import Paths
 
 _READ_AT_ONCE = frozenset(("sh", "bash", "dash", "ash"))
 """Shells that keep `$0` while they read another file."""
-_EVALUATED = frozenset(("bash", "zsh", "ksh"))
+_EVALUATED = frozenset(("sh", "bash", "dash", "ash", "zsh", "ksh"))
 _SOURCE = (r"\$BASH_SOURCE([^A-Za-z0-9_[]|$)", r"\$\{BASH_SOURCE(\[0])?([]}%#:/,^@-])")
 """How a script names itself, as for Python and for sed."""
 _SCRIPT_IN_LINE = re.compile(
@@ -28,6 +28,9 @@ _SCRIPT_IN_LINE = re.compile(
     rf"((?:(?:[\w./-]*/)?(?:{'|'.join(sorted(SHELLS))})(?:\s+-[\w-]+)*\s+[\w@%+:,./-]+|[\w@%+:,.-]*/[\w@%+:,./-]+))(?=$|[\s;&|()<>])"
 )
 """A command of a line that may start a shell script, and what is before it."""
+_SEARCHES = r"(^|[ ;&|(])PYTHONPATH=([^ ;&|)\"']|\"[^\"]|'[^'])"
+_SEARCHES_HERE = rf'\1PYTHONPATH="${{STOKER_CODE%/*}}/{HOOK}":\2'
+"""A search path that a shell sets, and the same with the directory that leads Python to the snapshot."""
 _OTHER_USE = re.compile(r"[-+]\w*[cinorsO]\w*|--?|--(?:rcfile|init-file)")
 """Options of shells after which the next word is no script, or is not run like one."""
 _ODD_SOURCE = re.compile(r"[${#!]BASH_SOURCE")
@@ -112,7 +115,11 @@ def _entry(place: _Place, path: str) -> str:
 @lru_cache(maxsize=64)
 def _search_path(place: _Place, own: str) -> str:
     entries = [_entry(place, entry) for entry in own.split(os.pathsep) if not _OTHER_HOOK.fullmatch(entry)]
-    return os.pathsep.join([os.path.join(os.path.dirname(place.top), HOOK), *(entries if own else ())])
+    return os.pathsep.join([_hook(place.top), *(entries if own else ())])
+
+
+def _hook(top: str) -> str:
+    return os.path.join(os.path.dirname(top), HOOK)
 
 
 def _is_in(path: str, folder: str) -> bool:
@@ -121,19 +128,21 @@ def _is_in(path: str, folder: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _words(place: _Place, words: tuple[str, ...], shell: str) -> tuple[tuple[str, ...], str]:
-    command = Command(words, shell)
-    if command.call is not None:  # its modules are found by search paths
+    if Command(words, shell).call is not None:  # its modules are found by search paths
         return words, shell
+    frozen = partial(_file, place)
     if shell:
-        line = (
-            words[0]
-            if has_other_directory(words[0])
-            else _SCRIPT_IN_LINE.sub(partial(_script_in_line, place), words[0])
-        )
-        command = Command((line,), shell)
-    elif in_shell := _script_of(place, words):
-        return in_shell, ""
-    return with_files(command, partial(_file, place)).words, shell
+        line = words[0]
+        if not has_other_directory(line):
+            line = _SCRIPT_IN_LINE.sub(partial(_script_in_line, place), line)
+        line = with_files(Command((line,), shell), frozen).words[0]
+        return (re.sub(_SEARCHES, _SEARCHES_HERE, line) if os.path.basename(shell) in _EVALUATED else line,), shell
+    start = "PYTHONPATH="
+    led = f"{start}{_hook(place.top)}:"
+    words = tuple(
+        led + word.removeprefix(start) if word.startswith(start) and word != start else word for word in words
+    )
+    return _script_of(place, words) or with_files(Command(words), frozen).words, shell
 
 
 def _script_of(place: _Place, words: tuple[str, ...]) -> tuple[str, ...]:
@@ -179,12 +188,12 @@ def _reading(shell: str, script: str, text: str) -> str:
     """The line that lets a shell read a script; empty if the script would not run as in a file of its own."""
     import shlex
 
-    if shell in _READ_AT_ONCE and "BASH_SOURCE" not in text:
+    if shell in _READ_AT_ONCE and "BASH_SOURCE" not in text and "PYTHONPATH=" not in text:
         return f". {shlex.quote(script)}"
     plain, braced = _SOURCE
     if shell not in _EVALUATED or _ODD_SOURCE.search(re.sub(braced, "", re.sub(plain, "", text, flags=re.MULTILINE))):
         return ""
-    edits = (rf"s~{plain}~$0\1~g", rf"s~{braced}~${{0\2~g")
+    edits = (rf"s~{plain}~$0\1~g", rf"s~{braced}~${{0\2~g", f"s~{_SEARCHES}~{_SEARCHES_HERE}~g")
     return f'eval "$(LC_ALL=C sed -E {" ".join(f"-e {shlex.quote(edit)}" for edit in edits)} {shlex.quote(script)})"'
 
 

@@ -27,6 +27,8 @@ class FrozenTree:
     def place_of(self, path: str) -> str:
         """The place of a path in the snapshot; empty if it is not in the tree, or no part of the snapshot."""
         full = os.path.abspath(path or ".")
+        if not full.startswith(self.roots[1] + "/") and full != self.roots[1]:
+            full = os.path.realpath(full)  # a work tree has several paths if a link leads to it
         for root in self.roots:
             if full == root or full.startswith(root + "/"):
                 place = self.top + full[len(root) :]

@@ -15,6 +15,7 @@ from stoker.core.planner.displacement import MOST_REFUSALS, RECHECK_SECONDS, Han
 from stoker.core.planner.fairshare import NO_OTHER_ENGINES, FairShare
 from stoker.core.planner.lanes import Lanes
 from stoker.core.planner.occupancy import Occupancy, Preemption, Slot
+from stoker.core.planner.order import Order
 from stoker.core.planner.plan import Plan, nothing_learnt, plan
 from stoker.core.planner.queue import WaitingJobs
 from stoker.core.settings import Policy
@@ -143,6 +144,7 @@ def test_an_engine_whose_jobs_only_wait_does_not_search_again_and_again(monkeypa
     assert done["reserve"] <= 2
     replanned(queue, slots[:-1], lanes, NOW + 61)
     queue.add(waiting(500, limit=60.0))
+    lanes.refresh(Order(Policy(), NOW, limit_of, Counter()), queue.take_touched())  # as for a list of the queue
     assert victims(replanned(queue, slots, lanes, NOW + 62)).keys() == {500}
 
 

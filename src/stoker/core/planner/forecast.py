@@ -78,7 +78,7 @@ class _Ahead:
         self._expects = expects
         self._horizon = horizon
         self._typical = typical
-        self._slots = [replace(slot, room=0, until=self._until(slot)) for slot in now.slots]
+        self._slots = [replace(slot, room=0, until=self._until(slot), preemption=None) for slot in now.slots]
         self.played = [_Played(len(slot.devices), now.moment, slot.until) for slot in self._slots]
 
     @property

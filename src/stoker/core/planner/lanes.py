@@ -273,7 +273,7 @@ class Lanes:
         self._running: Mapping[str, int] = {}
         self._learnt: set[str] = set()
         self.vain: VainSearch | None = None
-        """The last search for jobs that give way to these, if it found none."""
+        """The last search for jobs that give way to these, if it found none and no lane has changed since."""
 
     @property
     def rows(self) -> Iterable[LaneRow]:
@@ -297,8 +297,8 @@ class Lanes:
         """Refile the jobs of a kind of which more is known now, at the next refresh."""
         self._learnt.add(kind)
 
-    def refresh(self, order: Order, touched: Iterable[JobKind]) -> bool:
-        """Refile the groups that were touched, and those of kinds of which more or fewer jobs run; whether any were."""
+    def refresh(self, order: Order, touched: Iterable[JobKind]) -> None:
+        """Refile the groups that were touched, and those of kinds of which more or fewer jobs run."""
         self._work = order.work
         before, self._running = self._running, order.running()
         kinds = {kind for kind in before.keys() | self._running.keys() if before.get(kind) != self._running.get(kind)}
@@ -313,7 +313,8 @@ class Lanes:
             self._remove(job_kind)
         for group in sorted(groups, key=lambda group: group.oldest):
             self._file(group)
-        return bool(job_kinds)
+        if job_kinds:
+            self.vain = None
 
     def _file(self, group: WaitingGroup) -> None:
         job_kind, head = group.job_kind, group.oldest

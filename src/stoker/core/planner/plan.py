@@ -194,7 +194,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     order = Order(policy, now, expects, Counter(slot.kind for slot in slots))
     touched = {group.job_kind for group in waiting.groups()} if lanes is None else waiting.take_touched()
     lanes = Lanes(waiting, estimate) if lanes is None else lanes
-    is_refiled = lanes.refresh(order, touched)
+    lanes.refresh(order, touched)
     placement_cache = PlacementCache(occupancy, snapshot, policy)
     planner = _Planner(
         occupancy, placement_cache, slots, lanes=lanes, order=order, policy=policy, fair_share=fair_share
@@ -208,7 +208,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     look_again = None
     if planner.blocked and any(slot.preemption is not None for slot in slots):
         situation = (*map(_standing, slots), *leases, *handovers, bool(planner.starts or planner.keeps_all()))
-        if lanes.vain is not None and not is_refiled and lanes.vain.holds(situation, now):
+        if lanes.vain is not None and lanes.vain.holds(situation, now):
             look_again = lanes.vain.until
         else:
             displacements = planner.displace(

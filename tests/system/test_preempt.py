@@ -107,6 +107,8 @@ def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
     outcome = background("pause", "--gpu", "0,1", "--now")
     assert outcome.code == 0, outcome.err
     assert f"asked to save and leave: {leaves}" in outcome.out
+    assert f"({stays} keeps running)" in outcome.out + outcome.err
+    assert f"({leaves} keeps running)" not in outcome.out + outcome.err
     background.wait_word("waiting", leaves)
     assert background.word(stays) == "running"
     state = background.job(leaves).state

@@ -200,7 +200,7 @@ class RunBatch:
         with store.writing():
             store.add_environment(self.environment)
             self.preparations.keep()
-            if self.request.script:  # its job is made later, so that nobody knows yet whether it needs the copy
+            if self.request.script:  # its job is made later, and may need the copy
                 self.request.script.keep(self.files)
 
     def jobs(self) -> list[NewJob]:

@@ -59,7 +59,9 @@ def pause(
     with opened(paths, say_progress) as control:
         notes = [_pause_queue(control)] if queue else []
         devices = _devices(control, gpus.split(",")) if gpus is not None else []
-        notes += _drain_for_all(control, devices) if for_all else [_drain(control, device) for device in devices]
+        notes += (
+            _drain_for_all(control, devices) if for_all else [_drain(control, device, now=now) for device in devices]
+        )
         jobs = find_queued(control.store, ids)
         results = hold(control, jobs) + (_send_away(control, devices) if now else [])
         if "all" in ids and not results:
@@ -173,12 +175,12 @@ def _send_away(control: Control, devices: Sequence[Device]) -> list[Effect]:
     return preempt(control, jobs, 0, "its GPU is drained")
 
 
-def _drain(control: Control, device: Device) -> str:
+def _drain(control: Control, device: Device, *, now: bool) -> str:
     device_id, label = device.id, device.label
     if not _set(control, drained_key(device_id), DRAINED):
         return f"GPU {label} is already drained"
-    there = [id_text(job) for job in _jobs_on(control, [device])]
-    running = f" ({', '.join(there)} {'keeps' if len(there) == 1 else 'keep'} running)" if there else ""
+    staying = [id_text(job) for job in _jobs_on(control, [device]) if not (now and job.spec.preemptible)]
+    running = f" ({', '.join(staying)} {'keeps' if len(staying) == 1 else 'keep'} running)" if staying else ""
     others = f"other users may use it (for all, as root: stoker pause --gpu {label} --for-all)"
     return f"GPU {label} drained for your own queue only: no new jobs{running}; {others}"
 

@@ -223,7 +223,7 @@ class _Search:
         by_time = sorted(waiters, key=lambda waiter: waiter.seconds)
         self._seconds = [waiter.seconds for waiter in by_time]
         self._waited = list(accumulate((now - waiting_since(waiter.job) for waiter in by_time), initial=0.0))
-        """How long the first so many of them have waited together."""
+        """How long the first of them, up to this number, have waited together."""
 
     @property
     def is_over(self) -> bool:

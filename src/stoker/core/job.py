@@ -549,9 +549,14 @@ def has_given_way(job: Job, event: Exited) -> bool:
     """Whether an attempt that had to leave will run again: neither done, nor cancelled, nor failed while it saved."""
     if event.why != "preempted" or not isinstance(job.state, Running):
         return False
-    if job.spec.preemptible == "restart" or job.spec.save_exit is None:
-        return bool(event.code or event.signal)
-    return event.code == job.spec.save_exit
+    return is_end_of_giving_way(job.spec, event.code, event.signal)
+
+
+def is_end_of_giving_way(spec: JobSpec, code: int | None, signal: int | None) -> bool:
+    """Whether the process of a job that had to leave ended as one that will run again ends."""
+    if spec.preemptible == "restart" or spec.save_exit is None:
+        return bool(code or signal)
+    return code == spec.save_exit
 
 
 def _exited(job: Job, event: Exited) -> Job:

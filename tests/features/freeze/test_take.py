@@ -18,6 +18,7 @@ from stoker.features.freeze.listing import MOST, USUAL, CodeLimits, NotFreezable
 from stoker.features.freeze.snapshots import LINK, PROGRAM, CodeSnapshot, DamagedSnapshot, SnapshotStore, frozen_top
 from stoker.features.freeze.take import forget, take
 from support.disk import fill, small_disk
+from support.users import made_users, reachable_directory, run_as
 from support.wait import PATIENCE_SECONDS, line_from
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -134,6 +135,34 @@ def test_a_sparse_checkout(tmp_path: Path, store: SnapshotStore) -> None:
     assert paths(taken(root, store)) == {"a/x.py"}
 
 
+def test_a_partial_clone(tmp_path: Path, store: SnapshotStore) -> None:
+    """Files that it has not fetched are not in the snapshot, and nothing is fetched."""
+    source = repository(tmp_path / "source", {"a/x.py": "1", "b/y.py": "2", "c.py": "3"})
+    git(source, "config", "uploadpack.allowFilter", "true")
+    for option in ("--sparse", "--no-checkout"):
+        git(tmp_path, "clone", "-q", "--filter=blob:none", option, f"file://{source}", option.strip("-"))
+    sparse, empty = tmp_path / "sparse", tmp_path / "no-checkout"
+    source.rename(tmp_path / "unreachable")
+    write(sparse, {"new.py": "4"})
+    missing = git(sparse, "rev-list", "--objects", "--all", "--missing=print").count("\n?")
+    assert missing == 2
+    assert paths(taken(sparse, store)) == {"c.py", "new.py"}
+    write(empty, {"new.py": "4"})
+    assert paths(taken(empty, store)) == {"new.py"}
+
+
+def test_a_partial_clone_that_must_fetch(tmp_path: Path, store: SnapshotStore) -> None:
+    """Git wants a .gitignore that is not there, and its server does not answer: one sentence says so."""
+    source = repository(tmp_path / "source", {"a.py": "1", "b/.gitignore": "*.o"})
+    git(source, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--sparse", f"file://{source}", "clone")
+    source.rename(tmp_path / "unreachable")
+    write(tmp_path / "clone", {"b/new.py": "2"})
+    with pytest.raises(NotFreezable, match=r"^git cannot list the files of .*") as caught:
+        taken(tmp_path / "clone", store)
+    assert "\n" not in caught.value.message
+
+
 def test_outside_of_git(tmp_path: Path, store: SnapshotStore) -> None:
     """All files but environments, data, results and what .stokerignore names."""
     root = tmp_path / "project"
@@ -160,6 +189,9 @@ def test_limits(tmp_path: Path, store: SnapshotStore) -> None:
         taken(root, store, CodeLimits(4, 1000))
     with pytest.raises(NotFreezable, match="more than 40"):
         taken(root, store, CodeLimits(5, 40))
+    write(root, {".stokerignore": "[0-3].py\n"})
+    assert paths(taken(root, store, CodeLimits(4, 1000))) == {"4.py", ".stokerignore"}
+    (root / ".stokerignore").unlink()
     with open(root / "huge", "wb") as file:
         file.truncate(2 * 2**30)
     assert "huge" not in paths(taken(root, store, MOST))
@@ -187,6 +219,25 @@ def test_unreadable_files(tmp_path: Path, store: SnapshotStore) -> None:
     (root / "secret").chmod(0)
     with pytest.raises(NotFreezable, match=r"cannot read .*secret: Permission denied"):
         taken(root, store)
+
+
+def print_refusal(root: str, folder: str) -> None:
+    """What the user who runs this is told."""
+    with pytest.raises(NotFreezable) as caught:
+        take(root, SnapshotStore(Path(folder)), {**plain(), "HOME": folder}, USUAL)
+    print(caught.value.message)
+
+
+def test_files_that_another_user_cannot_read() -> None:
+    """The file is named."""
+    with made_users(1) as (user,), reachable_directory() as place:
+        own = repository(place / "own", {"a.py": "", "secret": "x"})
+        (own / "secret").chmod(0)
+        (place / "state").mkdir()
+        for folder in (own, place / "state"):
+            subprocess.run(["chown", "-R", f"{user.uid}:{user.gid}", folder], check=True, timeout=PATIENCE_SECONDS)
+        said = run_as(user, print_refusal, own, place / "state/code")
+        assert said == f"cannot read {own}/secret: Permission denied\n"
 
 
 def test_a_file_that_changes_meanwhile(tmp_path: Path, store: SnapshotStore) -> None:

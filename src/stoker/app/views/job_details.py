@@ -47,6 +47,7 @@ from stoker.core.job import (
     advance,
     event_word,
     id_text,
+    is_end_of_giving_way,
     result_of,
     single,
 )
@@ -55,7 +56,7 @@ from stoker.core.learning import MIB, MeasuredUse, reached
 from stoker.core.planner.order import QueuePosition, times_waited
 from stoker.core.planner.reasons import UnknownDuration, rough_duration
 from stoker.core.ranges import Ranges
-from stoker.core.spec import Resources, dependency_text, suits
+from stoker.core.spec import JobSpec, Resources, dependency_text, suits
 from stoker.core.text import PATTERNS, outcome, shown_value
 from stoker.core.units import size_text
 from stoker.features import FEATURES, load
@@ -81,7 +82,7 @@ class AttemptLine(Struct, frozen=True):
     exit_code: int | None
     signal: int | None
     why: str
-    """How it ended: exited, timeout, stopped, refused, returned, lost."""
+    """How it ended: exited, timeout, hung, stopped, preempted, refused, returned, lost."""
     peak_memory_bytes: int | None
     """Host memory of its largest process."""
     note: str
@@ -105,7 +106,7 @@ def attempt_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[
     if live is not None:  # the store is up to a minute old
         uses[job.attempts] = reached(uses.get(job.attempts, MeasuredUse()), live.peak)
     needs = dict(enumerate(resources_of_attempts(events, job.spec.resources), 1))
-    rows = store.attempts(job.id)
+    rows = [replace(row, why=_why_ended(row, job.spec)) for row in store.attempts(job.id)]
     engine = store.owner(job.id)
     return [_line(row, needs.get(row.number), uses.get(row.number), facts, engine) for row in rows]
 
@@ -135,6 +136,13 @@ def _line(
     )
 
 
+def _why_ended(row: AttemptRow, spec: JobSpec) -> str | None:
+    """As recorded; a job that failed while it saved has not been preempted, but has exited."""
+    if row.why == "preempted" and not is_end_of_giving_way(spec, row.code, row.signal):
+        return "exited"
+    return row.why
+
+
 def _seconds(row: AttemptRow, now: float) -> float | None:
     """How long it ran or runs; None if it never did, or if its end is unknown (lost, returned)."""
     if row.started is None or (row.ended is None and row.why is not None):
@@ -158,7 +166,7 @@ def event_lines(job: Job, events: Sequence[Event], facts: QueueFacts) -> list[Ev
     """All events since its submission."""
     needs = iter(resources_of_attempts(events, job.spec.resources))
     return [
-        EventLine(to_datetime(event.at), event_word(event), _detail(event, after, needs, facts))
+        EventLine(to_datetime(event.at), event_word(event), _detail(event, after, job, needs, facts))
         for event, after in zip(events, _replayed(job, events), strict=True)
     ]
 
@@ -178,14 +186,14 @@ def _replayed(job: Job, events: Sequence[Event]) -> Iterator[Job | None]:
         yield after
 
 
-def _detail(event: Event, after: Job | None, needs: Iterator[Resources | None], facts: QueueFacts) -> str:
+def _detail(event: Event, after: Job | None, job: Job, needs: Iterator[Resources | None], facts: QueueFacts) -> str:
     match event:
         case Assigned():
             return _place(event, next(needs), facts)
         case Started() if event.devices:
             return f"GPU {','.join(device_labels(event.devices, facts.devices))}"
         case Exited():
-            return _end(event, after)
+            return _end(event, after, job.spec)
         case Cancelled() | Paused() | Skipped():
             return event.note
         case Displaced():
@@ -217,12 +225,12 @@ def _place(event: Assigned, resources: Resources | None, facts: QueueFacts) -> s
     return f"{place}, exclusive" if event.resources is not None or (resources is not None and resources.auto) else place
 
 
-def _end(event: Exited, after: Job | None) -> str:
+def _end(event: Exited, after: Job | None, spec: JobSpec) -> str:
     if after is not None and event.cause and event.shared and isinstance(after.state, Waiting):
         return shared_failure_text(after, event)
     if after is not None and isinstance(after.state, Ended):
         return outcome(after.state)
-    if event.why == "preempted":
+    if event.why == "preempted" and is_end_of_giving_way(spec, event.code, event.signal):
         return f"preempted ({f'signal {event.signal}' if event.signal else f'exit {event.code}'})"
     return outcome(Ended(result_of(event.why, event.code, event.signal), event.at, event.code, event.signal))
 

@@ -18,7 +18,7 @@ from stoker.app.views.status import expected_empty
 from stoker.core.amounts import resources_of_attempts
 from stoker.core.chart import colours_of
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Job, id_text, resources_of, result_of, single
+from stoker.core.job import Active, Ended, Job, id_text, is_end_of_giving_way, resources_of, result_of, single
 from stoker.core.outcomes import JobStateName
 from stoker.core.spec import Resources, amount_on
 from stoker.core.text import title_text
@@ -317,7 +317,7 @@ def result_of_attempt(ran: Ran) -> JobStateName:
         return state.result
     if attempt.ended is None:
         return "lost"
-    if attempt.why == "preempted":
+    if attempt.why == "preempted" and is_end_of_giving_way(ran.job.spec, attempt.code, attempt.signal):
         return "stopped"
     return result_of(attempt.why, attempt.code, attempt.signal)
 

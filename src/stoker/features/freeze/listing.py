@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -121,13 +122,16 @@ class _Search:
 
     def _paths(self, prefix: str) -> Iterator[tuple[str, bool]]:
         """Paths below a directory, and whether git tracks them."""
-        top = os.path.join(self._root, prefix)
+        top = os.path.join(self._root, prefix.rstrip("/")) if prefix else self._root
         if not os.path.lexists(os.path.join(top, ".git")):
             yield from ((path, False) for path in self._walk(prefix))
             return
         tracked, more, left = _ask_git(top, self._environment)
-        if len(tracked) + len(more) > self._limits.files:
-            raise too_many(self._root, len(tracked) + len(more), self._limits)
+        count = len(tracked) + len(more)
+        if count > self._limits.files:  # git leaves out of `more` what .stokerignore names, but not of `tracked`
+            count -= sum(self._ignored.match(f"{prefix}{path}") for path in tracked)
+        if count > self._limits.files:
+            raise too_many(self._root, count, self._limits)
         self._others.update(dict.fromkeys(prefix + path.rstrip("/") for path in left if not _is_never(path)))
         for path, is_tracked in [*((path, True) for path in tracked), *((path, False) for path in more)]:
             inner = f"{prefix}{path}"
@@ -214,7 +218,7 @@ def _git_failed(top: str, said: str) -> NotFreezable:
     if "dubious ownership" in said:
         return NotFreezable(
             f"git does not read {top}, which belongs to another user",
-            f"type: git config --global --add safe.directory {top}",
+            f"type: git config --global --add safe.directory {shlex.quote(top)}",
         )
     first = said.strip().partition("\n")[0] or "it failed"
     return NotFreezable(f"git cannot list the files of {top}: {first}", "check: git status")

@@ -13,6 +13,7 @@ from features.freeze.repository import git
 from stoker.features.freeze.code import code_of
 from support.background import Background
 from support.cli import until
+from support.users import require_root
 from support.wait import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
@@ -102,6 +103,29 @@ def test_a_snapshot_that_was_removed(background: Background, project: Path) -> N
     background.wait_word("held", job)
     assert "its frozen code" in background("status", str(job)).out
     assert not (project / "result.txt").exists()
+
+
+def test_a_repository_of_another_user(background: Background, project: Path) -> None:
+    """Git does not read it: one line says so and what to do, and the job is submitted without; else it is refused."""
+    require_root()
+    subprocess.run(["chown", "-R", "12345:12345", project], check=True, timeout=PATIENCE_SECONDS)
+    own = {**background.environment, "HOME": str(background.home)}
+    words = ["git", "-C", str(project), "status"]
+    if subprocess.run(words, check=False, env=own, capture_output=True, timeout=PATIENCE_SECONDS).returncode == 0:
+        pytest.skip("git trusts all repositories here")
+    words = ["submit", "--hold", "--parsable", "-G", "0", "--", sys.executable, "train.py"]
+    reason = f"git does not read {project}, which belongs to another user"
+    hint = f"type: git config --global --add safe.directory {project}"
+    outcome = background(*words, HOME=str(background.home))
+    assert outcome.err == f"stoker: the code is not frozen: {reason}; {hint}\n"
+    assert code_of(background.job(int(outcome.out)).spec.code).reason == reason
+    outcome = background(words[0], "--freeze", *words[1:], HOME=str(background.home))
+    assert (outcome.code, outcome.out) == (125, "")
+    assert outcome.err == f"stoker: {reason}\n        {hint}\n"
+    subprocess.run(hint.removeprefix("type: "), shell=True, env=own, check=True, timeout=PATIENCE_SECONDS)
+    outcome = background(*words, HOME=str(background.home))
+    assert (outcome.code, outcome.err) == (0, "")
+    assert code_of(background.job(int(outcome.out)).spec.code).snapshot
 
 
 def test_nothing_changes_in_the_repository(background: Background, project: Path) -> None:

@@ -206,7 +206,9 @@ def test_notebook(background: Background, project: Path) -> None:
 
 
 def test_torch(background: Background, project: Path) -> None:
+    """The module, and the program that the package installs."""
     pytest.importorskip("torch")
-    words = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "torch_program.py"]
-    (output,) = run_all(background, project, [words])
-    assert output.splitlines()[-2:] == ["torch old 2"] * 2
+    script = ["--standalone", "--nproc_per_node=2", "torch_program.py"]  # a free port each
+    commands = [[sys.executable, "-m", "torch.distributed.run", *script], ["torchrun", *script]]
+    for output in run_all(background, project, commands):
+        assert output.splitlines()[-2:] == ["torch old 2"] * 2

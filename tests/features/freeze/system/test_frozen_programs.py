@@ -66,7 +66,7 @@ import torch.distributed as dist
 from library.value import VALUE
 
 dist.init_process_group("gloo")
-print("torch", VALUE, dist.get_world_size())
+print(f"torch {VALUE} {dist.get_world_size()}\\n", end="")  # in one write, as both write to one file
 dist.destroy_process_group()
 """
 

@@ -101,8 +101,9 @@ def test_reader_always_finds_one(ledger: Ledger) -> None:
     done = threading.Event()
 
     def look() -> None:
+        other = Ledger(ledger.path)  # one ledger is for one thread
         while not done.is_set():
-            view = ledger.live()
+            view = other.live()
             seen.append((len(view.demands), view.warnings))
 
     seen: list[tuple[int, tuple[str, ...]]] = []

@@ -462,7 +462,7 @@ class _Planner:
         return self._policy.unknown if expected is None else expected
 
     def _waiters_below(self, served: Collection[int], most: float) -> Iterator[Waiter]:
-        """The jobs that only wait for devices, and need less than so many GPU-seconds."""
+        """The jobs that only wait for devices, and need fewer GPU-seconds than this."""
         for row in self._lanes.rows:
             if row.key.work > 2 * most or not row.resources.gpus or self._barrier(row.key.reason.caps):
                 continue

@@ -30,7 +30,7 @@ _CONFIGURATION = frozenset(
         *(".sql", ".tmpl", ".template", ".j2", ".jinja", ".jinja2", ".ui", ".lock", ".bats"),
     )
 )
-"""Suffixes of files that a command reads; of one with another suffix nobody knows whether it writes it."""
+"""Suffixes of files that a command reads; a command may write a file with another suffix."""
 _WRITTEN = re.compile(
     r"(?i)(?:.*[-_./])?(?:out|save|logs?(?![a-z])|result|dest|writ|dump|report|export|pred|metric|score|summar|hist|stat"
     r"|append|junit|record).*|-+(?:o|to)"

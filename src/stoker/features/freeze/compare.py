@@ -12,7 +12,7 @@ CONTEXT_LINES = 3
 MOST_BYTES = 2**20
 """Size above which the lines of a file are not compared: that could take minutes."""
 _BINARY_BYTES = 8000
-"""A file is binary if there is a zero byte among so many, as for git."""
+"""A file is binary if there is a zero byte among this many first bytes, as for git."""
 _MOST_CANDIDATES = 20
 """Files that were removed or added, up to which similar contents count as renamed."""
 _LEAST_LIKENESS = 0.5

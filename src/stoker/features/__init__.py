@@ -144,6 +144,7 @@ FEATURES: dict[str, Feature] = {
         forgets="stoker.features.freeze.retention:forget",
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
+    "lab": Feature(),
     "report": Feature(
         commands={
             "report": FeatureCommand(

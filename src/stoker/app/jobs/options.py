@@ -275,7 +275,7 @@ OPTIONS = (
     ),
     Option(
         name="group",
-        help="Group of the jobs; groups can have a configured limit.",
+        help="Group of the jobs; groups can have a limit and options in the configuration.",
         metavar="NAME",
         fields=("group",),
         parse=parse_group,

@@ -27,6 +27,7 @@ TYPES = {
     "history-page-1": "stoker.app.views.pages:HistoryPage",
     "jobs-1": "stoker.app.views.job_details:SelectedJobs",
     "jobs-page-1": "stoker.app.views.pages:JobsPage",
+    "lab-1": "stoker.features.lab.view:Lab",
     "log-1": "stoker.cli.screens.logs:LogLine",
     "log-search-1": "stoker.app.views.log:LogSearch",
     "log-part-1": "stoker.app.views.log:LogText",

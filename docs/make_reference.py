@@ -88,7 +88,7 @@ def reference() -> str:
             "",
             "## Job options",
             "",
-            "They are the same for `run`, `submit`, job files, `[defaults]` and `[group.NAME]` in the configuration, and Python.",
+            "They are the same for `run`, `submit`, job files, Python, and `[defaults]` and `[group.NAME]` in configuration files.",
             "",
             "| option | variable | |",
             "|---|---|---|",

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_one_that_slurm_runs_is_not_asked(lab: ClusterQueue) -> None:
 @pytest.mark.parametrize("where", ["direct", "pilot"])
 def test_jobs_that_hang(tmp_path: Path, slurm: Slurm, where: str) -> None:
     """The limits of output hold on the nodes, too."""
-    pilots = {"pilots": "always", "sim": "4x24G"} if where == "pilot" else {}
+    pilots: dict[str, Any] = {"pilots": "always", "sim": "4x24G"} if where == "pilot" else {}
     with contextlib.closing(ClusterQueue(tmp_path, slurm, **pilots)) as queue:
         mute = queue.submit("--first-output", "3s", "exec sleep 600")
         silent = queue.submit("--silent", "3s", "echo begun; exec sleep 600")
@@ -129,7 +130,7 @@ def test_jobs_that_hang(tmp_path: Path, slurm: Slurm, where: str) -> None:
 @pytest.mark.parametrize("where", ["direct", "pilot"])
 def test_a_job_that_cannot_start_in_time(tmp_path: Path, slurm: Slurm, where: str) -> None:
     """It is given up while it waits in Slurm or in a pilot, and never runs."""
-    pilots = {"pilots": "always", "sim": "4x24G", "pilots_max": 1} if where == "pilot" else {}
+    pilots: dict[str, Any] = {"pilots": "always", "sim": "4x24G", "pilots_max": 1} if where == "pilot" else {}
     with contextlib.closing(ClusterQueue(tmp_path, slurm, **pilots)) as queue:
         words = ("-G", "4") if where == "pilot" else ("-G", "12", "--nodes", "3")
         first = queue.submit(*words, until("gate"))

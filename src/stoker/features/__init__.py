@@ -144,7 +144,9 @@ FEATURES: dict[str, Feature] = {
         forgets="stoker.features.freeze.retention:forget",
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
-    "lab": Feature(),
+    "lab": Feature(
+        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")}
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(

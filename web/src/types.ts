@@ -469,6 +469,7 @@ export interface LeaseLine {
   yours: boolean;
   job: string;
   until: string | null;
+  expected_end: string | null;
 }
 
 /** The lines of a log that contain a text: `/api/v1/jobs/ID/log/search`. */

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from stoker.core.device import Snapshot
@@ -13,6 +13,7 @@ from stoker.core.idleness import Idleness
 from stoker.core.job import Active, Cancelled, Idled, Job, JobEvent, Queued, Running, Stopping, start_limit
 from stoker.core.learning import Live
 from stoker.core.outcomes import AskedResult
+from stoker.core.planner.queue import WaitingGroup
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.core.units import watch_text
@@ -124,6 +125,11 @@ class Engine:
     def waiting(self) -> int:
         """Number of jobs that wait for a device."""
         return len(self._table.waiting)
+
+    @property
+    def waiting_groups(self) -> Collection[WaitingGroup]:
+        """The jobs that wait for a device, by kind."""
+        return self._table.waiting.groups()
 
     @property
     def blocked(self) -> int:

@@ -6,9 +6,10 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -27,6 +28,7 @@ from stoker.ledger.files import (
     publish,
     purpose,
     unlink,
+    within_limit,
 )
 from stoker.ledger.formats import (
     DEMAND,
@@ -58,15 +60,20 @@ __all__ = [
     "HeldDemand",
     "HeldLease",
     "HeldNotice",
+    "HeldPost",
+    "InvalidFile",
     "Ledger",
     "LedgerNotice",
     "LedgerUnusable",
     "LedgerView",
+    "Posts",
     "find_ledger",
     "ledger_path",
     "owner_name",
     "prepare_ledger",
 ]
+
+Contents = TypeVar("Contents")
 
 PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
 
@@ -96,6 +103,21 @@ class HeldLease(Struct, frozen=True):
     def name(self) -> str:
         """The file name, which identifies the lease."""
         return self.path.name
+
+
+class HeldPost(Struct, frozen=True):
+    """A file that this process publishes for a feature. The lock of its descriptor keeps it alive."""
+
+    fd: int
+    path: Path
+    contents: bytes
+
+
+class Posts(Struct, Generic[Contents], frozen=True):
+    """What all users publish of one kind, by the names of the files, and a warning about each that was ignored."""
+
+    contents: Mapping[str, Contents]
+    warnings: tuple[str, ...] = ()
 
 
 class LedgerView(Struct, frozen=True):
@@ -233,7 +255,10 @@ class Ledger:
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
-            return LedgerView({}, (printable(f"the ledger {self.path} cannot be read: {error}"),))
+            return LedgerView({}, (self._unreadable(error),))
+
+    def _unreadable(self, error: Exception) -> str:
+        return printable(f"the ledger {self.path} cannot be read: {error}")
 
     def release(self, held: HeldLease) -> None:
         """End a lease that this process holds."""
@@ -277,13 +302,34 @@ class Ledger:
         path = before.path if before else self.path / new_name(NOTICE)
         return HeldNotice(self._replace(before, path, encode_notice(notice)), path, notice)
 
-    def retract(self, held: HeldDemand | HeldNotice) -> None:
-        """Remove a demand or notice of this process."""
+    def post(self, kind: str, contents: bytes, before: HeldPost | None = None) -> HeldPost:
+        """Publish what a feature tells all users, in place of `before`, as long as this process lives."""
+        path = before.path if before else self.path / new_name(kind)
+        return HeldPost(self._replace(before, path, within_limit(contents)), path, contents)
+
+    def leave(self, name: str, contents: bytes) -> None:
+        """Publish a lasting file of a feature, which counts whether its engine lives or not."""
+        os.close(self._replace(None, self.path / name, within_limit(contents)))
+
+    def posts(self, kind: str, decode: Callable[[bytes, int], Contents], *, lasting: bool = False) -> Posts[Contents]:
+        """What users publish of one kind; no content can make it fail. `decode` gets the uid of the owner, too."""
+        try:
+            with _entered(self.path) as directory:
+                listing = listed(directory)
+                read = self._reader.read(directory, listing, kind, decode, lasting=lasting)
+                return Posts(read.contents, self._reader.warnings(listing))
+        except FileNotFoundError:
+            return Posts({})
+        except (OSError, LedgerUnusable) as error:
+            return Posts({}, (self._unreadable(error),))
+
+    def retract(self, held: HeldDemand | HeldNotice | HeldPost) -> None:
+        """Remove a file of this process that is no lease."""
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
 
-    def _replace(self, before: HeldDemand | HeldNotice | None, path: Path, contents: bytes) -> int:
+    def _replace(self, before: HeldDemand | HeldNotice | HeldPost | None, path: Path, contents: bytes) -> int:
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory:
             fd = publish(directory, path.name, contents)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -232,3 +233,12 @@ class SiteConfig(Protocol):
 
     def open(self, context: SiteContext) -> Site:
         """Open the site for one engine."""
+
+
+@runtime_checkable
+class UsesLedger(Protocol):
+    """The configuration of a site whose GPUs other users have too."""
+
+    @property
+    def ledger(self) -> Path:
+        """The directory that these users share."""

@@ -105,7 +105,8 @@ def _in_the_way(booking: Booking, leases: Collection[Lease], facts: QueueFacts) 
         if not names or lease.owner == booking.owner or (lease.until is not None and lease.until <= begun):
             continue
         job = f"job {lease.job}" if lease.job else "a job"
-        end = "no known end" if lease.until is None else f"ends by {clock_text(lease.until, facts.now)}"
+        expected = lease.expected if lease.expected is not None else lease.until
+        end = "no known end" if expected is None else f"expected to end {clock_text(expected, facts.now)}"
         yield f"GPU {gpus_text(_labels(names, facts.devices))}: {job} of {lease.owner}, {end}"
 
 

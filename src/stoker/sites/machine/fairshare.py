@@ -6,9 +6,9 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
+from math import ceil, inf
 
 from msgspec.structs import replace
 
@@ -260,6 +260,10 @@ def _essence(demand: Demand) -> Demand:
     return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN_GPU_SECONDS)
 
 
+EXPECTED_GRAIN = 60.0
+"""Seconds to which expected ends are rounded, so that a slightly different forecast changes no notice."""
+
+
 class Notices:
     """This engine's notice in the ledger; screens of other users show it."""
 
@@ -270,12 +274,17 @@ class Notices:
         self._published: HeldNotice | None = None
         self._published_at = 0.0
 
-    def publish(self, allocations: Iterable[Allocation], waiting: int, now: float) -> None:
-        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails."""
+    def publish(
+        self, allocations: Iterable[Allocation], waiting: int, now: float, expected: Mapping[int, float] = {}
+    ) -> None:
+        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails.
+
+        `expected` are the ends by job, as far as they can be told.
+        """
         leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs][:MOST_LEASES]
         told = ((allocation, self._job_of(allocation.jobs[0])) for allocation in leased)
         leases = {
-            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job)
+            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job, expected.get(job.id))
             for allocation, job in told
             if job
         }
@@ -292,8 +301,9 @@ class Notices:
             self._ledger.retract(self._published)
             self._published = None
 
-    def _lease_job(self, worker: str, job: Job) -> LeaseJob:
+    def _lease_job(self, worker: str, job: Job, expected: float | None) -> LeaseJob:
         limit = limit_of(job)
         until = job.state.since + limit if isinstance(job.state, Running) and limit is not None else None
         pid = self._processes.process_of(worker, attempt_key(job.id, job.attempts))
-        return LeaseJob(id_text(job), pid or 0, until)
+        rounded = inf if expected is None else ceil(expected / EXPECTED_GRAIN) * EXPECTED_GRAIN
+        return LeaseJob(id_text(job), pid or 0, until, rounded if rounded < (until or inf) else None)

@@ -128,6 +128,8 @@ class MachineSite:
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
+        self._expected_ends: Mapping[int, float] = {}
+        """By job, as the last forecast told."""
         self._plan_after = 0.0
         self._refusal: LedgerUnusable | None = None
         """Why the last claim failed; no other is made before `_claim_after`."""
@@ -198,7 +200,7 @@ class MachineSite:
             self._jobs.plan_due = True
         if due:
             self._allocations.note_sharing(self._observation.leases)
-            self._notices.publish(self._allocations, len(self._jobs.waiting), now)
+            self._notices.publish(self._allocations, len(self._jobs.waiting), now, self._expected_ends)
         self._telemetry.refresh(self._observation.snapshot, now)
         self._learning.learn(self._observation.snapshot, now)
         if self._lease_check.check(now):
@@ -464,7 +466,9 @@ class MachineSite:
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes, self._bookings())
-        return forecast(present, self._history.expected, typical=typical)
+        expected = forecast(present, self._history.expected, typical=typical)
+        self._expected_ends = expected.ends
+        return expected
 
     def _estimate(self, job_kind: JobKind) -> Resources:
         return self._history.estimate(job_kind, self._policy.margin)

@@ -191,6 +191,9 @@ class SetsLimits(Protocol):
 class GivesWay(Protocol):
     """A site whose jobs can be asked to leave their devices."""
 
+    def can_give_way(self, job: Job) -> bool:
+        """Whether this running job can be asked."""
+
     def give_way(self, job: Job) -> None:
         """Ask a running job to save its state and leave, or stop it to start it again; may be repeated.
 

@@ -391,6 +391,9 @@ class MachineSite:
         seconds = job.spec.grace if grace is None else grace
         self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, signal_number)
 
+    def can_give_way(self, job: Job) -> bool:
+        return True
+
     def give_way(self, job: Job) -> None:
         assert isinstance(job.state, Active)
         worker, spec = slot_of(job.state.ref), job.spec

@@ -148,6 +148,11 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(
+        commands={
+            "usage": FeatureCommand(
+                "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
+            )
+        },
         publisher="stoker.features.lab.publisher:LabPublisher",
         job_views={
             "all-users": JobView(

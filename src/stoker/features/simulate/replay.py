@@ -345,7 +345,8 @@ class _Machine:
         self._left[run.work.id] = run.left + self._rules.switch
         self._done[run.work.id] = self._worked(run) - self._rules.switch
         self._lives[run.work.id].preemptions += 1
-        self._waiting.add(structs.replace(run.job, state=Waiting(self._now, gave_way=GivingWay(self._now))))
+        state, kept = Waiting(self._now, gave_way=GivingWay(self._now)), self._done[run.work.id]
+        self._waiting.add(structs.replace(run.job, state=state, kept_seconds=kept))
 
     def _worked(self, run: SimulatedRun) -> float:
         """Seconds of work of the job, in all of its attempts."""

@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
     "action-1": "stoker.web.api:Action",
+    "bookings-1": "stoker.features.lab.bookings:Bookings",
     "change-1": "stoker.app.control.sentences:ChangeReport",
     "changes-1": "stoker.app.views.feed:Changes",
     "cluster-check-1": "stoker.app.service.doctor:Check",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from stoker.core.booking import MOST_OF_ONE_USER, Booking, standing
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.lease import Claim, Lease, fits
 from stoker.core.planner.fairshare import Demand
@@ -25,6 +27,7 @@ from stoker.ledger.files import (
     printable,
     publish,
     purpose,
+    unlink,
     within_limit,
 )
 from stoker.ledger.formats import (
@@ -46,6 +49,7 @@ from stoker.ledger.formats import (
     waiting_jobs,
     write_drains,
 )
+from stoker.ledger.lasting import BOOKING, LastingFiles, decode_booking, encode_booking, lasting_names
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -126,6 +130,8 @@ class LedgerView(Struct, frozen=True):
     """How many jobs of each user wait, as far as engines tell."""
     drained: Mapping[str, float] = {}
     """Ledger names of the devices that root drained for all users, and since when."""
+    bookings: Mapping[str, Booking] = {}
+    """Those that count and are not over."""
 
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
@@ -167,6 +173,7 @@ class Ledger:
         self.path = path
         self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
+        self._bookings = LastingFiles(self._reader, BOOKING, decode_booking)
 
     def claim(
         self,
@@ -242,8 +249,9 @@ class Ledger:
                 wanted = self._reader.read(directory, listing, DEMAND, decode_demand).contents
                 told = self._reader.read(directory, listing, NOTICE, decode_notice).contents.values()
                 drained, planted = self._drained(directory) if DRAINED in listing else ({}, ())
+                bookings = self._booked(directory, listing) if lasting_names(listing) else {}
                 warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
-                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained)
+                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained, bookings)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -328,6 +336,52 @@ class Ledger:
         if before:
             os.close(before.fd)
         return fd
+
+    def book(self, booking: Booking) -> str | Booking:
+        """Publish a booking of this user and return its name, or the booking of the same GPU that was first.
+
+        As with a claim: of two bookings that meet, at least one sees the other; the younger withdraws at once, and the
+        older one after a few more looks.
+        """
+        contents, uid = encode_booking(booking), os.geteuid()
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory:
+            listing = listed(directory)
+            before = self._booked(directory, listing)
+            if sum(other.uid == uid for other in before.values()) >= MOST_OF_ONE_USER:
+                text = f"you have {MOST_OF_ONE_USER} bookings, the limit per user"
+                raise UsageError(text, "cancel one: stoker book --cancel ID")
+            if rival := next(filter(booking.meets, before.values()), None):
+                return rival
+            name = new_name(BOOKING)
+            os.close(publish(directory, name, contents))
+            rival = self._rival(directory, name, listing)
+            if rival is not None:
+                unlink(directory, name)
+            return rival or name
+
+    def _rival(self, directory: int, name: str, before: Mapping[str, int]) -> Booking | None:
+        """The booking because of which a new one of ours has to be withdrawn."""
+        rivals: list[tuple[float, str, Booking]] = []
+        for _ in range(_LOOKS):
+            found = self._bookings.look(directory, listed(directory), time.time())
+            if (mine := found.get(name)) is None:  # root or a cleaner has removed it
+                break
+            others = {key: other for key, other in found.items() if key not in before and key != name}
+            rivals = [(other.made, key, other) for key, other in others.items() if mine.meets(other)]
+            if not rivals or min(rivals)[:2] < (mine.made, name):
+                break
+            os.sched_yield()
+        return min(rivals)[2] if rivals else None
+
+    def end_booking(self, name: str) -> None:
+        """Remove a booking: one of this user, or as root of any."""
+        with _explained(self.path), _entered(self.path) as directory:
+            os.unlink(_name_in(name), dir_fd=directory)
+
+    def _booked(self, directory: int, listing: Mapping[str, int]) -> dict[str, Booking]:
+        now = time.time()
+        return standing(self._bookings.look(directory, listing, now), now)
 
     def drain(self, changes: Mapping[str, float | None]) -> None:
         """Drain devices for all users, by ledger name, or use them again (None). Engines honour it only of root."""

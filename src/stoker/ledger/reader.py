@@ -95,7 +95,7 @@ class LedgerReader:
                 if read := _read(directory, name, sizes, lasting=lasting):
                     contents[name] = decoded(*read)
             except InvalidFile as error:
-                self._ignore(directory, name, listing[name], str(error))
+                self.ignore(directory, name, listing[name], str(error))
         return CachedEntry(contents, sizes)
 
     def warnings(self, listing: Listing) -> tuple[str, ...]:
@@ -134,7 +134,8 @@ class LedgerReader:
     def _is_ignored(self, name: str, listing: Listing) -> bool:
         return (ignored := self._ignored.get(name)) is not None and ignored.inode == listing[name]
 
-    def _ignore(self, directory: int, name: str, inode: int, why: str) -> None:
+    def ignore(self, directory: int, name: str, inode: int, why: str) -> None:
+        """Do not read a file again for a while, and warn about it."""
         try:
             owner = owner_name(os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid)
         except OSError:

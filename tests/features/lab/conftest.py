@@ -1,5 +1,21 @@
-"""Fixtures of the tests of the lab."""
+from __future__ import annotations
 
-from support.web import queue
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 
-__all__ = ["queue"]
+import pytest
+
+from stoker.ledger import Ledger, prepare_ledger
+from support.past import PastQueue
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(prepare_ledger(tmp_path / "ledger"))
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[PastQueue]:
+    with contextlib.closing(PastQueue(tmp_path)) as queue:
+        yield queue

@@ -484,7 +484,6 @@ export interface LabPage {
   at: string;
   host: string;
   simulated: boolean;
-  message: string;
   gpus: LabGpu[];
   users: LabUser[];
   jobs: LabJob[];
@@ -512,11 +511,12 @@ export interface LabWaiting {
   since: string | null;
 }
 
-/** What a user used in the last weeks, this one first. */
+/** What a user had in the last weeks, of which the first one ends today. */
 export interface LabWeeks {
   user: string;
   gpu_hours: number[];
-  waiting_hours: number[];
+  waiting_hours: number;
+  idle_gpu_hours: number | null;
 }
 
 /** One GPU. */
@@ -673,6 +673,7 @@ export interface Session {
   version: string;
   simulated: boolean;
   readonly: boolean;
+  pages: string[];
 }
 
 /** The queue: `stoker status --json`. */

@@ -60,6 +60,7 @@ class Feature:
         observer: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
+        tables: dict[str, str] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -72,7 +73,7 @@ class Feature:
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
-        their topics.
+        their topics. `tables` check the tables `[SECTION.NAME]` of the configuration, by their sections.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -89,6 +90,7 @@ class Feature:
         self.observer = observer
         self.forgets = forgets
         self.checks = checks or {}
+        self.tables = tables or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -173,6 +175,11 @@ def job_views() -> dict[str, JobView]:
 def feature_checks() -> dict[str, str]:
     """The checks of all features, by their topics."""
     return {topic: path for feature in FEATURES.values() for topic, path in feature.checks.items()}
+
+
+def feature_tables() -> dict[str, str]:
+    """What checks the tables of all features in the configuration, by their sections."""
+    return {section: path for feature in FEATURES.values() for section, path in feature.tables.items()}
 
 
 def batch_words(kind: str) -> BatchWords:

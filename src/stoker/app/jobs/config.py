@@ -27,7 +27,7 @@ from stoker.core.settings import (
     setting_text,
 )
 from stoker.core.text import shown_value
-from stoker.features import FEATURES, load
+from stoker.features import FEATURES, feature_tables, load
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -210,6 +210,18 @@ def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
     return {name: _checked_cluster(name, table, place) for name, table in tables.items()}
 
 
+def checked_tables(section: str, tables: object, place: str) -> dict[str, dict[str, Any]]:
+    """The tables `[section.NAME]` of a file, every value checked, for clusters or by the feature that has them."""
+    check = checked_clusters if section == _CLUSTER else load(feature_tables()[section])
+    checked: dict[str, dict[str, Any]] = check(tables, place)
+    return checked
+
+
+def _sections() -> list[str]:
+    """The names of all tables of tables."""
+    return [_CLUSTER, *feature_tables()]
+
+
 def check_cluster_name(name: str) -> None:
     if not _CLUSTER_NAME.fullmatch(name) or name == LOCAL:
         why = "means this machine" if name == LOCAL else "is not the name of a cluster"
@@ -273,6 +285,8 @@ class Config(Struct, frozen=True):
     values: dict[Name, Value]
     clusters: Mapping[str, ClusterSettings] = {}
     """By name, in the order of the files."""
+    tables: Mapping[str, Mapping[str, Any]] = {}
+    """Those of features, by their names."""
     files: tuple[Path, ...] = ()
     """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
@@ -290,7 +304,7 @@ class Config(Struct, frozen=True):
 
     def origins(self) -> list[SettingRow]:
         """Every value with its origin, engine settings first; secrets are hidden."""
-        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, "defaults"])}
+        order = {name: place for place, name in enumerate([*KEYS, *_sections(), "defaults"])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [SettingRow(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
@@ -321,6 +335,7 @@ def load_config(
         defaults=_nested(written).get("defaults", {}),
         values=shown | values,  # for display only: JobOptions has None for them
         clusters={name: _cluster_settings(cluster, environment) for name, cluster in named.items()},
+        tables={section: table.get(section, {}) for section in feature_tables()},
         files=tuple(file.path for file in files),
         warnings=tuple(part.warning for part in parts if isinstance(part, Ignored)),
     )
@@ -360,7 +375,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
-        if key not in KEYS and key not in (_CLUSTER, "defaults"):
+        if key not in KEYS and key not in (*_sections(), "defaults"):
             _refuse_unknown(key, settings)
         if key != "defaults" and settings.project:
             header = _defaults_header(settings)
@@ -371,8 +386,8 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
         if key in KEYS:
             read_setting(key, value, f"{place}: {key}")
     defaults = checked_defaults(settings.table.get("defaults", {}), place)
-    clusters = checked_clusters(settings.table.get(_CLUSTER, {}), place)
-    return _flat({**settings.table, _CLUSTER: clusters, "defaults": defaults}, place)
+    named = {name: checked_tables(name, settings.table[name], place) for name in _sections() if name in settings.table}
+    return _flat({**settings.table, **named, "defaults": defaults}, place)
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
@@ -416,7 +431,7 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    keys = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
+    keys = ["defaults"] if settings.project else [*KEYS, *_sections(), "defaults"]
     hint = did_you_mean(key, keys, f"known: {', '.join(keys)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"

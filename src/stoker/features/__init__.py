@@ -31,12 +31,23 @@ class BatchWords:
 
 
 class JobView:
-    """A view that `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+    """A view that `stoker status` shows in place of its own, after an option."""
 
-    def __init__(self, show: str, sentence: str) -> None:
-        """`sentence` is the help of the option."""
+    def __init__(self, show: str, sentence: str, *, of_queue: bool = False) -> None:
+        """`sentence` is the help of the option; a view of the queue is shown without ids."""
         self.show = show
         self.sentence = sentence
+        self.of_queue = of_queue
+
+
+class Elsewhere:
+    """How commands are carried to another machine."""
+
+    def __init__(self, forward: str = "", submit: str = "", commands: tuple[str, ...] = ()) -> None:
+        """`forward` runs one of the `commands` as it was typed there, `submit` submits jobs there."""
+        self.forward = forward
+        self.submit = submit
+        self.commands = commands
 
 
 class Feature:
@@ -61,6 +72,8 @@ class Feature:
         forgets: str = "",
         checks: dict[str, str] | None = None,
         tables: dict[str, str] | None = None,
+        elsewhere: Elsewhere | None = None,
+        travel: str = "",
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -74,6 +87,7 @@ class Feature:
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
         their topics. `tables` check the tables `[SECTION.NAME]` of the configuration, by their sections.
+        `elsewhere` carries commands to another machine, and `travel` takes there what jobs need of this one.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -91,6 +105,8 @@ class Feature:
         self.forgets = forgets
         self.checks = checks or {}
         self.tables = tables or {}
+        self.elsewhere = elsewhere or Elsewhere()
+        self.travel = travel
 
 
 FEATURES: dict[str, Feature] = {
@@ -134,6 +150,7 @@ FEATURES: dict[str, Feature] = {
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
         bring="stoker.features.freeze.start:bring",
+        travel="stoker.features.freeze.travel:CodeTraveller",
         code="stoker.features.freeze.code_view:code_state",
         reads="stoker.features.freeze.api:reads",
         job_views={
@@ -147,6 +164,27 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(),
+    "servers": Feature(
+        commands={
+            "servers": FeatureCommand(
+                "stoker.features.servers.command", "Use the queues of other servers through ssh.", "web"
+            )
+        },
+        tables={"servers": "stoker.features.servers.settings:checked_servers"},
+        job_views={
+            "servers": JobView(
+                "stoker.features.servers.screen:show", "Show all servers of `stoker servers`.", of_queue=True
+            )
+        },
+        elsewhere=Elsewhere(
+            "stoker.features.servers.forward:forward",
+            "stoker.features.servers.submit:submit_there",
+            (
+                *("submit", "shell", "status", "history", "logs", "wait", "cancel", "retry", "edit", "preempt"),
+                *("pause", "resume", "gpus", "top", "diff"),
+            ),
+        ),
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(
@@ -180,6 +218,11 @@ def feature_checks() -> dict[str, str]:
 def feature_tables() -> dict[str, str]:
     """What checks the tables of all features in the configuration, by their sections."""
     return {section: path for feature in FEATURES.values() for section, path in feature.tables.items()}
+
+
+def elsewhere() -> Elsewhere:
+    """How commands are carried to another machine; without commands if no feature does that."""
+    return next((feature.elsewhere for feature in FEATURES.values() if feature.elsewhere.commands), Elsewhere())
 
 
 def batch_words(kind: str) -> BatchWords:

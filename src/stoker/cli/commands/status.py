@@ -20,7 +20,9 @@ from stoker.cli.options import (
     StokerCommand,
     complete_jobs,
     filter_options,
+    is_of_queue,
     refuse_states,
+    refuse_view,
     screen_options,
     show_view,
     view_options,
@@ -75,8 +77,9 @@ def command(
     """
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
-    if view and not ids:
-        raise UsageError(f"--{view} is about jobs", f"name them: stoker status last --{view}")
+    if view and (is_of_queue(view) or not ids):
+        refuse_view(view, bare=not (ids or by or watch or chosen != NO_FILTER))
+        return show_view(view, [], screen, everything=everything)
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = screen.paths
@@ -87,8 +90,7 @@ def command(
             from stoker.app.views.job_details import selected_ids
 
             chosen_ids = selected_ids(facts, ids, chosen)
-        show_view(view, chosen_ids, screen, everything=everything)
-        return 0
+        return show_view(view, chosen_ids, screen, everything=everything)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0

@@ -154,7 +154,7 @@ def make(name: str, servers: str, **given: Any) -> int:
     before = table_in(path, SECTION, name)
     if before is not None and not before.get("private"):
         raise UsageError(f"{name} is in {path}, and is not a private cluster", "choose another name")
-    kept: dict[str, Any] = {key: before[key] for key in ("shared", "python", "ssh") if key in (before or {})}
+    kept: dict[str, Any] = {key: value for key, value in (before or {}).items() if key in ("shared", "python", "ssh")}
     table = kept | {key: given[key] for key in ("shared", "python", "ssh") if given[key]}
     settings = _tried(name, {"private": True, **table})
     request = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}

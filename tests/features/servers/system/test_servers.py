@@ -14,7 +14,7 @@ import pytest
 
 from features.servers.machines import NAMES, Lab, fresh_lab
 from support.reaper import is_alive
-from support.wait import wait_until
+from support.wait import PATIENCE_SECONDS, wait_until
 
 PROJECT = {
     "train.py": "import model, sys\nprint('model', model.VERSION, *sys.argv[1:])\nopen('result', 'a').write('x')\n",
@@ -190,7 +190,8 @@ def test_all_servers_in_one_view(lab: Lab) -> None:
     lab.write_config(ProxyCommand="false")
     try:
         for name in NAMES:
-            subprocess.run(["ssh", "-S", connection(lab, name), "-O", "exit", "x"], check=False, capture_output=True)
+            command = ["ssh", "-S", connection(lab, name), "-O", "exit", "x"]
+            subprocess.run(command, check=False, capture_output=True, timeout=PATIENCE_SECONDS)
         away = lab("stoker status --servers --table")
         assert (away.code, job in away.out, "as of" in away.out) == (3, True, True), away
         assert lab(f"stoker cancel {job}").code == 3
@@ -215,7 +216,7 @@ def test_nothing_stays_behind_a_command(lab: Lab) -> None:
         wait_until(lambda: waiters(lab))
         [there] = waiters(lab)
         waiting.send_signal(signal.SIGKILL)
-        waiting.wait()
+        waiting.wait(PATIENCE_SECONDS)
         wait_until(lambda: not is_alive(there))
     finally:
         assert lab(f"stoker cancel {job}").code == 0

@@ -13,7 +13,6 @@ from stoker.app.jobs.config import config_here
 from stoker.app.jobs.context import context_here, working_directory
 from stoker.app.jobs.job_files import ParsedJob
 from stoker.app.jobs.job_spec import spec_of
-from stoker.app.jobs.options import merged
 from stoker.app.jobs.preparation import PreparationContext, Preparations
 from stoker.app.jobs.script import completed_options
 from stoker.app.jobs.travel import traveller
@@ -52,7 +51,7 @@ def submit_there(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
 def _outgoing(request: SubmitOptions, items: Sequence[ParsedJob]) -> Outgoing:
     """The question to any server; the code is frozen now."""
     config = config_here(say)
-    options, _ = completed_options(request.options, request.script, config)
+    options_of = completed_options(request.options, request.script, config)[1]
     context = context_here(environment="", default_out="", resolve=str, earlier=lambda _: ())
     notes = list[str]()
     paths = request.paths
@@ -60,7 +59,7 @@ def _outgoing(request: SubmitOptions, items: Sequence[ParsedJob]) -> Outgoing:
     found = traveller()
     codes, needs = set[str](), dict[str, None]()
     for item in items:
-        spec = spec_of(merged(options, item.options), context)
+        spec = spec_of(options_of(item.options), context)
         code = preparations.prepare(item.command, spec)[0].code
         codes.add(code if found and found.carries(code) else "")
         if item.command.shell:

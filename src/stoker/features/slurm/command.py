@@ -86,8 +86,8 @@ def add(name: str, kind: str | None, **given: Any) -> int:
       stoker cluster add lab --slurm
       stoker cluster add lab --slurm --partition gpu --account vision --option=--constraint=a100
     """
-    from stoker.app.jobs.config import check_cluster_name
     from stoker.app.jobs.config_file import own_file, write_table
+    from stoker.app.jobs.config_tables import check_cluster_name
 
     if kind is None:
         raise UsageError("what kind of cluster?", f"type stoker cluster add {name} --slurm")
@@ -144,8 +144,8 @@ def make(name: str, servers: str, **given: Any) -> int:
       stoker cluster make gpus gpu[1-5],big01 --shared /nfs/me/stoker
       stoker cluster make here localhost --gpus 4
     """
-    from stoker.app.jobs.config import check_cluster_name
     from stoker.app.jobs.config_file import own_file, table_in, write_table
+    from stoker.app.jobs.config_tables import check_cluster_name
     from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of
 

@@ -148,7 +148,12 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(
-        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")},
+        commands={
+            "usage": FeatureCommand(
+                "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
+            ),
+            "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+        },
         publisher="stoker.features.lab.publisher:LabPublisher",
         job_views={
             "all-users": JobView(

@@ -16,7 +16,7 @@ import psutil
 from stoker.runner import processes
 from stoker.runner.processes import SeenProcess, descendants, marked, send
 from support.local import end, engine_process, lives, wait_pid
-from support.wait import PATIENCE_SECONDS, ending, wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 LINE_OF_FOUR = "sh -c 'sh -c \"sleep 1000 & echo \\$! > pid; wait\" & wait' & wait"
 
@@ -65,7 +65,7 @@ class TestSignalsThatAreHandled:
         command = [sys.executable, "-c", program]
         with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as child:
             assert child.stdout is not None
-            child.stdout.readline()
+            line_from(child.stdout)
             wait_until(lambda: f"State:\t{state}" in Path(f"/proc/{child.pid}/status").read_text())
             (seen,) = (process for process in descendants(os.getpid()) if process.pid == child.pid)
             child_handles = processes.handles(seen, signal.SIGUSR1)
@@ -91,7 +91,7 @@ class TestSignalsThatAreHandled:
         program = "import os, signal; signal.signal(10, print); os.fork(); print('ready', flush=True); signal.pause()"
         with ending(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)) as child:
             assert child.stdout is not None
-            assert [child.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+            assert [line_from(child.stdout) for _ in range(2)] == ["ready\n"] * 2
             family = [process for process in descendants(os.getpid()) if child.pid in (process.pid, process.parent)]
             told = processes.that_handle(family, signal.SIGUSR1)
             for process in family:
@@ -101,7 +101,7 @@ class TestSignalsThatAreHandled:
     def test_one_that_is_gone(self) -> None:
         """It handles nothing."""
         child = subprocess.Popen(["true"])
-        child.wait()
+        child.wait(PATIENCE_SECONDS)
         assert not processes.handles(SeenProcess(child.pid, 0, 0), signal.SIGUSR1)
 
 

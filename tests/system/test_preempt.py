@@ -11,6 +11,7 @@ from stoker.core.spec import Resources
 from stoker.store.schema import Change
 from support.background import Background
 from support.cli import until
+from support.typist import typing
 from support.wait import PATIENCE_SECONDS, wait_until
 
 WHOLE = Resources(gpus=2)
@@ -150,6 +151,30 @@ def test_another_engine_of_the_same_user_gets_the_gpus(background: Background) -
     background.open_gate("enough")
     background.wait_over(long)
     assert background.ended(long).result == "done"
+
+
+def test_a_session_gets_the_gpus_of_a_job(background: Background) -> None:
+    """The job saves while `stoker shell` waits, and goes on where it was after the session."""
+    (long,) = background.submit(f"{TRAINS} {until('enough')}", resources=WHOLE, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
+    background.kill_engine()
+    begun_earlier(background, long, 3 * 3600.0)
+    background.start_engine()
+    with typing(background, "shell", "-G", "2") as session:
+        session.wait_for("ready> ")
+        session.type("echo gpus=$CUDA_VISIBLE_DEVICES\r")
+        session.wait_for("gpus=0,1")
+        why = json.loads(background("status", str(long), "--json").out)["jobs"][0]["why"]
+        assert why.startswith("preempted: gave way (for your session)")
+        session.type("exit 0\r")
+        assert session.wait_end() == 0
+    background.wait_word("running", long)
+    wait_until(lambda: background.log(long, 1) == "start 7 restart=1 preempted=1 signal=USR1\n")
+    background.open_gate("enough")
+    background.wait_over(long)
+    job = background.job(long)
+    assert (background.ended(long).result, job.preemptions, job.failures) == ("done", 1, 0)
 
 
 def test_a_short_job_gets_the_gpus_of_a_long_one(background: Background) -> None:

@@ -286,14 +286,15 @@ def test_on_finish_job_knows_what_happened() -> None:
     """Id, name, result, exit code and log of the job are variables of the on-finish job."""
     made = on_finish_job(ENDED, "/logs/12.log", "notify", "/bin/sh", "/logs/%j.log")
     assert made is not None
-    assert made.command.words[1:6] == (
+    assert made.command.words[1:7] == (
         "STOKER_JOB_ID=12",
+        "STOKER_JOB_IDS=12",
         "STOKER_JOB_NAME=vit b",
         "STOKER_RESULT=failed",
         "STOKER_EXIT_CODE=7",
         "STOKER_LOG=/logs/12.log",
     )
-    assert made.command.words[6:] == ("/bin/sh", "-c", "notify")
+    assert made.command.words[7:] == ("/bin/sh", "-c", "notify")
 
 
 def test_on_finish_job_of_a_task() -> None:
@@ -302,6 +303,15 @@ def test_on_finish_job_of_a_task() -> None:
     assert made is not None
     assert made.name == "on_finish 11.1"
     assert {"STOKER_JOB_ID=12", "STOKER_ARRAY_ID=11", "STOKER_ARRAY_INDEX=1"} <= set(made.command.words)
+
+
+def test_on_finish_job_of_tasks_that_ended_together() -> None:
+    """One job is told of all of them."""
+    tasks = msgspec.structs.replace(ENDED, array=11, task=1, count=3)
+    made = on_finish_job(tasks, "", "notify", "/bin/sh", "")
+    assert made is not None
+    assert made.name == "on_finish 11.[1-3]"
+    assert {"STOKER_JOB_ID=12", "STOKER_JOB_IDS=12-14", "STOKER_ARRAY_INDEX=1"} <= set(made.command.words)
 
 
 def test_on_finish_job_runs_where_the_job_ran_without_a_gpu() -> None:

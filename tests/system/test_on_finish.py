@@ -42,6 +42,18 @@ def test_every_end_is_told_once(queue: Background) -> None:
     assert (roles(queue).count("job"), roles(queue).count("hook")) == (4, 4)
 
 
+def test_a_cancelled_array_is_told_once(queue: Background) -> None:
+    """The tasks that never started have one hook, with all their ids; each that ran has its own."""
+    queue.environment["STOKER_ON_FINISH"] = f"{LINE}; echo $STOKER_JOB_IDS >> ids"
+    queue("submit", "--hold", "-G", "0", "--array", "0-99999", "--", "true")
+    queue("resume", "1.7")
+    queue.wait_lines("ids", 1)
+    queue("cancel", "1")
+    queue.wait_lines("ids", 3)
+    assert queue.lines("ids") == ["8", "1-7", "9-100000"]
+    assert queue.lines("hooks") == ["8 done 0", "1 cancelled", "9 cancelled"]
+
+
 def test_hooks_are_not_shown(queue: Background) -> None:
     """A hook that runs is in nobody's way on the screen, unless it is asked for."""
     queue.environment["STOKER_ON_FINISH"] = until("gate")

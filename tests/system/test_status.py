@@ -359,6 +359,22 @@ def test_json_and_plain_are_two_forms(background: Background) -> None:
     assert json.loads(background("status", STOKER_OUTPUT="json").out)["schema"] == "stoker.status/1"
 
 
+def test_plain_lines_of_a_large_array(background: Background) -> None:
+    """They are few, and say how many jobs are missing; all are counted."""
+    background("submit", "--hold", "-G", "0", "--array", "0-99999", "--", "true")
+    few = background("status", "1", "--plain")
+    assert [line.split("\t")[0] for line in few.out.splitlines()] == ["ID", "1.[0-99999]"]
+    assert not few.err
+    ids = [str(number) for number in range(3, 1000, 2)]
+    some = background("status", *ids, "--plain")
+    assert [line.split("\t")[0] for line in some.out.splitlines()] == ["ID", "1.[2-998:2]"]
+    background.submit(*["true"] * 300, held="held by you", start=False)
+    more = background("status", "100001-100300", "--plain")
+    assert len(more.out.splitlines()) == 201
+    assert "100 more jobs of 300 (stoker status -a ID...)" in more.err
+    assert len(background("status", "100001-100300", "--plain", "-a").out.splitlines()) == 301
+
+
 def test_the_table_without_a_terminal(background: Background) -> None:
     """`--table` and `--color always` print it, in COLUMNS and LINES; NO_COLOR and the default stay as they are."""
     background.environment |= {"COLUMNS": "60", "LINES": "14"}

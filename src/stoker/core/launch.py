@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
+from stoker.core.ranges import run_text
 from stoker.core.spec import LIMIT_FIELDS, Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
 from stoker.core.warm import WarmRun
 
@@ -299,12 +300,14 @@ def file_name(name: str) -> str:
 def on_finish_job(job: Job, log: str, line: str, shell: str, out: str) -> NewJob | None:
     """The job that runs a shell line after the end of another; an on-finish job has none itself.
 
+    Tasks and lines that end together before they start have one.
     Its variables are part of the command, so that the on-finish jobs of a batch share one spec.
     """
     if job.spec.role == "hook" or not isinstance(job.state, Ended):
         return None
     assignments = (
         f"STOKER_JOB_ID={job.id}",
+        f"STOKER_JOB_IDS={run_text(range(job.id, job.last + 1))}",
         f"STOKER_JOB_NAME={job.name}",
         f"STOKER_RESULT={job.state.result}",
         f"STOKER_EXIT_CODE={'' if job.state.code is None else job.state.code}",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from stoker.core.device import Device
-from stoker.core.job import Active, Ended, Event, Idled, Job, JobEvent, advance, part, single, started_at
+from stoker.core.job import Active, Ended, Event, Idled, Job, JobEvent, advance, part, started_at
 from stoker.core.learning import Learnt
 from stoker.core.ranges import missing
 from stoker.core.requests import Request
@@ -146,7 +146,7 @@ class Recorder:
     def _follow(self, follow_up: FollowUp, ended: Job, log: str) -> None:
         self._follow_up_engine = follow_up.engine
         if follow_up.make is not None:
-            self._follow_ups += [new for job in single([ended]) if (new := follow_up.make(job, log)) is not None]
+            self._follow_ups += [new] if (new := follow_up.make(ended, log)) is not None else []
         if ended.spec.notify and follow_up.announce is not None:
             self._after_batches[ended.batch] = AfterBatch(ended.batch, ended.id, follow_up.announce(ended))
 

@@ -31,11 +31,22 @@ class BatchWords:
 
 
 class JobView:
-    """A view that `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+    """A view that `stoker status` shows after an option of its own: of the jobs that its ids name, or of more."""
 
-    def __init__(self, show: str, sentence: str) -> None:
-        """`sentence` is the help of the option."""
+    def __init__(self, show: str, sentence: str, *, of_ids: bool = True) -> None:
+        """`sentence` is the help of the option; without `of_ids` the view is not about chosen jobs."""
         self.show = show
+        self.sentence = sentence
+        self.of_ids = of_ids
+
+
+class SharedPage:
+    """A page of its own that a user may share with others by `stoker web`, after an option with its name."""
+
+    def __init__(self, reads: str, file: str, sentence: str) -> None:
+        """`reads` gives all paths of its API, which others may read. `sentence` is the help of the option."""
+        self.reads = reads
+        self.file = file
         self.sentence = sentence
 
 
@@ -58,8 +69,10 @@ class Feature:
         code: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
+        publisher: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
+        shared_pages: dict[str, SharedPage] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -71,8 +84,9 @@ class Feature:
         which code it runs.
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
-        `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
-        their topics.
+        `publisher` tells other users what an engine does. `forgets` removes, in steps, files that no job needs any
+        more. `checks` are those of `stoker engine check`, by their topics. `shared_pages` are by the options of
+        `stoker web`.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -87,8 +101,10 @@ class Feature:
         self.code = code
         self.job_views = job_views or {}
         self.observer = observer
+        self.publisher = publisher
         self.forgets = forgets
         self.checks = checks or {}
+        self.shared_pages = shared_pages or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -144,7 +160,30 @@ FEATURES: dict[str, Feature] = {
         forgets="stoker.features.freeze.retention:forget",
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
-    "lab": Feature(),
+    "lab": Feature(
+        commands={
+            "usage": FeatureCommand(
+                "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
+            ),
+            "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+        },
+        publisher="stoker.features.lab.publisher:LabPublisher",
+        job_views={
+            "all-users": JobView(
+                "stoker.features.lab.screen:show",
+                "Show who has which GPUs until when, and who waits.",
+                of_ids=False,
+            )
+        },
+        reads="stoker.features.lab.page:reads",
+        shared_pages={
+            "lab": SharedPage(
+                "stoker.features.lab.page:reads",
+                "lab.html",
+                "Serve the page of all users of this machine, which others may read.",
+            )
+        },
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(
@@ -168,6 +207,11 @@ def feature_names() -> dict[str, str]:
 def job_views() -> dict[str, JobView]:
     """The views of all features, by the options of `stoker status`."""
     return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
+
+
+def shared_pages() -> dict[str, SharedPage]:
+    """The pages of all features that a user may share, by the options of `stoker web`."""
+    return {name: page for feature in FEATURES.values() for name, page in feature.shared_pages.items()}
 
 
 def feature_checks() -> dict[str, str]:

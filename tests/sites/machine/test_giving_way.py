@@ -38,6 +38,7 @@ def test_a_long_job_gives_way_to_a_short_one(world: EngineOnFakeRunner) -> None:
     assert isinstance(world.job(long).state, Waiting)
     assert state_word(world.job(short)) == "starting"
     assert world.job(long).kept_seconds == 2 * HOUR + 30
+    assert world.parts.history.expected(world.job(long)) == 8 * HOUR - 30
     world.runner.exited(world.run(short))
     world.runner.exited(world.run(later))
     world.turn(3)
@@ -100,6 +101,18 @@ def test_how_long_a_save_takes_is_learnt(world: EngineOnFakeRunner) -> None:
     world.runner.exited(key, 75, "preempted")
     world.turn(2)
     assert world.parts.history.save_seconds(world.job(long)) == 42.0
+
+
+def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(world: EngineOnFakeRunner) -> None:
+    """Ten times its switch: a minute to save, and what its kind of work needs until the GPUs compute."""
+    long, key = long_job(world)
+    world.parts.history.learn_start(world.job(long), 1200.0)
+    world.add(limit=60.0)
+    world.turn(3)
+    assert not world.runner.called("give_way")
+    world.clock.pass_seconds(2 * HOUR)
+    world.turn(3)
+    assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
 
 
 def test_the_next_engine_keeps_the_devices_for_the_same_job(world: EngineOnFakeRunner) -> None:

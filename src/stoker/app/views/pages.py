@@ -159,6 +159,11 @@ def lines_of(facts: QueueFacts, ids: Sequence[int]) -> list[JobLine]:
     ]
 
 
+def first_lines_of(facts: QueueFacts, ids: Sequence[int], limit: int) -> list[JobLine]:
+    """At most so many lines of these jobs by id; tasks of an array that wait alike share a line."""
+    return _sorted(facts, Listing("any", only=ids, on_finish_jobs=True), "id", 0, limit)
+
+
 def ids_of_pages(facts: QueueFacts, chosen: Filter, scope: Scope) -> Ranges:
     """The jobs of all pages, each task of an array."""
     return ids_of_listing(facts.store, _listing(facts, Listing(scope, chosen)))

@@ -21,6 +21,7 @@ from stoker.cli.options import (
     complete_jobs,
     filter_options,
     refuse_states,
+    refuse_view,
     screen_options,
     show_view,
     view_options,
@@ -35,7 +36,7 @@ from stoker.store.filters import NO_FILTER, Filter, counts_of_open
 from stoker.store.paths import Paths, host_name
 
 MOST_LINES = 200
-"""How many waiting jobs are read without --all."""
+"""How many waiting jobs are read without --all, and lines of jobs that were named."""
 AROUND_TABLE_LINES = 4
 """Lines of a screen for the heading, the titles of a table, the note below it and the prompt."""
 
@@ -75,19 +76,15 @@ def command(
     """
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
-    if view and not ids:
-        raise UsageError(f"--{view} is about jobs", f"name them: stoker status last --{view}")
+    if view:
+        refuse_view(view, ids, others=watch or by is not None or chosen != NO_FILTER)
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = screen.paths
     if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
         _revive(paths)
     if view:
-        with read_facts(paths) as facts:
-            from stoker.app.views.job_details import selected_ids
-
-            chosen_ids = selected_ids(facts, ids, chosen)
-        show_view(view, chosen_ids, screen, everything=everything)
+        show_view(view, _chosen_ids(paths, ids, chosen) if ids else [], screen, everything=everything)
         return 0
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
@@ -98,7 +95,7 @@ def command(
         status = status_of(
             facts, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
-        if paths.web_server.exists():
+        if paths.page_server("web").exists():
             from stoker.store.web_server import web_address
 
             status = replace(status, web=web_address(paths))
@@ -106,6 +103,13 @@ def command(
             status = _with_summary(status, facts, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
+
+
+def _chosen_ids(paths: Paths, words: Sequence[str], chosen: Filter) -> Sequence[int]:
+    from stoker.app.views.job_details import selected_ids
+
+    with read_facts(paths) as facts:
+        return selected_ids(facts, words, chosen)
 
 
 def _revive(paths: Paths) -> None:
@@ -190,14 +194,15 @@ def _show_jobs(
     paths: Paths, words: Sequence[str], chosen: Filter, screen: Screen, *, everything: bool, environment: bool
 ) -> None:
     from stoker.app.views.job_details import SelectedJobs, details_of_all, selected_ids
-    from stoker.app.views.pages import SelectedLines, lines_of, selected_lines
+    from stoker.app.views.pages import SelectedLines, first_lines_of, lines_of, selected_lines
 
     width, height = screen.size
     with read_facts(paths) as facts:
         ids = selected_ids(facts, words, chosen)
         selected: SelectedJobs | SelectedLines | list[JobLine]
         if screen.form == "plain":
-            selected = lines_of(facts, ids)
+            is_long = len(ids) > MOST_LINES and not everything
+            selected = first_lines_of(facts, ids, MOST_LINES) if is_long else lines_of(facts, ids)
         elif screen.form == "json" or len(ids) <= FEW:
             selected = details_of_all(facts, paths, ids, environment=environment, compare=True)
         else:
@@ -208,6 +213,8 @@ def _show_jobs(
         from stoker.cli.screens.plain import JOB_COLUMNS, plain_lines
 
         write_plain(plain_lines(selected, JOB_COLUMNS))
+        if hidden := len(ids) - sum(line.tasks for line in selected):
+            say(f"{count_text(hidden, 'more job')} of {len(ids)} (stoker status{screen.typed} -a ID...)")
     elif screen.form == "json":
         write_json(selected)
     else:

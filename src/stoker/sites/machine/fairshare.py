@@ -6,12 +6,13 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
+from math import ceil, inf
 
 from msgspec.structs import replace
 
+from stoker.core.booking import booked_now
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.core.lease import Lease
@@ -31,6 +32,7 @@ from stoker.core.planner.fairshare import (
     given_up,
     held_elsewhere,
     is_owed,
+    spare_gpus,
     usage_of,
     yield_devices,
     yield_reason,
@@ -130,8 +132,14 @@ class Sharing:
         self._offers: Offers = NO_OFFERS
         self._promised: Collection[str] = ()
         """Names of devices that an engine which goes first would get if they were free."""
+        self._booked: Collection[str] = ()
+        """Names of devices that this user has booked for now: they are left to no other."""
         self._owed: list[tuple[Demand, int]] = []
         """Demands to which running jobs give way, and how many devices each gets anyway."""
+        self._elsewhere: frozenset[str] = frozenset()
+        """Names of devices that this user holds in other engines."""
+        self._gpus = self._users = 1
+        """How many devices there are, and users that hold some or wait for some."""
         self._given_up: dict[int, float] = {}
         """When jobs last gave way to a user."""
 
@@ -150,41 +158,58 @@ class Sharing:
         """The fair share for the plan, by the demand of others; `since` is when our oldest job began to wait."""
         others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
         self._promised, self._owed = (), []
+        own = (booking for booking in observation.bookings if booking.uid == os.geteuid())
+        self._booked = booked_now(own, now)
+        self._elsewhere = held_elsewhere(observation.leases, self._owner)
         if not others:
             self._offers = NO_OFFERS
-            elsewhere = held_elsewhere(observation.leases, self._owner)
-            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
+            return FairShare(elsewhere=self._elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = demands_ahead(others, self._published.name if self._published else "", mine)
-        names = list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
+        names = [name for name in _all_names(observation) if name not in self._booked]
+        self._gpus = len(_all_names(observation))
+        holding = {lease.owner for lease in observation.leases}
+        self._users = len({self._owner, *holding, *(demand.owner for demand in others.values())})
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
         free = Counter(id(demand) for demand in step.left.values())
         self._owed = [(demand, free[id(demand)]) for _, demand in ahead if is_owed(demand, mine, now)]
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
-        return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
+        return FairShare(left, self._elsewhere, shared=True)
 
-    def give_up(self, slots: Sequence[Slot], allocations: Allocations, now: float) -> Iterator[tuple[int, str]]:
+    def give_up(
+        self, slots: Sequence[Slot], allocations: Allocations, leaving: Collection[int], now: float
+    ) -> Iterator[tuple[int, str]]:
         """Running jobs that give way to other engines, each with the reason; only those that ran long enough.
 
         Jobs give way to another user once an hour: a demand that never uses what it gets costs no more than that. What
-        its user does use then counts, so that the devices stay with it as long as its share lasts.
+        its user does use then counts, so that the devices stay with it as long as its share lasts. All other users
+        together get what is above our equal share. `leaving` are jobs that give way already.
         """
+        staying = {slot.job: _names(allocations[slot.worker]) for slot in slots if slot.job not in leaving}
         for demand, free in self._owed:
             is_own = demand.uid == os.geteuid()
             if now - self._given_up.get(demand.uid, -inf) < (RELIEF_SECONDS if is_own else USER_RELIEF_SECONDS):
                 continue
             held = [
-                Held(slot.job, slot.since, _names(allocations[slot.worker]))
+                Held(slot.job, slot.since, staying[slot.job])
                 for slot in slots
+                if slot.job in staying and not any(name in self._booked for name in staying[slot.job])
                 if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
             ]
-            if victims := given_up(demand, free, held):
-                self._given_up[demand.uid] = now
+            victims = given_up(demand, free, held)
+            after = {job: names for job, names in staying.items() if job not in victims}
+            if victims and (is_own or self._may_shrink(staying, after)):
+                self._given_up[demand.uid], staying = now, after
                 whom = "your session" if is_own else f"{demand.owner}, who used less lately"
                 yield from ((job_id, f"for {whom}") for job_id in victims)
+
+    def _may_shrink(self, before: Mapping[int, tuple[str, ...]], after: Mapping[int, tuple[str, ...]]) -> bool:
+        """Whether our jobs may hold only these devices, for other users; they are given by job."""
+        held, left = (len(self._elsewhere.union(*names.values())) for names in (before, after))
+        return held - left <= spare_gpus(self._gpus, held, self._users)
 
     def publish(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
         """Publish what our jobs wait for, if that has changed."""
@@ -230,6 +255,10 @@ class Sharing:
         return self._usage.until(now, [(allocation.device_ids, allocation.head_since) for allocation in busy])
 
 
+def _all_names(observation: Observation) -> list[str]:
+    return list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
+
+
 def _names(allocation: Allocation) -> tuple[str, ...]:
     return tuple(name for device in allocation.devices for name in device.claims)
 
@@ -250,6 +279,10 @@ def _essence(demand: Demand) -> Demand:
     return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN_GPU_SECONDS)
 
 
+EXPECTED_GRAIN = 60.0
+"""Seconds to which expected ends are rounded, so that a slightly different forecast changes no notice."""
+
+
 class Notices:
     """This engine's notice in the ledger; screens of other users show it."""
 
@@ -260,12 +293,17 @@ class Notices:
         self._published: HeldNotice | None = None
         self._published_at = 0.0
 
-    def publish(self, allocations: Iterable[Allocation], waiting: int, now: float) -> None:
-        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails."""
+    def publish(
+        self, allocations: Iterable[Allocation], waiting: int, now: float, expected: Mapping[int, float] = {}
+    ) -> None:
+        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails.
+
+        `expected` are the ends by job, as far as they can be told.
+        """
         leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs][:MOST_LEASES]
         told = ((allocation, self._job_of(allocation.jobs[0])) for allocation in leased)
         leases = {
-            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job)
+            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job, expected.get(job.id))
             for allocation, job in told
             if job
         }
@@ -282,8 +320,9 @@ class Notices:
             self._ledger.retract(self._published)
             self._published = None
 
-    def _lease_job(self, worker: str, job: Job) -> LeaseJob:
+    def _lease_job(self, worker: str, job: Job, expected: float | None) -> LeaseJob:
         limit = limit_of(job)
         until = job.state.since + limit if isinstance(job.state, Running) and limit is not None else None
         pid = self._processes.process_of(worker, attempt_key(job.id, job.attempts))
-        return LeaseJob(id_text(job), pid or 0, until)
+        rounded = inf if expected is None else ceil(expected / EXPECTED_GRAIN) * EXPECTED_GRAIN
+        return LeaseJob(id_text(job), pid or 0, until, rounded if rounded < (until or inf) else None)

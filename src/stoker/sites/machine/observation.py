@@ -9,7 +9,9 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.booking import Booking
 from stoker.core.device import Device, Process, Reading, Snapshot, with_drains
+from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
@@ -44,6 +46,8 @@ class Observation:
         """Those that are not ours."""
         self.demands: Mapping[str, Demand] = {}
         """All of them, including our own."""
+        self.bookings: Sequence[Booking] = ()
+        """Those of all users, with their times by the clock of the engine."""
         self.warnings: tuple[str, ...] = ()
         self._drained: Mapping[str, float] = {}
         self._leased: frozenset[str] = frozenset()
@@ -82,6 +86,7 @@ class Observation:
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
             self.demands = view.demands
+            self.bookings = _by_clock(view.bookings.values(), now - time.time()) if view.bookings else ()
             self.warnings = view.warnings
             self._drained = view.drained
             self._leased = frozenset(claim.name for lease in view.leases.values() for claim in lease.claims)
@@ -103,12 +108,15 @@ class Observation:
         self.snapshot = snapshot
 
 
+def _by_clock(bookings: Iterable[Booking], ahead: float) -> list[Booking]:
+    """The bookings, which are made by the clock on the wall, by a clock that never jumps."""
+    return [replace(booking, since=booking.since + ahead, until=booking.until + ahead) for booking in bookings]
+
+
 # -- foreign processes that only hold memory -----------------------------------------------------
 
 SAME_BYTES = 64 * 2**20
 """Change of memory up to which a process counts as still."""
-IDLE_PERCENT = 5
-"""Utilisation up to which a GPU counts as idle."""
 AFTER_JOBS = 5.0
 """Seconds after the end of a job for which the driver's utilisation, a mean of the last second, may still be of it."""
 

@@ -161,7 +161,7 @@ def enter(path: str) -> None:
 def book(path: str, device: str) -> None:
     """Book a device from now for an hour, and print the name of the booking, or the user who has it."""
     now = time.time()
-    outcome = Ledger(Path(path)).book(Booking("", os.geteuid(), (device,), now, now + 3600.0))
+    outcome = Ledger(Path(path)).agreements.book(Booking("", os.geteuid(), (device,), now, now + 3600.0))
     print(outcome.owner if isinstance(outcome, Booking) else outcome)
 
 
@@ -173,7 +173,7 @@ def book_many(path: str, rounds: str, begin: str) -> None:
         time.sleep(0.001)
     for number in range(int(rounds)):
         device = str(number)
-        if isinstance(ledger.book(Booking("", os.geteuid(), (device,), since, since + 60.0)), str):
+        if isinstance(ledger.agreements.book(Booking("", os.geteuid(), (device,), since, since + 60.0)), str):
             granted.append(device)
             if len(granted) >= 30:
                 break

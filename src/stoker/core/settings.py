@@ -10,6 +10,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
+from stoker.core.places import SYSTEM_FILE
 from stoker.core.planner.queue import CPU_JOBS
 from stoker.core.planner.reasons import OutOfResources, WeekUsed
 from stoker.core.spec import Resources
@@ -17,9 +18,6 @@ from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
 
 MIB = 2**20
-
-
-SYSTEM_FILE = "/etc/stoker/config.toml"
 
 
 class Limits(Struct, frozen=True, omit_defaults=True):

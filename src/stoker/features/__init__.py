@@ -148,7 +148,10 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(
-        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")},
+        commands={
+            "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+            "message": FeatureCommand("stoker.features.lab.message", "Tell all users something.", "gpus"),
+        },
         publisher="stoker.features.lab.publisher:LabPublisher",
         job_views={
             "all-users": JobView(

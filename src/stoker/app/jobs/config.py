@@ -18,7 +18,7 @@ from stoker.app.jobs.config_tables import checked_clusters, checked_defaults, ch
 from stoker.app.jobs.context import current_user, working_directory
 from stoker.app.jobs.limits import checked_locked, limits_here
 from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, merged
-from stoker.core import settings as core_settings
+from stoker.core import places
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import (
     CLUSTER_KEYS,
@@ -168,7 +168,7 @@ def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str
 
 
 _CLUSTER_BUILT_IN = {name: key.built_in for name, key in CLUSTER_KEYS.items()}
-SYSTEM_FILE = Path(core_settings.SYSTEM_FILE)
+SYSTEM_FILE = Path(places.SYSTEM_FILE)
 _BUILT_IN = "built in"
 _CLUSTER = "cluster"
 _LOCKED = "locked"

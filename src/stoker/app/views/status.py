@@ -25,7 +25,7 @@ from stoker.app.views.model import (
     OtherJob,
     Status,
 )
-from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
+from stoker.core.device import Device, Process, Reading, drained_for_all
 from stoker.core.job import Ended, Job, Queued, id_text, is_delegated, resources_of, single
 from stoker.core.outcomes import FAILURES, WAITING
 from stoker.core.selectors import number_ranges
@@ -184,7 +184,7 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
 
 def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None:
     if reading.drained_at is not None:
-        return Mark(DRAINED_FOR_ALL, to_datetime(reading.drained_at))
+        return Mark(drained_for_all(reading), to_datetime(reading.drained_at))
     return mark_of(facts.settings.get(drained_key(device.id)))
 
 

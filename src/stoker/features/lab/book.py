@@ -74,7 +74,7 @@ def command(
     with known_devices(screen.paths) as facts:
         ledger = ledger_here(screen.paths)
         for word in cancel:
-            ledger.end_booking(booking_named(word, ledger.live()))
+            ledger.agreements.end_booking(booking_named(word, ledger.live()))
             say(f"cancelled booking {word}")
         if wants:
             if lasts is None:
@@ -111,7 +111,7 @@ def _named(words: str | None, gpus: int | None, facts: QueueFacts) -> tuple[Devi
 
 
 def _book(ledger: Ledger, wanted: Booking) -> str:
-    outcome = ledger.book(wanted)
+    outcome = ledger.agreements.book(wanted)
     if isinstance(outcome, Booking):
         raise StokerError(f"{outcome.owner} has booked such a GPU at this moment", "try again")
     return outcome

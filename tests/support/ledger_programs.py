@@ -191,3 +191,18 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError as error:
         print(type(error).__name__)
+
+
+def book_later(path: str, device: str, begin: str, seconds: str) -> None:
+    """Book a device for a time to come."""
+    since = float(begin)
+    Ledger(Path(path)).agreements.book(Booking("", os.geteuid(), (device,), since, since + float(seconds)))
+
+
+def book_thousands(path: str, count: str) -> None:
+    """Write as many bookings, beside the limits that Stoker's own code has, and bad ones among them."""
+    now, uid = time.time(), os.geteuid()
+    for number in range(int(count)):
+        since = (now + 86400.0, 0.0, 2.5e11, -5.0)[number % 4]
+        body = {"version": 1, "claims": [f"x{number}"], "since": since, "until": since + 60.0, "why": "\x1b[31m"}
+        (Path(path) / f"{uid}.{number:016x}.booking").write_text(json.dumps(body))

@@ -6,7 +6,7 @@ export type Tone = "active" | "bad" | "faint" | "good" | "held" | "waiting";
 
 export type VramMode = "all" | "auto" | "none" | "size";
 
-export type ActionName = "cancel" | "hold" | "priority" | "release" | "retry";
+export type ActionName = "cancel" | "hold" | "preempt" | "priority" | "release" | "retry";
 
 export type Scalar = boolean | number | string | null;
 
@@ -81,6 +81,15 @@ export interface BestView {
   jobs: number[];
   params: Record<string, Scalar>;
   values: Record<string, number>;
+}
+
+/** A time for which a user has booked the device. */
+export interface BookedTime {
+  user: string;
+  yours: boolean;
+  begin: string;
+  end: string;
+  why: string;
 }
 
 /** All that a verb did: `stoker cancel --json` and others. */
@@ -191,6 +200,7 @@ export interface DeviceLine {
   strangers: ForeignProcess[];
   combined_speed: number | null;
   elsewhere: OtherJob[];
+  bookings: BookedTime[];
 }
 
 /** The curves of one GPU. */
@@ -338,6 +348,7 @@ export interface JobDetails {
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
+  preemptible: "" | "restart" | "save";
   directory: string;
   shell: string;
   tags: Record<string, string>;
@@ -410,6 +421,7 @@ export interface JobLine {
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
+  preemptible: "" | "restart" | "save";
 }
 
 /** One ended job, for charts of times and memory. */

@@ -50,6 +50,7 @@ from stoker.ledger.formats import (
     encode_lease,
     encode_notice,
     explained,
+    programs,
     waiting_jobs,
 )
 from stoker.ledger.lasting import Message
@@ -124,6 +125,8 @@ class LedgerView(Struct, frozen=True):
     """Those that count and are not over."""
     messages: tuple[Message, ...] = ()
     """What root and coordinators tell all users, the newest first."""
+    programs: Mapping[str, frozenset[str]] = {}
+    """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
 
 
 class Ledger:
@@ -216,7 +219,14 @@ class Ledger:
                 warnings = (*self._reader.warnings(listing), *self._removed.warnings())
                 leases = explained(live_leases, told)
                 return LedgerView(
-                    leases, warnings, wanted, waiting_jobs(told), agreed.drained, agreed.bookings, agreed.messages
+                    leases,
+                    warnings,
+                    wanted,
+                    waiting_jobs(told),
+                    agreed.drained,
+                    agreed.bookings,
+                    agreed.messages,
+                    programs(told),
                 )
         except FileNotFoundError:
             return LedgerView({})

@@ -181,6 +181,8 @@ class LedgerNotice(Struct, frozen=True, forbid_unknown_fields=True):
     """The jobs of one engine."""
 
     version: Literal[1] = 1
+    program: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{0,40}\Z")] = ""
+    """The version of Stoker that the engine runs."""
     waiting: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     """How many jobs wait for their turn, whether they could start now or not."""
     leases: Annotated[dict[str, LeaseJob], Meta(max_length=MOST_LEASES)] = {}
@@ -219,6 +221,14 @@ def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
     for uid, notice in notices:
         waiting[owner_name(uid)] += notice.waiting
     return waiting
+
+
+def programs(notices: Iterable[tuple[int, LedgerNotice]]) -> dict[str, frozenset[str]]:
+    """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
+    found: dict[str, set[str]] = {}
+    for uid, notice in notices:
+        found.setdefault(owner_name(uid), set()).add(notice.program)
+    return {owner: frozenset(versions) for owner, versions in found.items()}
 
 
 def _explained(lease: Lease, job: LeaseJob | None) -> Lease:

@@ -14,6 +14,7 @@ from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts, jobs_by_device
 from stoker.app.views.job import JobLine, PastLine, job_line, past_line
 from stoker.app.views.model import (
+    BookedTime,
     Counts,
     DeviceLine,
     EngineLine,
@@ -179,6 +180,7 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
         ],
         combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, facts)),
+        bookings=list(_booked(device, facts)),
     )
 
 
@@ -186,6 +188,13 @@ def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None
     if reading.drained_at is not None:
         return Mark(drained_for_all(reading), to_datetime(reading.drained_at))
     return mark_of(facts.settings.get(drained_key(device.id)))
+
+
+def _booked(device: Device, facts: QueueFacts) -> Iterator[BookedTime]:
+    for booking in sorted(facts.statuses.bookings, key=lambda booking: booking.since):
+        if not set(booking.claims).isdisjoint(device.claims) and booking.until > facts.now:
+            begin, end = to_datetime(booking.since), to_datetime(booking.until)
+            yield BookedTime(booking.owner, booking.owner == facts.user, begin, end, booking.why)
 
 
 def _holders(device: Device, reading: Reading, jobs: Sequence[Job], facts: QueueFacts) -> Holders:

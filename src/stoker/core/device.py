@@ -130,6 +130,8 @@ class Snapshot(Struct, frozen=True):
 
 NO_READING = Reading()
 
+DRAINED_FOR_ALL = "drained for all"
+
 
 class Drain(NamedTuple):
     """A device that is drained for all users: since when, and who did it."""
@@ -140,7 +142,7 @@ class Drain(NamedTuple):
 
 def drained_for_all(reading: Reading) -> str:
     """The note of a device that is drained for all users."""
-    return f"drained for all by {reading.drained_by}"
+    return f"{DRAINED_FOR_ALL} by {reading.drained_by}"
 
 
 def with_drains(snapshot: Snapshot, drained: Mapping[str, Drain]) -> Snapshot:

@@ -55,7 +55,7 @@ def test_a_booking_of_another_user(background: Background, ledger: Path, users: 
     assert [(line["user"], line["yours"]) for line in booked] == [(bob.name, False)]
     assert "booked by" in background("status", "--table").out
     assert bob.name in background("book", "--table").out
-    assert background.word(second) == "queued"
+    assert background.word(second) == "waiting"
     assert background("book", "--cancel", name.split(".")[1][:6]).code == 0, "root may cancel it"
     background.wait_over(only, second)
     background.open_gate("gate")

@@ -21,7 +21,7 @@ from stoker.cli.screens.text import (
     or_dash,
     table_lines,
 )
-from stoker.core.units import ago_text, amount_text, count_text, short_size, size_text
+from stoker.core.units import DAY, ago_text, amount_text, count_text, short_size, size_text
 
 if TYPE_CHECKING:
     from stoker.app.views.gpus import Gpus  # `status` does not need it
@@ -151,6 +151,13 @@ def _obstacles(device: DeviceLine, now: float) -> Iterator[str]:
         yield _foreign([stranger for stranger in foreign if stranger.owner == owner])
     if device.drained:
         yield marked(device.drained, "drained", now)
+    for booked in device.bookings[:1]:
+        begin, end = booked.begin.timestamp(), booked.end.timestamp()
+        who = "you" if booked.yours else booked.user
+        if begin <= now:
+            yield f"booked by {who} until {clock_text(end, now)}"
+        elif begin - now < SOON_BOOKED:
+            yield f"booked by {who} from {clock_text(begin, now)}"
     if device.problem:
         yield device.problem
 
@@ -202,6 +209,8 @@ def marked(mark: Mark, default: str, now: float) -> str:
 
 # -- stoker gpus -----------------------------------------------------------------------------------
 
+SOON_BOOKED = DAY
+"""Seconds before a booking begins from which on the table of GPUs names it."""
 MIN_WHAT_COLUMNS = 16
 NO_LIMIT = 10**9
 FOREVER = datetime.max.replace(tzinfo=UTC)

@@ -88,7 +88,8 @@ def reference() -> str:
             "",
             "## Job options",
             "",
-            "They are the same for `run`, `submit`, job files, `[defaults]` in the configuration and Python.",
+            "They are the same for `run`, `submit`, job files, Python, and for `[defaults]` and `[group.NAME]` in the"
+            " configuration.",
             "",
             "| option | variable | |",
             "|---|---|---|",

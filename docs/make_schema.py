@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent / "schema"
 
 TYPES = {
     "action-1": "stoker.web.api:Action",
+    "bookings-1": "stoker.features.lab.bookings:Bookings",
     "change-1": "stoker.app.control.sentences:ChangeReport",
     "changes-1": "stoker.app.views.feed:Changes",
     "cluster-check-1": "stoker.app.service.doctor:Check",
@@ -27,6 +28,7 @@ TYPES = {
     "history-page-1": "stoker.app.views.pages:HistoryPage",
     "jobs-1": "stoker.app.views.job_details:SelectedJobs",
     "jobs-page-1": "stoker.app.views.pages:JobsPage",
+    "lab-1": "stoker.features.lab.view:Lab",
     "log-1": "stoker.cli.screens.logs:LogLine",
     "log-search-1": "stoker.app.views.log:LogSearch",
     "log-part-1": "stoker.app.views.log:LogText",

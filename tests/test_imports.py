@@ -39,8 +39,9 @@ A feature is built on the parts of the front ends: its commands on those of the 
 """
 
 ON_NODES = {*ADAPTERS, "engine", "sites"}
-FEATURES_MAY_IMPORT: dict[str, set[str]] = {"slurm": ON_NODES, "compat": ON_NODES}
-"""What these features may import besides: pilots and older tools run engines of their own."""
+FEATURES_MAY_IMPORT: dict[str, set[str]] = {"slurm": ON_NODES, "compat": ON_NODES, "lab": {"ledger"}}
+"""What these features may import besides: pilots and older tools run engines of their own, and those of a lab tell each
+other what they do."""
 
 NAMES_OF_FEATURES = {"stoker.features"}
 """The only module of features that others may import."""

@@ -103,6 +103,36 @@ def test_a_process_of_several_lists_is_one(bench: Bench) -> None:
     assert [(found.pid, found.memory) for found in snapshot.reading("GPU-1").processes] == [(os.getpid(), GIB)]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "faults", "expected"),
+    [
+        (40, 0, {}, [40, 0]),
+        (0, 0, {}, [0, 0]),
+        (40, 0, {"nvmlDeviceGetProcessUtilization": NOT_SUPPORTED}, [None, None]),
+        (40, 0, {"nvmlDeviceGetProcessUtilization": NO_PERMISSION}, [None, None]),
+    ],
+)
+def test_who_computes_on_a_gpu(
+    bench: Bench, first: int, second: int, faults: Mapping[str, int], expected: list[int | None]
+) -> None:
+    """The load of each process of several; unknown if the driver does not tell."""
+    with ending(subprocess.Popen(["sleep", "300"])) as child:
+        pids = sorted([os.getpid(), child.pid])
+        processes = (FakeProcess(pids[0], GIB, load=first), FakeProcess(pids[1], GIB, load=second))
+        snapshot = read(bench, FakeMachine((FakeGpu("GPU-1", processes=processes, faults=faults),)))
+        child.kill()
+    assert [process.load for process in snapshot.reading("GPU-1").processes] == expected
+
+
+def test_clients_of_the_mps_daemon_have_no_load_of_their_own(bench: Bench) -> None:
+    """The driver may count what they do as the daemon's."""
+    with ending(subprocess.Popen(["sleep", "300"])) as child:
+        processes = (FakeProcess(os.getpid(), GIB, load=40), FakeProcess(child.pid, GIB, "mps"))
+        snapshot = read(bench, with_processes(*processes))
+        child.kill()
+    assert [process.load for process in snapshot.reading("GPU-1").processes] == [None, None]
+
+
 def test_a_process_that_is_gone_has_no_owner(bench: Bench) -> None:
     """A PID that is not in /proc, as inside a container, is listed with an unknown owner."""
     snapshot = read(bench, with_processes(FakeProcess(GONE, GIB, ghost=True)))

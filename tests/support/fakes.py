@@ -290,6 +290,9 @@ class FakeSite:
         self.calls.append(("set_limit", job.id, job.spec.limit))
         return self.can_set_limit
 
+    def can_give_way(self, job: Job) -> bool:
+        return True
+
     def give_way(self, job: Job) -> None:
         self.calls.append(("give_way", job.id))
 

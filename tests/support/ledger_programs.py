@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from stoker.core.booking import Booking
 from stoker.core.lease import Claim
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger import Ledger, find_ledger
@@ -153,5 +154,40 @@ def enter(path: str) -> None:
     try:
         os.close(os.open(path, os.O_RDONLY))
         print("opened")
+    except OSError as error:
+        print(type(error).__name__)
+
+
+def book(path: str, device: str) -> None:
+    """Book a device from now for an hour, and print the name of the booking, or the user who has it."""
+    now = time.time()
+    outcome = Ledger(Path(path)).book(Booking("", os.geteuid(), (device,), now, now + 3600.0))
+    print(outcome.owner if isinstance(outcome, Booking) else outcome)
+
+
+def book_many(path: str, rounds: str, begin: str) -> None:
+    """Book one device after the other at the same moments as others do, and print those that were granted."""
+    ledger, granted = Ledger(Path(path)), []
+    since = float(begin) + 3600.0
+    while time.time() < float(begin):
+        time.sleep(0.001)
+    for number in range(int(rounds)):
+        device = str(number)
+        if isinstance(ledger.book(Booking("", os.geteuid(), (device,), since, since + 60.0)), str):
+            granted.append(device)
+            if len(granted) >= 30:
+                break
+    print(json.dumps(granted))
+
+
+def plant_lasting(path: str, name: str, contents: str) -> None:
+    """Write a file that no process holds."""
+    (Path(path) / name).write_text(contents)
+
+
+def remove(path: str) -> None:
+    """Try to remove a file, and print the error."""
+    try:
+        os.unlink(path)
     except OSError as error:
         print(type(error).__name__)

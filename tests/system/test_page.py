@@ -17,6 +17,7 @@ from support.background import Background
 from support.browser import NARROW, Server, View, chromium, opened
 from support.cli import until
 from support.ports import reserved_port
+from support.wait import wait_until
 
 HOSTILE = "<script>alert(1)</script>"
 TRAIN = "python -m stoker.devices.demo_job --memory {} --seconds 900 --steps 900"
@@ -167,6 +168,27 @@ def test_an_action_asks_first(site: Site, view: View) -> None:
     view.wait("2 jobs cancelled")
     site.queue.wait_over(first, second)
     assert site.queue.word(first) == site.queue.word(second) == "cancelled"
+
+
+def test_a_job_gives_way_by_hand(site: Site, view: View) -> None:
+    """Only a preemptible job that runs has the button; the page of the job tells that it gave way."""
+    saves = f"trap 'exit 75' USR1; touch ready$STOKER_RESTART; {until('saved')}"
+    (job,) = site.queue.submit(saves, names=["saves"], resources=NO_GPU, preemptible="save")
+    wait_until((site.queue.cwd / "ready").exists)
+    site.queue.wait_word("running", job)
+    view.open("job/1")
+    view.wait("vit-b")
+    assert view.page.get_by_role("button", name="Preempt").count() == 0
+    view.open(f"job/{job}")
+    view.page.get_by_role("button", name="Preempt").click()
+    view.page.locator("dialog").get_by_text("Preempt 1 job?").wait_for()
+    view.page.locator("dialog").get_by_role("button", name="Preempt 1 job").click()
+    view.wait("1 job asked to give way")
+    wait_until((site.queue.cwd / "ready1").exists)
+    view.wait("preempted")
+    site.queue.open_gate("saved")
+    site.queue.wait_over(job)
+    assert site.queue.job(job).preemptions == 1
 
 
 def test_a_job_that_ended_by_itself_is_not_cancelled(site: Site, view: View) -> None:

@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 
+from stoker.core.spec import Resources
 from support.background import Background
 from support.cli import until
 from support.terminal import Terminal, open_terminal
@@ -43,6 +44,35 @@ def test_a_job_is_seen_followed_and_cancelled(background: Background) -> None:
         terminal.press("q")
         terminal.wait_for("exit code 0")
     assert background.word(second) == "running"
+
+
+def test_a_key_lets_a_job_give_way(background: Background) -> None:
+    """After a question; the line then says to whom. A job that is not preemptible stays."""
+    saves = f"trap 'exit 75' USR1; touch ready; {until('enough')}"
+    (long,) = background.submit(saves, names=["long"], resources=Resources(gpus=2), preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
+    (short,) = background.submit(until("gate"), names=["short"], resources=Resources(gpus=2), priority=1)
+    with open_terminal(background.cwd, **_state(background)) as terminal:
+        terminal.start([*STOKER, "top"], 120, 30)
+        terminal.wait_for("1 running", "long", "short", "q quit")
+        terminal.press("g")
+        terminal.wait_for(f"preempt {long} long (running)?")
+        terminal.press("y")
+        background.wait_word("running", short)
+        terminal.wait_for(f"preempted: gave way to job {short} (preempted by")
+        terminal.press("g")
+        terminal.wait_for(f"{long} does not run (queued)")
+        terminal.press("Up")
+        terminal.press("g")
+        terminal.wait_for(f"preempt {short} short (running)?")
+        terminal.press("y")
+        terminal.wait_for(f"not preemptible: {short}")
+        terminal.press("q")
+        terminal.wait_for("exit code 0")
+    for gate in ("gate", "enough"):
+        background.open_gate(gate)
+    background.wait_over(long, short)
 
 
 def test_colours_are_those_of_the_terminal(background: Background) -> None:

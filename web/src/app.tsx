@@ -246,6 +246,7 @@ const KEYS: [string, string][] = [
   ["c", "cancel"],
   ["r", "retry"],
   ["p", "hold or release"],
+  ["g", "let a preemptible job give way"],
   ["+", "priority"],
   ["f", "follow the log"],
   ["← → + −", "move and zoom the timeline"],

@@ -6,7 +6,7 @@ export type Tone = "active" | "bad" | "faint" | "good" | "held" | "waiting";
 
 export type VramMode = "all" | "auto" | "none" | "size";
 
-export type ActionName = "cancel" | "hold" | "priority" | "release" | "retry";
+export type ActionName = "cancel" | "hold" | "preempt" | "priority" | "release" | "retry";
 
 export type Scalar = boolean | number | string | null;
 
@@ -338,6 +338,7 @@ export interface JobDetails {
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
+  preemptible: "" | "restart" | "save";
   directory: string;
   shell: string;
   tags: Record<string, string>;
@@ -410,6 +411,7 @@ export interface JobLine {
   place: number | null;
   expected_seconds: number | null;
   waited_ratio: number | null;
+  preemptible: "" | "restart" | "save";
 }
 
 /** One ended job, for charts of times and memory. */
@@ -469,6 +471,7 @@ export interface LeaseLine {
   yours: boolean;
   job: string;
   until: string | null;
+  expected_end: string | null;
 }
 
 /** The lines of a log that contain a text: `/api/v1/jobs/ID/log/search`. */

@@ -13,6 +13,9 @@ test("a job that had finished by itself was not cancelled", () => {
   expect(summary("cancel", [result("running", "stopping", ""), late, late]).text).toBe(
     "1 job cancelled; 2 jobs had already finished",
   );
+  expect(summary("preempt", [result("running", "running", ""), result("queued", "queued", "not running: 7")]).text).toBe(
+    "1 job asked to give way; not running: 7",
+  );
   expect(summary("retry", [result("failed", "queued", "")]).text).toBe("1 job queued again");
   expect(summary("cancel", []).text).toContain("nothing was done");
   expect(summary("hold", [result("running", "running", "runs", true)]).bad).toBe(true);

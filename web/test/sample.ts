@@ -40,6 +40,7 @@ export function job(label: string, more: Partial<JobLine> = {}): JobLine {
     place: null,
     expected_seconds: null,
     waited_ratio: null,
+    preemptible: "",
     ended: null,
     ...more,
   };

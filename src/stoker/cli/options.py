@@ -226,10 +226,19 @@ def _form(chosen: Mapping[str, bool], *, terminal: bool) -> Form:
 
 
 def view_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Add an option for each view of jobs that a feature offers; it replaces their details."""
+    """Add an option for each view that a feature offers; it replaces the table or the details of jobs."""
     for name, view in reversed(job_views().items()):
         function = click.option(f"--{name}", "view", flag_value=name, help=view.sentence)(function)
     return function
+
+
+def refuse_view(view: str, ids: Sequence[str], *, others: bool) -> None:
+    """Refuse a view of jobs without ids, and one that is not about jobs with ids or `others` of the options."""
+    if job_views()[view].of_ids:
+        if not ids:
+            raise UsageError(f"--{view} is about jobs", f"name them: stoker status last --{view}")
+    elif ids or others:
+        raise UsageError(f"--{view} chooses no jobs", f"type it alone: stoker status --{view}")
 
 
 def show_view(view: str, ids: Sequence[int], screen: Screen, *, everything: bool) -> None:

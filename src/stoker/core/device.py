@@ -80,6 +80,8 @@ class Process(Struct, frozen=True):
     command: str = ""
     graphics: bool = False
     """It only draws, as a desktop does, and does not block the device."""
+    load: int | None = None
+    """Percent of the device that it kept busy since the last snapshot; None if the driver does not tell."""
 
 
 class Account(Struct, frozen=True):

@@ -611,7 +611,8 @@ def _returned(job: Job, event: Returned) -> Job:
     if isinstance(job.state, Running) and not event.shortage:  # `Started` is recorded before there is a process
         raise InvalidTransition(job, event)
     if isinstance(job.state, Stopping):
-        return _ended(job, Ended(job.state.result, event.at, note=f"{job.state.result} before it started"))
+        note = job.state.note if job.state.result == "expired" else f"{job.state.result} before it started"
+        return _ended(job, Ended(job.state.result, event.at, note=note))
     since = event.at if job.tries else job.submitted
     return msgspec.structs.replace(job, state=Waiting(since, event.shortage))
 

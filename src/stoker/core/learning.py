@@ -69,10 +69,16 @@ class Learnt(Struct, frozen=True):
     """By GPU model."""
     saves: tuple[float, ...] = ()
     """Seconds from the request to give way to the end of the run, the newest last."""
+    starts: tuple[float, ...] = ()
+    """Seconds from the start of a run until its GPUs computed, the newest last."""
 
 
 def observe_save(learnt: Learnt, seconds: float) -> Learnt:
-    return replace(learnt, saves=(*learnt.saves, seconds)[-KEPT:])
+    return replace(learnt, saves=_with(learnt.saves, seconds))
+
+
+def observe_start(learnt: Learnt, seconds: float) -> Learnt:
+    return replace(learnt, starts=_with(learnt.starts, seconds))
 
 
 def observe(learnt: Learnt, seconds: float) -> Learnt:
@@ -257,6 +263,8 @@ class MeasuredUse(Struct, frozen=True):
     """Seconds since the start, and MiB."""
     spacing: float = 0.0
     """Seconds between two points."""
+    began: float | None = None
+    """Seconds from its start until its GPUs first computed for it; 0 if no engine looked at that time."""
 
     @property
     def utilisation(self) -> int | None:
@@ -272,15 +280,21 @@ class Live(NamedTuple):
     utilisation: int | None = None
 
 
-def seen(use: MeasuredUse, seconds: float, memory: int, utilisation: int | None) -> MeasuredUse:
-    """Add a measurement; `utilisation` is None if its GPUs have co-tenants."""
+def seen(
+    use: MeasuredUse, seconds: float, memory: int, utilisation: int | None, *, is_gap: bool = False
+) -> MeasuredUse:
+    """Add a measurement; `utilisation` is None if its GPUs have co-tenants. `is_gap`: the one before is long ago."""
     busy, load = _loaded(use, memory, utilisation)
+    began = use.began
+    if began is None and memory and utilisation and (use.peak or is_gap):
+        began = 0.0 if is_gap else round(seconds, 1)
     return replace(
         use,
         peak=max(use.peak, memory),
         looks=use.looks + 1,
         busy=busy,
         load=load,
+        began=began,
         **_drawn(use, seconds, memory // MIB),
     )
 

@@ -41,6 +41,8 @@ class Lease(Struct, frozen=True):
     """The first process of that job; 0 if unknown."""
     until: float | None = None
     """When that job ends at the latest; None if it has no limit."""
+    expected: float | None = None
+    """When it will probably end; None if its engine does not expect that before the limit."""
 
 
 def compatible(wanted: Claim, held: list[Claim], capacity: int | None = None) -> bool:

@@ -94,6 +94,8 @@ class EngineSettings(PlanSettings, frozen=True):
     """Name patterns of variables whose values are never shown."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
+    share: Literal["nothing", "numbers", "names"] = "numbers"
+    """What other users of the machine may see of running and waiting jobs and of usage, besides the leases."""
 
 
 class ClusterSettings(Struct, frozen=True):
@@ -298,6 +300,7 @@ KEYS: Mapping[str, SettingKey] = {
     "on_finish": SettingKey("", "a command", "notify-send $STOKER_JOB_ID", _text),
     "secrets": SettingKey(PATTERNS, "a list of patterns", ["*TOKEN*", "*SECRET*"], _patterns),
     "groups": SettingKey({}, "a table of groups, each with a limit of 1 or more", {"big": 2}, _limits),
+    "share": SettingKey("numbers", "nothing, numbers or names", "names", _one_of("nothing", "numbers", "names")),
     "mps_exclusive": SettingKey(False, "true or false", True, _flag),
 }
 

@@ -92,7 +92,7 @@ def count_text(count: int, singular: str, plural: str = "") -> str:
     return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
-_BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow or 2026-11-15T22:00"
+_BEGIN_HINT = "write it as now+1hour, 22:00, tomorrow, fri 18:00 or 2026-11-15T22:00"
 _SINCE_HINT = "write it as 2h, 1d, 08:00, yesterday or 2026-11-15"
 _YEARS = range(1970, 9987)
 """Outside of these, datetime fails for some time zones."""
@@ -116,6 +116,7 @@ _RELATIVE_UNIT_SECONDS = {
 
 _NAMED_TIMES = {"midnight": time(0), "noon": time(12), "fika": time(15), "teatime": time(16)}
 _NAMED_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _STEP = r"(?a)(\d{1,9}(?:\.\d{1,9})?)\s*([a-z]+)\s*"
 _CLOCK = r"(?a)(\d{1,2}):(\d\d)(?::(\d\d))?\s*([ap]m)?"
 _DAY = r"(?a)([a-z]+|\d{4}-\d\d-\d\d)(?:(?:t|\s)\s*(\S.*))?"
@@ -123,14 +124,16 @@ _ISO = r"(?a)\d{4}-?\d\d-?\d\d(?:(?:t|\s)[\d:.,]+\s*(?:z|[+-][\d:]+)?)?"
 
 
 def parse_moment(text: str, now: float, zone: tzinfo) -> float:
-    """Seconds since the epoch of `now+1hour`, `+2h`, `22:00`, `tomorrow`, `tomorrow noon` or an ISO 8601 date or time.
+    """Seconds since the epoch of `now+1hour`, `+2h`, `22:00`, `tomorrow`, `fri 18:00` or an ISO 8601 date or time.
 
-    A time of day is the next one; a day begins at midnight.
+    A time of day or a day of the week is the next one; a day begins at midnight.
     """
     typed = text.strip().lower()
     moment = _from_now(typed, now)
     if moment is None:
         moment = min((near for near in _times_around(typed, now, zone) if near >= now), default=None)
+    if moment is None:
+        moment = _on_a_weekday(typed, now, zone)
     return _checked(_on_a_day(typed, now, zone) if moment is None else moment, text, _BEGIN_HINT)
 
 
@@ -186,6 +189,18 @@ def _on_a_day(typed: str, now: float, zone: tzinfo) -> float | None:
         return next(_moments(day, clock, zone))
     moment = _iso(typed)
     return None if moment is None else (moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp()
+
+
+def _on_a_weekday(typed: str, now: float, zone: tzinfo) -> float | None:
+    """`friday 18:00` or `fri 18:00`: the next such time, in a week if it is over today."""
+    word, _, rest = typed.partition(" ")
+    clock = _time_of_day(rest.strip() or "midnight")
+    number = next((number for number, day in enumerate(_WEEKDAYS) if word in (day, day[:3])), None)
+    if number is None or clock is None:
+        return None
+    days = (number - _day(now, zone, 0).weekday()) % 7
+    near = (moment for ahead in (days, days + 7) for moment in _moments(_day(now, zone, ahead), clock, zone))
+    return next((moment for moment in near if moment >= now), None)
 
 
 def _day_named(word: str, now: float, zone: tzinfo) -> date | None:

@@ -93,6 +93,8 @@ def value_of(call: Callable[..., Any], *arguments: Any) -> Any:
         raise
 
 
+FIRST_LOAD_SECONDS = 1.0
+"""How far back the first reading asks for the load of processes."""
 _SECONDS_BETWEEN_MODES = 30.0
 _KEPT_SECONDS = 60.0
 """How long the account of a process is kept after its end: an engine may be late."""
@@ -182,21 +184,38 @@ class Driver:
         self._books = books
         """By the UUID of the GPU; they outlive the library, which is closed whenever a GPU has a problem."""
         self._near: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {}
+        self._read_at: float | None = None
 
     def read(self, now: float) -> Snapshot:
         """All GPUs, and MIG slices in place of the GPUs that are divided into them."""
         found_cards = [card for index in range(pynvml.nvmlDeviceGetCount()) for card in _cards(index)]
-        cards = [self._with_accounts(card, now) for card in found_cards]
+        cards = [self._with_accounts(self._with_loads(card, now), now) for card in found_cards]
         near = self._topology([card for card in cards if card.handle is not None])
         devices = (structs.replace(card.device, near=near.get(card.device.id, ())) for card in cards)
         readings = {card.device.id: card.reading for card in cards}
         silent = ", ".join(card.device.label for card in cards if not card.tells_processes)
         note = f"the driver does not list the processes of GPU {silent}" if silent else ""
+        self._read_at = now
         return Snapshot(now, tuple(devices), readings, note)
 
     def close(self) -> None:
         """Close the library, so that a GPU with a problem can be reset."""
         pynvml.nvmlShutdown()
+
+    def _with_loads(self, card: Card, now: float) -> Card:
+        """The load of each process since the last reading, where several share a GPU; else that of the GPU tells."""
+        reading = card.reading
+        if card.handle is None or len(reading.processes) < 2:
+            return card
+        since = now - FIRST_LOAD_SECONDS if self._read_at is None else self._read_at
+        try:
+            loads = _process_loads(card.handle, max(0.0, since))
+        except pynvml.NVMLError as error:
+            return Card(card.device, Reading(problem=_problem(error)))
+        if loads is None:
+            return card
+        processes = [structs.replace(process, load=loads.get(process.pid, 0)) for process in reading.processes]
+        return replace(card, reading=structs.replace(reading, processes=tuple(processes)))
 
     def _with_accounts(self, card: Card, now: float) -> Card:
         if card.handle is None:
@@ -285,6 +304,28 @@ def _processes(handle: Any) -> tuple[Process, ...] | None:
         Process(pid, memory, owner_name(pid), command_of(pid), graphics=pid not in computing)
         for pid, memory in sorted(memory_by_pid.items())
     )
+
+
+def _process_loads(handle: Any, since: float) -> dict[int, int] | None:
+    """The most that each process kept the GPU busy since then, in percent, without those that did nothing.
+
+    None if the driver does not tell. It has no samples of clients of the MPS daemon by themselves.
+    """
+    if _listed("MPSCompute", handle):
+        return None
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, int(since * 1e6))
+    except pynvml.NVMLError as error:
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS):  # no process did anything
+            return {}
+        if error.value in _NO_VALUE:
+            return None
+        raise
+    loads: dict[int, int] = {}
+    for sample in samples:
+        load = max(sample.smUtil, sample.encUtil, sample.decUtil)
+        loads[sample.pid] = min(100, max(loads.get(sample.pid, 0), load))
+    return loads
 
 
 def _listed(kind: str, handle: Any) -> list[Any] | None:

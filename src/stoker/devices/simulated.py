@@ -61,7 +61,13 @@ def _reading(index: int, held: Sequence[SimulatedMemory]) -> Reading:
         temperature=round(_IDLE_DEGREES + _DEGREES_PER_PERCENT * utilisation),
         power=_IDLE_WATTS + _WATTS_PER_PERCENT * utilisation,
         processes=tuple(
-            Process(holding.pid, holding.memory[index], user_name(holding.owner), command_of(holding.pid))
+            Process(
+                holding.pid,
+                holding.memory[index],
+                user_name(holding.owner),
+                command_of(holding.pid),
+                load=holding.load.get(index, 0),
+            )
             for holding in present
         ),
     )

@@ -24,8 +24,10 @@ class Displacements:
 
     def displace(self, job: Job, to: int, note: str) -> bool:
         """Ask a job to leave; False if it cannot be asked, or was asked already."""
-        can_leave = isinstance(self._site, GivesWay) and not self._jobs.table.is_adopted(job.id)
-        if not can_leave or not isinstance(job.state, Running) or job.state.giving_way or not job.spec.preemptible:
+        site = self._site
+        if not isinstance(job.state, Running) or job.state.giving_way or not job.spec.preemptible:
+            return False
+        if not isinstance(site, GivesWay) or self._jobs.table.is_adopted(job.id) or not site.can_give_way(job):
             return False
         self.ask(self._jobs.apply(job, Displaced(self._jobs.clock(), to, note)))
         return True

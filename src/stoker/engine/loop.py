@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from stoker.core.device import Snapshot
 from stoker.core.errors import StokerError
 from stoker.core.idleness import Idleness
-from stoker.core.job import Active, Cancelled, Idled, Job, JobEvent, Queued, Running, Stopping, start_limit
+from stoker.core.job import (
+    Active,
+    Cancelled,
+    Idled,
+    Job,
+    JobEvent,
+    Queued,
+    Running,
+    Stopping,
+    is_delegated,
+    start_limit,
+)
 from stoker.core.learning import Live
 from stoker.core.outcomes import AskedResult
+from stoker.core.planner.queue import WaitingGroup
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.core.units import watch_text
@@ -126,6 +138,11 @@ class Engine:
         return len(self._table.waiting)
 
     @property
+    def waiting_groups(self) -> Collection[WaitingGroup]:
+        """The jobs that wait for a device, by kind."""
+        return self._table.waiting.groups()
+
+    @property
     def blocked(self) -> int:
         """Number of jobs that wait for something else."""
         return len(self._table.blocked)
@@ -205,6 +222,16 @@ class Engine:
         if not isinstance(job.state, Stopping):
             job = self._jobs.apply(job, Cancelled(self.now, note, result))
         self.site.stop(job, grace, signal_number)
+
+    def is_queued(self, job_id: int) -> bool:
+        """Whether a job of this engine waits."""
+        job = self._table.get(job_id)
+        return job is not None and isinstance(job.state, Queued)
+
+    @property
+    def idle_since(self) -> Mapping[int, float | None]:
+        """Since when the GPUs of running jobs have not been used; None for those that are, empty if it is not seen."""
+        return self.site.idle_since() if isinstance(self.site, SeesIdleJobs) else {}
 
     def recall(self, job_id: int) -> None:
         """Return an active job to the queue that has not started, if the site can do that at once."""
@@ -327,10 +354,10 @@ class Engine:
     def _watch_idle_jobs(self) -> None:
         """Report jobs whose GPUs are idle, once; stop them or let them give way if their rule says so."""
         now, site = self.now, self.site
-        if now < self._idle_due or not self.watches_idle_jobs or not isinstance(site, SeesIdleJobs):
+        if now < self._idle_due or not self.watches_idle_jobs:
             return
         self._idle_due = now + IDLE_INTERVAL
-        for job_id, since in site.idle_since().items():
+        for job_id, since in self.idle_since.items():
             job = self._table.active(job_id)
             if job is None or not isinstance(job.state, Running) or job.spec.terminal:
                 continue
@@ -343,8 +370,13 @@ class Engine:
                     job = self._jobs.apply(job, Idled(now, since, note))
                 if job.spec.idle.action == "stop":
                     self.cancel_job(job, None, note, result="idle")
-                elif job.spec.idle.action == "preempt" and self.waiting:
+                elif job.spec.idle.action == "preempt" and self._has_use_for_gpus:
                     self.displace(job, 0, note)
+
+    @property
+    def _has_use_for_gpus(self) -> bool:
+        """Whether a job waits, here or in the queue of a cluster."""
+        return bool(self.waiting) or any(map(is_delegated, self._table.ours))
 
     def _stop_late_starters(self) -> None:
         """While everything has to stop: stop jobs that started before they could be called back."""

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, JobEvent
 from stoker.core.launch import log_pattern, notification_job, on_finish_job
+from stoker.core.planner.queue import WaitingGroup
 from stoker.core.settings import EngineSettings, Policy
 from stoker.core.spec import NewJob, shell_of
 from stoker.engine.job_table import Jobs
@@ -22,9 +23,11 @@ from stoker.engine.loop import Engine
 from stoker.engine.recorder import FollowUp
 from stoker.engine.sampler import Sampler
 from stoker.engine.status_writer import StatusWriter
-from stoker.sites.interface import SiteConfig, SiteContext
+from stoker.features import FEATURES, load
+from stoker.sites.interface import SiteConfig, SiteContext, UsesLedger
 from stoker.store.engine_lock import QUEUE, EngineLock, WakeFifo, is_background, sweep_locks
 from stoker.store.paths import Paths
+from stoker.store.status_file import EngineStatus
 from stoker.store.writer import Store, open_store
 
 
@@ -36,6 +39,18 @@ class Closable(Protocol):
 
 
 Resource = TypeVar("Resource", bound=Closable)
+
+
+class Publisher(Protocol):
+    """A feature's part that tells other users what an engine of this machine does, about once a second."""
+
+    def publish(
+        self, status: EngineStatus, running: Sequence[tuple[Job, int | None]], waiting: Collection[WaitingGroup]
+    ) -> None:
+        """Publish what has changed; `running` are active jobs with their first processes."""
+
+    def close(self) -> None:
+        """The engine leaves."""
 
 
 class EngineConfig(Struct, frozen=True):
@@ -75,6 +90,7 @@ class EngineRuntime:
         self._config = config
         self._woken = woken
         self._closing = contextlib.ExitStack()
+        self._publishers: list[Publisher] = []
         try:
             self._open(notify, owner, heartbeat)
         except BaseException:
@@ -98,6 +114,9 @@ class EngineRuntime:
         self._status_writer = self.keep(StatusWriter(paths.status_file(name), stays=bool(owner)))
         self._status_writer.settings = config.settings
         self._sampler = Sampler()
+        if isinstance(config.site, UsesLedger):
+            publishers = [load(feature.publisher) for feature in FEATURES.values() if feature.publisher]
+            self._publishers = [self.keep(publisher(config.site.ledger, self.store)) for publisher in publishers]
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource together with the engine, before all that was opened earlier."""
@@ -119,6 +138,11 @@ class EngineRuntime:
         """Write the status file, if it is time, and take a sample of the devices."""
         if (status := self._status_writer.write(self.engine)) is not None:
             self.engine.take_sample(self._sampler, status.snapshot)
+            running = (
+                [(job, self.engine.process_of(job)) for job in self.engine.active_jobs] if self._publishers else []
+            )
+            for publisher in self._publishers:
+                publisher.publish(status, running, self.engine.waiting_groups)
 
     def sweep(self) -> None:
         """Remove the locks of dead engines that own nothing any more."""

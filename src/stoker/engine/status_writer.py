@@ -93,4 +93,5 @@ def engine_status(
         survivors=dict(site.survivors),
         handed_over=dict(site.handed_over),
         settings=settings,
+        bookings=tuple(site.bookings),
     )

@@ -31,12 +31,13 @@ class BatchWords:
 
 
 class JobView:
-    """A view that `stoker status ID` shows in place of the details of jobs, after an option of its own."""
+    """A view that `stoker status` shows after an option of its own: of the jobs that its ids name, or of more."""
 
-    def __init__(self, show: str, sentence: str) -> None:
-        """`sentence` is the help of the option."""
+    def __init__(self, show: str, sentence: str, *, of_ids: bool = True) -> None:
+        """`sentence` is the help of the option; without `of_ids` the view is not about chosen jobs."""
         self.show = show
         self.sentence = sentence
+        self.of_ids = of_ids
 
 
 class Feature:
@@ -58,6 +59,7 @@ class Feature:
         code: str = "",
         job_views: dict[str, JobView] | None = None,
         observer: str = "",
+        publisher: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
     ) -> None:
@@ -71,8 +73,8 @@ class Feature:
         which code it runs.
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
-        `forgets` removes, in steps, files that no job needs any more. `checks` are those of `stoker engine check`, by
-        their topics.
+        `publisher` tells other users what an engine does. `forgets` removes, in steps, files that no job needs any
+        more. `checks` are those of `stoker engine check`, by their topics.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -87,6 +89,7 @@ class Feature:
         self.code = code
         self.job_views = job_views or {}
         self.observer = observer
+        self.publisher = publisher
         self.forgets = forgets
         self.checks = checks or {}
 
@@ -144,7 +147,17 @@ FEATURES: dict[str, Feature] = {
         forgets="stoker.features.freeze.retention:forget",
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
-    "lab": Feature(),
+    "lab": Feature(
+        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")},
+        publisher="stoker.features.lab.publisher:LabPublisher",
+        job_views={
+            "all-users": JobView(
+                "stoker.features.lab.screen:show",
+                "Show who has which GPUs until when, and who waits.",
+                of_ids=False,
+            )
+        },
+    ),
     "report": Feature(
         commands={
             "report": FeatureCommand(

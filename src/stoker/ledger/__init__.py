@@ -5,17 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from stoker.core.booking import MOST_OF_ONE_USER, Booking, standing
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.lease import Claim, Lease, fits
 from stoker.core.planner.fairshare import Demand
-from stoker.ledger.files import MOST_BYTES, WHAT_LIMIT, InvalidFile, new_name, owner_name, printable, publish, purpose
+from stoker.ledger.files import (
+    MOST_BYTES,
+    WHAT_LIMIT,
+    InvalidFile,
+    new_name,
+    owner_name,
+    printable,
+    publish,
+    purpose,
+    unlink,
+    within_limit,
+)
 from stoker.ledger.formats import (
     DEMAND,
     DRAINED,
@@ -35,6 +49,7 @@ from stoker.ledger.formats import (
     waiting_jobs,
     write_drains,
 )
+from stoker.ledger.lasting import BOOKING, LastingFiles, decode_booking, encode_booking, lasting_names
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -45,15 +60,20 @@ __all__ = [
     "HeldDemand",
     "HeldLease",
     "HeldNotice",
+    "HeldPost",
+    "InvalidFile",
     "Ledger",
     "LedgerNotice",
     "LedgerUnusable",
     "LedgerView",
+    "Posts",
     "find_ledger",
     "ledger_path",
     "owner_name",
     "prepare_ledger",
 ]
+
+Contents = TypeVar("Contents")
 
 PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
 
@@ -85,6 +105,21 @@ class HeldLease(Struct, frozen=True):
         return self.path.name
 
 
+class HeldPost(Struct, frozen=True):
+    """A file that this process publishes for a feature. The lock of its descriptor keeps it alive."""
+
+    fd: int
+    path: Path
+    contents: bytes
+
+
+class Posts(Struct, Generic[Contents], frozen=True):
+    """What all users publish of one kind, by the names of the files, and a warning about each that was ignored."""
+
+    contents: Mapping[str, Contents]
+    warnings: tuple[str, ...] = ()
+
+
 class LedgerView(Struct, frozen=True):
     """The live leases and demands by name, and a warning about each file that was ignored."""
 
@@ -95,6 +130,8 @@ class LedgerView(Struct, frozen=True):
     """How many jobs of each user wait, as far as engines tell."""
     drained: Mapping[str, float] = {}
     """Ledger names of the devices that root drained for all users, and since when."""
+    bookings: Mapping[str, Booking] = {}
+    """Those that count and are not over."""
 
 
 def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
@@ -136,6 +173,7 @@ class Ledger:
         self.path = path
         self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
+        self._bookings = LastingFiles(self._reader, BOOKING, decode_booking)
 
     def claim(
         self,
@@ -211,12 +249,16 @@ class Ledger:
                 wanted = self._reader.read(directory, listing, DEMAND, decode_demand).contents
                 told = self._reader.read(directory, listing, NOTICE, decode_notice).contents.values()
                 drained, planted = self._drained(directory) if DRAINED in listing else ({}, ())
+                bookings = self._booked(directory, listing) if lasting_names(listing) else {}
                 warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
-                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained)
+                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained, bookings)
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
-            return LedgerView({}, (printable(f"the ledger {self.path} cannot be read: {error}"),))
+            return LedgerView({}, (self._unreadable(error),))
+
+    def _unreadable(self, error: Exception) -> str:
+        return printable(f"the ledger {self.path} cannot be read: {error}")
 
     def release(self, held: HeldLease) -> None:
         """End a lease that this process holds."""
@@ -260,19 +302,86 @@ class Ledger:
         path = before.path if before else self.path / new_name(NOTICE)
         return HeldNotice(self._replace(before, path, encode_notice(notice)), path, notice)
 
-    def retract(self, held: HeldDemand | HeldNotice) -> None:
-        """Remove a demand or notice of this process."""
+    def post(self, kind: str, contents: bytes, before: HeldPost | None = None) -> HeldPost:
+        """Publish what a feature tells all users, in place of `before`, as long as this process lives."""
+        path = before.path if before else self.path / new_name(kind)
+        return HeldPost(self._replace(before, path, within_limit(contents)), path, contents)
+
+    def leave(self, name: str, contents: bytes) -> None:
+        """Publish a lasting file of a feature, which counts whether its engine lives or not."""
+        os.close(self._replace(None, self.path / name, within_limit(contents)))
+
+    def posts(self, kind: str, decode: Callable[[bytes, int], Contents], *, lasting: bool = False) -> Posts[Contents]:
+        """What users publish of one kind; no content can make it fail. `decode` gets the uid of the owner, too."""
+        try:
+            with _entered(self.path) as directory:
+                listing = listed(directory)
+                read = self._reader.read(directory, listing, kind, decode, lasting=lasting)
+                return Posts(read.contents, self._reader.warnings(listing))
+        except FileNotFoundError:
+            return Posts({})
+        except (OSError, LedgerUnusable) as error:
+            return Posts({}, (self._unreadable(error),))
+
+    def retract(self, held: HeldDemand | HeldNotice | HeldPost) -> None:
+        """Remove a file of this process that is no lease."""
         with suppress(OSError):
             os.unlink(held.path)
         os.close(held.fd)
 
-    def _replace(self, before: HeldDemand | HeldNotice | None, path: Path, contents: bytes) -> int:
+    def _replace(self, before: HeldDemand | HeldNotice | HeldPost | None, path: Path, contents: bytes) -> int:
         prepare_ledger(self.path)
         with _explained(self.path), _entered(self.path) as directory:
             fd = publish(directory, path.name, contents)
         if before:
             os.close(before.fd)
         return fd
+
+    def book(self, booking: Booking) -> str | Booking:
+        """Publish a booking of this user and return its name, or the booking of the same GPU that was first.
+
+        As with a claim: of two bookings that meet, at least one sees the other; the younger withdraws at once, and the
+        older one after a few more looks.
+        """
+        contents, uid = encode_booking(booking), os.geteuid()
+        prepare_ledger(self.path)
+        with _explained(self.path), _entered(self.path) as directory:
+            listing = listed(directory)
+            before = self._booked(directory, listing)
+            if sum(other.uid == uid for other in before.values()) >= MOST_OF_ONE_USER:
+                text = f"you have {MOST_OF_ONE_USER} bookings, the limit per user"
+                raise UsageError(text, "cancel one: stoker book --cancel ID")
+            if rival := next(filter(booking.meets, before.values()), None):
+                return rival
+            name = new_name(BOOKING)
+            os.close(publish(directory, name, contents))
+            rival = self._rival(directory, name, listing)
+            if rival is not None:
+                unlink(directory, name)
+            return rival or name
+
+    def _rival(self, directory: int, name: str, before: Mapping[str, int]) -> Booking | None:
+        """The booking because of which a new one of ours has to be withdrawn."""
+        rivals: list[tuple[float, str, Booking]] = []
+        for _ in range(_LOOKS):
+            found = self._bookings.look(directory, listed(directory), time.time())
+            if (mine := found.get(name)) is None:  # root or a cleaner has removed it
+                break
+            others = {key: other for key, other in found.items() if key not in before and key != name}
+            rivals = [(other.made, key, other) for key, other in others.items() if mine.meets(other)]
+            if not rivals or min(rivals)[:2] < (mine.made, name):
+                break
+            os.sched_yield()
+        return min(rivals)[2] if rivals else None
+
+    def end_booking(self, name: str) -> None:
+        """Remove a booking: one of this user, or as root of any."""
+        with _explained(self.path), _entered(self.path) as directory:
+            os.unlink(_name_in(name), dir_fd=directory)
+
+    def _booked(self, directory: int, listing: Mapping[str, int]) -> dict[str, Booking]:
+        now = time.time()
+        return standing(self._bookings.look(directory, listing, now), now)
 
     def drain(self, changes: Mapping[str, float | None]) -> None:
         """Drain devices for all users, by ledger name, or use them again (None). Engines honour it only of root."""

@@ -53,7 +53,8 @@ def _contents(written: Struct, decode: Callable[[bytes, int], object], problem: 
     return contents
 
 
-def _decoded(decoder: Decoder[Written], contents: bytes, kind: str) -> Written:
+def decoded(decoder: Decoder[Written], contents: bytes, kind: str) -> Written:
+    """The contents of a file of any user; `kind` names what they should be."""
     try:
         return decoder.decode(contents)
     except ValueError as error:
@@ -95,7 +96,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 def decode_lease(contents: bytes, uid: int) -> Lease:
     """The lease in a file. `uid` is the owner of the file."""
-    written = _decoded(_leases, contents, "a lease")
+    written = decoded(_leases, contents, "a lease")
     owner = owner_name(uid)
     # The MPS server is always that of the file's owner: a lease cannot name another user's.
     server = OURS if uid == os.geteuid() else owner
@@ -151,7 +152,7 @@ def encode_demand(demand: Demand) -> bytes:
 
 def decode_demand(contents: bytes, uid: int) -> Demand:
     """The demand in a file. `uid` is the owner of the file."""
-    written = _decoded(_demands, contents, "a demand")
+    written = decoded(_demands, contents, "a demand")
     return Demand(
         uid=uid,
         owner=owner_name(uid),
@@ -169,15 +170,20 @@ def decode_demand(contents: bytes, uid: int) -> Demand:
 # -- notices ---------------------------------------------------------------------------------------
 
 
+JobId = Annotated[str, Meta(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?\Z")]
+"""An id in the queue of its user: any other text makes the file void, so that none reaches a screen."""
+
+
 class LeaseJob(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The job that runs under a lease now. Nothing tells its name or command."""
 
-    job: Annotated[str, Meta(pattern=r"^[0-9]{1,18}(\.[0-9]{1,18})?\Z")]
-    """Its id in the queue of its user: any other text makes the file void, so that none reaches a screen."""
+    job: JobId
     pid: Process = 0
     """Its first process; 0 if that is not known yet."""
     until: Moment | None = None
     """When it ends at the latest, if it has a limit."""
+    expected: Moment | None = None
+    """When it will probably end, if its engine expects that before the limit."""
 
 
 class LedgerNotice(Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,7 +213,7 @@ def encode_notice(notice: LedgerNotice) -> bytes:
 
 def decode_notice(contents: bytes, uid: int) -> tuple[int, LedgerNotice]:
     """The notice in a file and its owner: it can say nothing of leases of other users."""
-    return uid, _decoded(_notices, contents, "a notice")
+    return uid, decoded(_notices, contents, "a notice")
 
 
 def explained(leases: Mapping[str, Lease], notices: Iterable[tuple[int, LedgerNotice]]) -> dict[str, Lease]:
@@ -225,7 +231,9 @@ def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
 
 
 def _explained(lease: Lease, job: LeaseJob | None) -> Lease:
-    return lease if job is None else replace(lease, job=job.job, process=job.pid, until=job.until)
+    return (
+        lease if job is None else replace(lease, job=job.job, process=job.pid, until=job.until, expected=job.expected)
+    )
 
 
 # -- drained devices -------------------------------------------------------------------------------

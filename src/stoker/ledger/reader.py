@@ -83,17 +83,19 @@ class LedgerReader:
         kind: str,
         decoded: Callable[[bytes, int], Contents],
         but: Collection[str] = (),
+        *,
+        lasting: bool = False,
     ) -> CachedEntry[Contents]:
-        """The live files of a kind, except those with the names in `but`."""
+        """The live files of a kind, except those with the names in `but`; `lasting` ones need no process."""
         self._forget()
         contents: dict[str, Contents] = {}
         sizes: Counter[int] = Counter()
         for name in self._candidates(directory, listing, f".{kind}", but):
             try:
-                if read := _read(directory, name, sizes):
+                if read := _read(directory, name, sizes, lasting=lasting):
                     contents[name] = decoded(*read)
             except InvalidFile as error:
-                self._ignore(directory, name, listing[name], str(error))
+                self.ignore(directory, name, listing[name], str(error))
         return CachedEntry(contents, sizes)
 
     def warnings(self, listing: Listing) -> tuple[str, ...]:
@@ -132,7 +134,8 @@ class LedgerReader:
     def _is_ignored(self, name: str, listing: Listing) -> bool:
         return (ignored := self._ignored.get(name)) is not None and ignored.inode == listing[name]
 
-    def _ignore(self, directory: int, name: str, inode: int, why: str) -> None:
+    def ignore(self, directory: int, name: str, inode: int, why: str) -> None:
+        """Do not read a file again for a while, and warn about it."""
         try:
             owner = owner_name(os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid)
         except OSError:
@@ -170,12 +173,12 @@ class LedgerReader:
         return [name for files in owners.values() for _, name, _ in files[:OWNER_FILES]]
 
 
-def _read(directory: int, name: str, sizes: Counter[int]) -> tuple[bytes, int] | None:
+def _read(directory: int, name: str, sizes: Counter[int], *, lasting: bool) -> tuple[bytes, int] | None:
     """The contents of a file and the user id of its owner; None if it was just released, or stale and ours."""
     try:
         for _ in range(_TRIES):
             with opened(directory, name) as fd:
-                stale = try_lock(fd, fcntl.LOCK_SH)
+                stale = not lasting and try_lock(fd, fcntl.LOCK_SH)
                 # A holder unlinks before it unlocks. Checked in this order, a released file never looks stale.
                 status = os.fstat(fd)
                 if status.st_nlink > 0 and not (stale and _is_replaced(directory, name, status)):

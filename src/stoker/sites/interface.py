@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from stoker.core.booking import Booking
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Event, Job
 from stoker.core.learning import Learnt, Live
@@ -96,6 +98,8 @@ class SiteStatus(Struct, frozen=True):
     """Why jobs that were handed over to a cluster have not started, by the bundle that is a part of their ref."""
     summary: str = ""
     """Where its jobs are, in one line, if devices do not show that."""
+    bookings: Sequence[Booking] = ()
+    """Those of all users of the machine."""
 
 
 class Site(Protocol):
@@ -187,6 +191,9 @@ class SetsLimits(Protocol):
 class GivesWay(Protocol):
     """A site whose jobs can be asked to leave their devices."""
 
+    def can_give_way(self, job: Job) -> bool:
+        """Whether this running job can be asked."""
+
     def give_way(self, job: Job) -> None:
         """Ask a running job to save its state and leave, or stop it to start it again; may be repeated.
 
@@ -229,3 +236,12 @@ class SiteConfig(Protocol):
 
     def open(self, context: SiteContext) -> Site:
         """Open the site for one engine."""
+
+
+@runtime_checkable
+class UsesLedger(Protocol):
+    """The configuration of a site whose GPUs other users have too."""
+
+    @property
+    def ledger(self) -> Path:
+        """The directory that these users share."""

@@ -11,6 +11,7 @@ from stoker.core.learning import (
     expected_seconds,
     observe,
     observe_save,
+    observe_start,
     observe_use,
     remaining_seconds,
     signature_of,
@@ -22,7 +23,7 @@ from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
 """Seconds; the durations of shorter runs are not recorded."""
-START_SECONDS = 60.0
+UNKNOWN_START_SECONDS = 60.0
 """Seconds until a job that gave way works again after its next start: programs load data and compile."""
 STOP_SECONDS = 5.0
 """Seconds until a job has ended that need not save."""
@@ -70,7 +71,7 @@ class RunHistory:
             done=job.kept_seconds,
             remaining=self.remaining(job, ran),
             save=save,
-            start=START_SECONDS,
+            start=self.start_seconds(job),
         )
 
     def remaining(self, job: Job, ran: float) -> float | None:
@@ -83,6 +84,16 @@ class RunHistory:
     def save_seconds(self, job: Job) -> float | None:
         """How long such jobs took at most to save and leave, of the last times; None if none did."""
         return max(self._known(self._signature(job)).saves, default=None) if self._has_learnt else None
+
+    def start_seconds(self, job: Job) -> float:
+        """How long such jobs usually take from their start until their GPUs compute."""
+        starts = sorted(self._known(self._signature(job)).starts) if self._has_learnt else []
+        return starts[len(starts) // 2] if starts else UNKNOWN_START_SECONDS
+
+    def learn_start(self, job: Job, seconds: float) -> News:
+        """Add the seconds that a job took until its GPUs computed."""
+        signature = self._signature(job)
+        return self._keep(signature, observe_start(self._known(signature), seconds))
 
     def learn_save(self, job: Job, seconds: float) -> News:
         """Add the seconds that a job took to save and leave."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from stoker.core.booking import Booking
 from stoker.core.device import Device, Reading, Snapshot
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
@@ -69,6 +70,8 @@ class EngineStatus(Struct, frozen=True):
     """Why jobs have not started that were handed over to a cluster, by the bundle that is a part of their ref."""
     settings: EngineSettings | None = None
     """Its settings; None for an engine without a configuration."""
+    bookings: tuple[Booking, ...] = ()
+    """Those of all users of the machine."""
 
     @property
     def snapshot(self) -> Snapshot:

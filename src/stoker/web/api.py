@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Route
 
 from stoker import __version__
-from stoker.app.control.actions import cancel, hold, release
+from stoker.app.control.actions import cancel, hold, preempt, release
 from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
@@ -278,12 +278,13 @@ def _moment(request: Request, name: str) -> float | None:
 
 # -- actions -----------------------------------------------------------------------------------
 
-Name = Literal["cancel", "retry", "hold", "release", "priority"]
+Name = Literal["cancel", "retry", "hold", "release", "preempt", "priority"]
 VERBS: dict[Name, str] = {
     "cancel": "cancel",
     "retry": "retry",
     "hold": "pause",
     "release": "resume",
+    "preempt": "preempt",
     "priority": "edit",
 }
 LARGEST_BODY = 2 * 2**20
@@ -361,6 +362,8 @@ def _done(control: Control, action: Action, jobs: Sequence[Job]) -> list[Effect]
             return hold(control, jobs)
         case "release":
             return release(control, jobs)
+        case "preempt":
+            return preempt(control, jobs)
         case "retry":
             refuse_unfinished(jobs)
             return retry(control, planned_retries(control, jobs))

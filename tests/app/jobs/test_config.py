@@ -15,12 +15,12 @@ from stoker.app.jobs.config import (
     Config,
     Ignored,
     Settings,
-    checked_defaults,
     load_config,
     read_project,
     read_settings,
     user_file,
 )
+from stoker.app.jobs.config_tables import checked_defaults
 from stoker.app.jobs.context import SubmitContext
 from stoker.app.jobs.job_spec import spec_of
 from stoker.app.jobs.options import JobOptions

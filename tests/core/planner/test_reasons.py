@@ -8,6 +8,7 @@ import pytest
 from stoker.core.planner.reasons import (
     AtLimit,
     Behind,
+    Booked,
     CapFull,
     Crowded,
     Drained,
@@ -73,6 +74,15 @@ SENTENCES: list[tuple[Reason, str]] = [
         "GPU 2 is in use by bob (1.0G), long idle; a job with -m SIZE could share it",
     ),
     (Draining("3"), "GPU 3 has not yet released the memory of its last job"),
+    (Booked("3", "bob", 0.5, 43200.5, "deadline"), "GPU 3 is booked by bob from 0.5 for 12h: deadline"),
+    (
+        Booked("3", "bob", 0.5, 7200.5, later=True),
+        "GPU 3 is booked by bob from 0.5 for 2h; this job may not end by then",
+    ),
+    (
+        Booked("3", "bob", 0.5, 7200.5, later=True, unlimited=True),
+        "GPU 3 is booked by bob from 0.5 for 2h; this job may not end by then (set a limit with -t)",
+    ),
     (Unusable("3", "fell off the bus"), "GPU 3: fell off the bus"),
     (Yields("alice"), "alice is ahead (used less recently)"),
     (Yields("alice", "waited longer"), "alice is ahead (waited longer)"),

@@ -58,6 +58,17 @@ def test_jobs_are_told_with_their_latest_end(stage: Stage) -> None:
     assert list(stage.ledger.live().waiting.values()) == [5]
 
 
+def test_expected_ends(stage: Stage) -> None:
+    """Are told in whole minutes, if they come before the limit."""
+    jobs = [stage.allocation(1), stage.allocation(2, limit=600.0), stage.allocation(3, limit=60.0)]
+    stage.notices.publish(jobs, 0, START, {1: START + 70, 2: START + 70, 3: START + 59.5})
+    minute = (START + 70) // 60 * 60
+    ends = {name: job.expected for name, job in told(stage).items()}
+    assert ends["1"] == ends["2"]
+    assert ends["1"] in (minute, minute + 60)
+    assert ends["3"] is None
+
+
 def test_it_is_written_when_it_changes(stage: Stage) -> None:
     """And once a minute, in case it was removed; it is always the same file, and `withdraw` removes it."""
     allocation = stage.allocation(1)

@@ -102,6 +102,18 @@ def test_how_long_a_save_takes_is_learnt(world: EngineOnFakeRunner) -> None:
     assert world.parts.history.save_seconds(world.job(long)) == 42.0
 
 
+def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(world: EngineOnFakeRunner) -> None:
+    """Ten times its switch: a minute to save, and what its kind of work needs until the GPUs compute."""
+    long, key = long_job(world)
+    world.parts.history.learn_start(world.job(long), 1200.0)
+    world.add(limit=60.0)
+    world.turn(3)
+    assert not world.runner.called("give_way")
+    world.clock.pass_seconds(2 * HOUR)
+    world.turn(3)
+    assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
+
+
 def test_the_next_engine_keeps_the_devices_for_the_same_job(world: EngineOnFakeRunner) -> None:
     """It asks again, since the order may have been lost, and the short job starts first."""
     long, key = long_job(world)

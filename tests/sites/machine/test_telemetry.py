@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.core.device import Account, Process, Reading, Snapshot
 from stoker.core.job import Ended, Job, Running
@@ -239,6 +240,39 @@ class TestSilence:
         stage.refresh(reading(process(child, 1), drawing, busy=40))
         assert stage.telemetry.live()[1].utilisation == 30
 
+    @pytest.mark.parametrize(
+        ("loads", "is_idle"), [((0, 90), True), ((5, 90), False), ((0, None), True), ((None, None), False)]
+    )
+    def test_idle_beside_a_busy_one(
+        self, stage: Stage, child: int, loads: tuple[int | None, int | None], is_idle: bool
+    ) -> None:
+        """Who computes is told by the load of each process, if the driver knows it; else the device counts as used."""
+        stage.begin(1, os.getpid())
+        ours, theirs = (replace(process(pid, 1), load=load) for pid, load in zip((child, 1), loads, strict=True))
+        stage.refresh(reading(ours, theirs, busy=90))
+        assert (stage.telemetry.idle_since()[1] is not None) == is_idle
+
+    def test_a_job_without_others_is_idle_if_its_device_is(self, stage: Stage, child: int) -> None:
+        """The driver rounds the load of a process to 0 before that of a device."""
+        stage.begin(1, os.getpid())
+        stage.refresh(reading(replace(process(child, 1), load=0), busy=1))
+        assert stage.telemetry.idle_since()[1] is None
+
+    def test_when_it_began_to_compute(self, stage: Stage, child: int) -> None:
+        """At the first look at which its GPU is busy; the first look with memory may show an earlier program."""
+        stage.begin(1, os.getpid())
+        for memory, busy in ((0, 90), (1, 90), (1, 0), (1, 0), (1, 30), (1, 30)):
+            stage.refresh(reading(*[process(child, memory)] * bool(memory), busy=busy))
+        assert stage.telemetry.running()[0].use.began == 5.0
+
+    def test_when_it_began_is_unknown_if_no_engine_looked(self, stage: Stage, child: int) -> None:
+        """As after an engine that was away for an hour."""
+        stage.begin(1, os.getpid())
+        stage.at += 3600.0
+        for _ in range(3):
+            stage.refresh(reading(process(child, 1), busy=30))
+        assert stage.telemetry.running()[0].use.began == 0.0
+
     @pytest.mark.parametrize("trouble", [(), (Reading(problem="lost"),)])
     def test_a_device_in_trouble(self, stage: Stage, child: int, trouble: tuple[Reading, ...]) -> None:
         """While a device has vanished or is in trouble nothing is known, and what was known stays."""
@@ -340,7 +374,7 @@ class TestIdleness:
         return WatchedAttempt(a_job(1), 1, (), MeasuredUse())
 
     def look(self, attempt: WatchedAttempt, now: float, *loads: int | None) -> float | None:
-        _note_idleness(attempt, [Reading(utilisation=load) for load in loads], now)
+        _note_idleness(attempt, loads, now)
         return attempt.idle_since
 
     def test_all_of_them_count(self) -> None:

@@ -98,6 +98,18 @@ def test_a_run_that_was_cut_short_counts_only_with_a_higher_peak(records: tuple[
     assert (len(made.learnt), runs.peaks) == (2, (4 * GIB, 6 * GIB))
 
 
+@pytest.mark.parametrize(("began", "starts"), [(42.0, (42.0,)), (0.0, ()), (None, ())])
+@pytest.mark.parametrize("result", ["done", "failed", ""])
+def test_how_long_it_took_to_compute_is_learnt(
+    records: tuple[Records, Learning], result: str, began: float | None, starts: tuple[float, ...]
+) -> None:
+    """However it ended, also if it gave way: then it starts again. What no engine saw is not learnt."""
+    made, learning = records
+    made.over = [a_run(result, use=MeasuredUse(looks=5, began=began))]
+    learning.learn(SNAPSHOT, 0.0)
+    assert max((learnt.starts for learnt in made.learnt), default=()) == starts
+
+
 def test_an_attempt_that_was_never_seen_is_not_recorded(records: tuple[Records, Learning]) -> None:
     """There is nothing to tell."""
     made, learning = records

@@ -42,18 +42,25 @@ const question = signal<Question | null>(null);
 export const notice = signal<Notice | null>(null);
 const MOST_NAMES = 8;
 
+/** What decides which actions fit. */
+interface Chosen {
+  state: string;
+  preemptible?: string;
+}
+
 interface Words {
   name: string;
   past: string;
   note: string;
   /** Whether the action makes sense for a job. */
-  fits: (job: { state: string }) => boolean;
+  fits: (job: Chosen) => boolean;
 }
 
 function words(name: string, past: string, note: string, fits: Words["fits"]): Words {
   return { name, past, note, fits };
 }
 
+const canGiveWay = (job: Chosen): boolean => job.state === "running" && !!job.preemptible;
 const isOpen = (job: { state: string }): boolean => !isOver(job);
 const isHeld = (job: { state: string }): boolean => job.state === "held";
 const canBeHeld = (job: { state: string }): boolean => isWaiting(job) && !isHeld(job);
@@ -63,6 +70,7 @@ export const ACTIONS: Record<ActionName, Words> = {
   retry: words("Retry", "queued again", "Each job runs again with the same options, as a new attempt.", isOver),
   hold: words("Hold", "held", "Held jobs do not start until you release them.", canBeHeld),
   release: words("Release", "released", "The jobs may start again.", isHeld),
+  preempt: words("Preempt", "asked to give way", "The next waiting job gets the GPUs; these go on later.", canGiveWay),
   priority: words("Priority", "changed", "Higher numbers start first; the default is 0.", isWaiting),
 };
 export const ACTION_NAMES = Object.keys(ACTIONS) as ActionName[];
@@ -73,6 +81,7 @@ export function actionKeys(jobs: () => { state: string }[], act: (action: Action
     c: () => act("cancel"),
     r: () => act("retry"),
     p: () => act(jobs().every(isHeld) ? "release" : "hold"),
+    g: () => act("preempt"),
     "+": () => act("priority"),
   };
 }
@@ -108,20 +117,26 @@ export function nameOf({ label, state, tasks = 1 }: Target): string | TasksLine 
 export function summary(action: ActionName, results: ChangeResult[]): Notice {
   if (!results.length) return { text: "nothing was done: the jobs are in another state by now", bad: true };
   const refused = results.filter((result) => result.refused);
-  const late = action === "cancel" ? results.filter((result) => !result.refused && isOver({ state: result.before })) : [];
+  const late = results.filter((result) => !result.refused && isTooLate(action, result.before));
   const done = results.length - refused.length - late.length;
   const first = refused[0];
   const why = first ? `${count(refused.length, "job")} refused: ${first.shown} ${first.said}` : "";
   return {
-    text: [done ? `${count(done, "job")} ${ACTIONS[action].past}` : "", lateText(late), why].filter(Boolean).join("; "),
+    text: [done ? `${count(done, "job")} ${ACTIONS[action].past}` : "", lateText(action, late), why].filter(Boolean).join("; "),
     bad: refused.length > 0,
   };
 }
 
-/** Jobs that ended by themselves before they could be cancelled. */
-function lateText(late: ChangeResult[]): string {
+/** Whether a job had left the state in which the action means something. */
+function isTooLate(action: ActionName, before: string): boolean {
+  return (action === "cancel" && isOver({ state: before })) || (action === "preempt" && before !== "running");
+}
+
+/** Jobs that ended by themselves before they could be cancelled, or did not run when they were to give way. */
+function lateText(action: ActionName, late: ChangeResult[]): string {
   const [first, ...others] = late;
-  return first && others.length ? `${count(late.length, "job")} had already finished` : (first?.said ?? "");
+  const what = action === "cancel" ? "had already finished" : "not running";
+  return first && others.length ? `${count(late.length, "job")} ${what}` : (first?.said ?? "");
 }
 
 /** The priorities that the jobs have: `7`, or `0 to 7`. */

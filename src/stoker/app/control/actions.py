@@ -53,8 +53,10 @@ def _preempted(before: Job, after: Job, *, dry_run: bool) -> Effect:
         when = "already"
     elif left or (isinstance(after.state, Running) and after.state.giving_way is not None):
         when = "asked"
+    elif before.spec.preemptible:
+        when = "direct" if before.spec.cluster and isinstance(after.state, Running) and not dry_run else ""
     else:
-        when = "" if before.spec.preemptible else "never"
+        when = "never"
     how = "save and leave" if before.spec.preemptible == "save" else "stop and start again"
     return effect("preempt --dry-run" if dry_run else "preempt", before, after, when, how=how)
 

@@ -115,6 +115,7 @@ SENTENCES: dict[str, tuple[Sentence, ...]] = {
         Sentence("already giving way: {id}", when="already"),
         Sentence("not running: {id} ({was})", before=(*WAITING, "held", "starting")),
         Sentence("not preemptible: {id}; first: stoker edit {id} --preemptible", when="never", refused=True),
+        Sentence("not asked: {id} (Slurm runs it; only jobs in pilots can give way)", when="direct", refused=True),
         Sentence("finished before it was asked: {id} ({now})", after=RESULTS),
         Sentence("not asked: {id} ({now})", refused=True),
     ),

@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 import msgspec
 from msgspec import Struct
 
+from stoker.app.jobs.config_tables import checked_clusters, checked_defaults, checked_groups
 from stoker.app.jobs.context import current_user, working_directory
-from stoker.app.jobs.options import BY_NAME, KINDS, OPTIONS, JobOptions, merged
+from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, merged
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import (
     CLUSTER_KEYS,
     KEYS,
-    LOCAL,
     ClusterSettings,
     EngineSettings,
     read_setting,
@@ -154,80 +154,6 @@ def _distrust(found: os.stat_result) -> str:
 BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
 
 
-def checked_defaults(table: object, place: str) -> dict[str, Any]:
-    """The options, with numbers as text where the option is text; `place` is the file, for errors."""
-    if not isinstance(table, dict):
-        raise UsageError(f"{place}: defaults is not a table", "write [defaults] on a line above the options")
-    return {name: _checked(name, value, f"{place}: {name} under [defaults]") for name, value in table.items()}
-
-
-def _checked(name: str, raw: object, place: str) -> object:
-    if name not in BY_NAME or BY_NAME[name].of_one_job:
-        _refuse(name, place)
-    value = _converted(name, raw, place)
-    try:
-        BY_NAME[name].parse(value)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error.message}", error.hint) from None
-    return value
-
-
-def _converted(name: str, raw: object, place: str) -> object:
-    """A number is accepted where the command line takes text."""
-    problem: msgspec.ValidationError | None = None
-    for candidate in (raw, _as_text(raw)):
-        try:
-            return getattr(msgspec.convert({name: candidate}, JobOptions), name)
-        except msgspec.ValidationError as error:
-            problem = problem or error
-    match = re.search(r"Expected `(\w+)", str(problem))
-    kind = KINDS.get(match[1], match[1]) if match else "a valid value"
-    raise UsageError(f"{place} is {setting_text(raw)!r}, not {kind}", "see stoker submit --help for its values")
-
-
-def _as_text(raw: object) -> object:
-    if isinstance(raw, dict):
-        return {name: _as_text(value) for name, value in raw.items()}
-    return str(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else raw
-
-
-def _refuse(name: str, place: str) -> NoReturn:
-    if name in BY_NAME:
-        raise UsageError(f"{place} would be the same for all jobs", f"use --{name} for single jobs")
-    if name in KEYS:
-        raise UsageError(f"{place} is not a job option", f"{name} is a setting of the engine: put it above [defaults]")
-    names = [option.name for option in OPTIONS if not option.of_one_job]
-    raise UsageError(f"{place} is unknown", did_you_mean(name, names, f"known: {', '.join(names)}"))
-
-
-def checked_clusters(tables: object, place: str) -> dict[str, dict[str, Any]]:
-    """The `[cluster.NAME]` tables of a file, every value checked."""
-    if not isinstance(tables, dict):
-        hint = f'write [cluster.{tables}] above its settings; for a default write cluster = "{tables}" under [defaults]'
-        raise UsageError(
-            f"{place}: cluster is not a table", hint if isinstance(tables, str) else "write [cluster.NAME]"
-        )
-    return {name: _checked_cluster(name, table, place) for name, table in tables.items()}
-
-
-def check_cluster_name(name: str) -> None:
-    if not _CLUSTER_NAME.fullmatch(name) or name == LOCAL:
-        why = "means this machine" if name == LOCAL else "is not the name of a cluster"
-        raise UsageError(f"{name!r} {why}", "letters, digits, - and _ make a name, at most 40 of them")
-
-
-def _checked_cluster(name: str, table: object, place: str) -> dict[str, Any]:
-    check_cluster_name(name)
-    if not isinstance(table, dict):
-        raise UsageError(f"{place}: cluster.{name} is not a table", f"write [cluster.{name}] above its settings")
-    for key, raw in table.items():
-        if key not in CLUSTER_KEYS:
-            hint = did_you_mean(key, CLUSTER_KEYS, f"known: {', '.join(CLUSTER_KEYS)}")
-            raise UsageError(f"{place}: unknown key {key!r} under [cluster.{name}]", hint)
-        read_setting(key, raw, f"{place}: {key} under [cluster.{name}]", CLUSTER_KEYS)
-    return {"kind": "slurm", **table}  # so that a table without keys is one all the same
-
-
 def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str]) -> ClusterSettings:
     read = {key: read_setting(key, raw, key, CLUSTER_KEYS) for key, raw in {**_CLUSTER_BUILT_IN, **table}.items()}
     home = environment.get("HOME") or os.path.expanduser("~")
@@ -243,8 +169,11 @@ _CLUSTER_BUILT_IN = {name: key.built_in for name, key in CLUSTER_KEYS.items()}
 SYSTEM_FILE = Path("/etc/stoker/config.toml")
 _BUILT_IN = "built in"
 _CLUSTER = "cluster"
+_GROUP = "group"
+_DEFAULTS = "defaults"
+_OF_JOBS = (_DEFAULTS, _GROUP)
+"""Tables of job options."""
 _ADD = "stoker cluster add {} --slurm"
-_CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
 Name = tuple[str, ...]
 """Parts of a dotted key: ("reserve",), ("groups", "big"), ("defaults", "env", "SEED")."""
 
@@ -271,6 +200,8 @@ class Config(Struct, frozen=True):
     defaults: dict[str, Any]
     """Job options from files; STOKER_* variables come with the options of the command line."""
     values: dict[Name, Value]
+    groups: Mapping[str, dict[str, Any]] = {}
+    """Job options from files for the jobs of a group, by its name."""
     clusters: Mapping[str, ClusterSettings] = {}
     """By name, in the order of the files."""
     files: tuple[Path, ...] = ()
@@ -278,8 +209,10 @@ class Config(Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
     def completed(self, options: JobOptions) -> JobOptions:
-        """The options, and the configured ones where they are not given."""
-        return merged(JobOptions(**self.defaults), options)
+        """The options, and where they are not given those of the job's group, then the defaults."""
+        defaults = JobOptions(**self.defaults)
+        group = defaults.group if options.group is None else options.group
+        return merged(merged(defaults, JobOptions(**self.groups.get(group or "", {}))), options)
 
     def cluster(self, name: str) -> ClusterSettings:
         """The settings of a cluster that a user named."""
@@ -290,13 +223,13 @@ class Config(Struct, frozen=True):
 
     def origins(self) -> list[SettingRow]:
         """Every value with its origin, engine settings first; secrets are hidden."""
-        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, "defaults"])}
+        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, _GROUP, _DEFAULTS])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [SettingRow(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
     def _shown(self, name: Name) -> str:
         text = setting_text(self.values[name].raw)
-        is_variable = name[:2] == ("defaults", "env")
+        is_variable = name[-2:-1] == ("env",)
         return shown_value(name[-1], text, self.engine.secrets) if is_variable else text
 
 
@@ -315,10 +248,12 @@ def load_config(
     values = _overlaid([written, _of_environment(environment), _given(flags or {}, typed)])
     table = _nested(values)
     named = table.get(_CLUSTER, {})
-    shown = _flat({_CLUSTER: dict.fromkeys(named, _CLUSTER_BUILT_IN), "defaults": BUILT_IN}, _BUILT_IN)
+    shown = _flat({_CLUSTER: dict.fromkeys(named, _CLUSTER_BUILT_IN), _DEFAULTS: BUILT_IN}, _BUILT_IN)
+    options = _nested(written)
     return Config(
         engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
-        defaults=_nested(written).get("defaults", {}),
+        defaults=options.get(_DEFAULTS, {}),
+        groups=options.get(_GROUP, {}),
         values=shown | values,  # for display only: JobOptions has None for them
         clusters={name: _cluster_settings(cluster, environment) for name, cluster in named.items()},
         files=tuple(file.path for file in files),
@@ -328,7 +263,7 @@ def load_config(
 
 def read_cluster(environment: Mapping[str, str], name: str, table: Mapping[str, object]) -> ClusterSettings:
     """The settings of a cluster as they would be with this table in the user's file, in place of one there."""
-    checked = _checked_cluster(name, dict(table), "here")
+    checked = checked_clusters({name: dict(table)}, "here")[name]
     system = [_of_file(settings) for settings in read_settings(SYSTEM_FILE) if isinstance(settings, Settings)]
     below = _nested(_overlaid(system)).get(_CLUSTER, {}).get(name, {})
     return _cluster_settings({**below, **checked}, environment)
@@ -360,9 +295,9 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
-        if key not in KEYS and key not in (_CLUSTER, "defaults"):
+        if key not in KEYS and key not in (_CLUSTER, *_OF_JOBS):
             _refuse_unknown(key, settings)
-        if key != "defaults" and settings.project:
+        if key not in _OF_JOBS and settings.project:
             header = _defaults_header(settings)
             raise UsageError(
                 f"{place}: {key} cannot be set for one project, because one engine serves all your projects",
@@ -370,9 +305,12 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
             )
         if key in KEYS:
             read_setting(key, value, f"{place}: {key}")
-    defaults = checked_defaults(settings.table.get("defaults", {}), place)
-    clusters = checked_clusters(settings.table.get(_CLUSTER, {}), place)
-    return _flat({**settings.table, _CLUSTER: clusters, "defaults": defaults}, place)
+    checked = {
+        _DEFAULTS: checked_defaults(settings.table.get(_DEFAULTS, {}), place),
+        _GROUP: checked_groups(settings.table.get(_GROUP, {}), place),
+        _CLUSTER: checked_clusters(settings.table.get(_CLUSTER, {}), place),
+    }
+    return _flat({**settings.table, **checked}, place)
 
 
 def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
@@ -381,7 +319,7 @@ def _of_environment(environment: Mapping[str, str]) -> dict[Name, Value]:
     given = _given({name: environment.get(variable) or None for name, variable in variables.items()}, variables)
     for option in OPTIONS:
         if option.variable and (raw := environment.get(option.variable)):
-            given[("defaults", option.name)] = Value(raw, option.variable)
+            given[(_DEFAULTS, option.name)] = Value(raw, option.variable)
     return given
 
 
@@ -416,7 +354,7 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    keys = ["defaults"] if settings.project else [*KEYS, _CLUSTER, "defaults"]
+    keys = _OF_JOBS if settings.project else (*KEYS, _CLUSTER, *_OF_JOBS)
     hint = did_you_mean(key, keys, f"known: {', '.join(keys)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"

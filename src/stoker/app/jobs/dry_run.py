@@ -12,6 +12,7 @@ from msgspec import Struct
 from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import clock_text, to_datetime
 from stoker.app.jobs.submit import JobGroup
+from stoker.core.booking import of_others
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Active, Job, Waiting, limit_of, resources_of, slot_of, started_at
 from stoker.core.launch import shown_command
@@ -118,7 +119,16 @@ def _waiting(jobs: Iterable[Job], store: Store, now: float) -> WaitingJobs:
 def _queue_outlook(waiting: WaitingJobs, view: EngineStatus, store: Store, now: float) -> _Outlook:
     history = RunHistory(store)
     present = _present(waiting, view, store, history, now)
-    decided = plan(waiting, present.slots, view.snapshot, view.leases, present.policy, now, estimate=present.estimate)
+    decided = plan(
+        waiting,
+        present.slots,
+        view.snapshot,
+        view.leases,
+        present.policy,
+        now,
+        estimate=present.estimate,
+        bookings=present.bookings,
+    )
     starts = forecast(present, history.expected).starts
     return _Outlook(store, now, decided, view.devices, starts, store.shown_id)
 
@@ -127,7 +137,9 @@ def _present(waiting: WaitingJobs, view: EngineStatus, store: Store, history: Ru
     settings = load_config(os.environ, None).engine
     policy = with_user_settings(policy_of(settings, os.cpu_count() or 1), store.settings(), QUEUE)
     slots = slots_of(store.active_jobs(QUEUE), now, history.preemption)
-    return Now(waiting, slots, view.snapshot, view.leases, policy, now, partial(history.estimate, margin=policy.margin))
+    estimate = partial(history.estimate, margin=policy.margin)
+    bookings = of_others(view.bookings, os.geteuid())
+    return Now(waiting, slots, view.snapshot, view.leases, policy, now, estimate, bookings=bookings)
 
 
 def expected_end(

@@ -275,7 +275,7 @@ OPTIONS = (
     ),
     Option(
         name="group",
-        help="Group of the jobs; groups can have a configured limit.",
+        help="Group of the jobs; groups can have a limit and options in the configuration.",
         metavar="NAME",
         fields=("group",),
         parse=parse_group,
@@ -367,7 +367,7 @@ OPTIONS = (
     ),
     Option(
         name="start_within",
-        help="Give up a job that has not started after this time, counted from submit or --begin; like -t.",
+        help="Give up a job that has not started this long after submit, --begin or its release from a hold; like -t.",
         metavar="DUR",
         takes_number=True,
         fields=("start_within",),

@@ -66,7 +66,7 @@ class Preflight:
         if spec.idle.action == "preempt" and not spec.preemptible:
             self._warn("--idle with preempt only reports a job without --preemptible")
         if spec.cluster and spec.idle != IdleRule():
-            self._warn("--idle has no effect on a cluster")
+            self._warn("on a cluster, --idle has an effect only inside pilots (docs/cluster.md)")
 
     def check_notify(self, spec: JobSpec) -> None:
         if spec.notify and (reason := why_not_sendable(spec.notify)):

@@ -59,6 +59,8 @@ class ForegroundRequest(Struct, frozen=True):
     """Options and limits of a run; front ends add how to show it."""
 
     options: JobOptions
+    options_of: Callable[[JobOptions], JobOptions] | None = None
+    """The options of a job that has some of its own."""
     settings: EngineSettings = EngineSettings()
     """Configured for all engines of this user."""
     devices: str | None = None
@@ -127,6 +129,7 @@ class RunBatch:
             self.environment,
             say,
             policy=self.policy,
+            options_of=request.options_of,
             preparations=self.preparations,
             command=command,
         )

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -198,20 +198,37 @@ class Found(NamedTuple):
     """None for a program, which is not copied."""
 
 
-def completed_options(options: JobOptions, script: Script | None, config: Config) -> tuple[JobOptions, list[str]]:
-    """The options with those of the script and of the configuration, and notes for the user.
+class BatchOptions(NamedTuple):
+    """The options of a batch, completed by its script and the configuration."""
+
+    options: JobOptions
+    of_job: Callable[[JobOptions], JobOptions]
+    """The options of a job of the batch that has some of its own, which may name another group."""
+    notes: list[str]
+    """For the user."""
+
+
+def completed_options(options: JobOptions, script: Script | None, config: Config) -> BatchOptions:
+    """The options with those of the script and of the configuration.
 
     A cluster gets what #SBATCH lines say about nodes and accounts, but not a private one, which has neither.
     """
     if script is None:
-        return config.completed(options), []
+        batch = config.completed(options)
+        return BatchOptions(batch, lambda own: _of_job(own, batch, options, config), [])
     completed = config.completed(script.options_of(options))
     cluster = "" if completed.cluster in (None, LOCAL) else str(completed.cluster)
     if not cluster:
         script.refuse_nodes(completed.nodes)
     passes = bool(cluster) and not config.cluster(cluster).private
     notes = list(script.notes(on_cluster=bool(cluster), passes=passes))
-    return (replace(completed, slurm={**script.directives.passed, **completed.slurm}) if passes else completed), notes
+    if passes:
+        completed = replace(completed, slurm={**script.directives.passed, **completed.slurm})
+    return BatchOptions(completed, lambda own: merged(completed, own), notes)  # a script is the only job
+
+
+def _of_job(own: JobOptions, batch: JobOptions, given: JobOptions, config: Config) -> JobOptions:
+    return merged(batch, own) if own.group is None else config.completed(merged(given, own))
 
 
 def find_script(line: CommandLine) -> Found | None:

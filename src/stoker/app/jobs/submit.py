@@ -185,10 +185,12 @@ class JobBuilder:
         say: Callable[[str], None],
         *,
         policy: Policy,
+        options_of: Callable[[JobOptions], JobOptions] | None = None,
         preparations: Preparations | None = None,
         command: Command | None = None,
     ) -> None:
-        """`say` gets warnings; `command` runs in place of that of every job, as the copy of a script does."""
+        """`options_of` completes the options that a job has of its own, `say` gets warnings; `command` runs in place
+        of that of every job, as the copy of a script does."""
         self.options = options
         self.context = context
         self.snapshot: Snapshot | None = None
@@ -197,6 +199,7 @@ class JobBuilder:
         self.needs_copy = False
         """Whether a job runs that command."""
         self._policy = policy
+        self._options_of = options_of or partial(merged, options)
         self._preparations = preparations or Preparations()
         self._command = command
         self._specs: dict[str, JobSpec] = {}
@@ -227,7 +230,7 @@ class JobBuilder:
         return NewJob(command, spec, self.options_of(item).name or "", item.task, item.array)
 
     def options_of(self, item: ParsedJob) -> JobOptions:
-        return self.options if item.options is PLAIN else merged(self.options, item.options)
+        return self.options if item.options is PLAIN else self._options_of(item.options)
 
     def spec(self, item: ParsedJob) -> JobSpec:
         key = _key(item)
@@ -274,7 +277,7 @@ class QueueSubmission:
         self._limits = KernelLimits(self._environment)
         self.devices = config.engine.devices
         """The devices that the user wants the engine to have; empty is any."""
-        own_options, notes = completed_options(options, script, config)
+        own_options, options_of, notes = completed_options(options, script, config)
         self.notes += notes
         self.files = self._place_of("" if own_options.cluster in (None, LOCAL) else str(own_options.cluster))
         """Where files go that the jobs need: the copy of a script, a pickled function."""
@@ -287,6 +290,7 @@ class QueueSubmission:
             self._environment,
             self.notes.append,
             policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
+            options_of=options_of,
             preparations=self._preparations,
             command=script.copied(self.files) if script else None,
         )

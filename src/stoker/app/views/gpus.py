@@ -18,6 +18,7 @@ from stoker.app.views.engines import EngineStatuses, read_statuses
 from stoker.app.views.facts import QueueFacts, read_facts
 from stoker.app.views.model import DeviceLine
 from stoker.app.views.status import device_lines
+from stoker.core.booking import Booking, of_others
 from stoker.core.device import Device, Snapshot, with_drains
 from stoker.core.errors import Impossible, StokerError
 from stoker.core.job import Job, Waiting
@@ -92,7 +93,7 @@ class DeviceProbe:
 
         view = ledger_here(self._paths).live()
         snapshot = with_drains(self._devices.snapshot(now, now - _YOUNG_SECONDS), view.drained)
-        return _status(snapshot, tuple(view.leases.values()), now)
+        return _status(snapshot, tuple(view.leases.values()), now, tuple(view.bookings.values()))
 
     def close(self) -> None:
         if self._devices is not None:
@@ -118,7 +119,9 @@ def probed(paths: Paths, before: EngineStatuses, now: float) -> EngineStatus | N
             return _status(Snapshot(now, (), note=error.message), (), now)
 
 
-def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> EngineStatus:
+def _status(
+    snapshot: Snapshot, leases: tuple[Lease, ...], now: float, bookings: tuple[Booking, ...] = ()
+) -> EngineStatus:
     return EngineStatus(
         engine=QUEUE,
         label="",
@@ -135,6 +138,7 @@ def _status(snapshot: Snapshot, leases: tuple[Lease, ...], now: float) -> Engine
         draining=False,
         leases=leases,
         waits=(),
+        bookings=bookings,
     )
 
 
@@ -164,7 +168,8 @@ def pick_devices(facts: QueueFacts, resources: Resources) -> tuple[Device, ...]:
     slots = slots_of([job for job, engine in facts.active if serves and engine == status.engine], now)
     policy = with_user_settings(policy_of(load_config(os.environ, None).engine, cores=1), facts.settings, QUEUE)
     policy = replace(policy, paused="", max_use=None, min_free=0)  # the GPUs are not for Stoker
-    decided = plan(waiting, slots, status.snapshot, status.leases, policy, status.at)
+    bookings = of_others(status.bookings, os.geteuid())
+    decided = plan(waiting, slots, status.snapshot, status.leases, policy, status.at, bookings=bookings)
     if decided.starts:
         return tuple(facts.devices[device_id] for device_id in decided.starts[0].devices)
     reason = decided.reason(asking)

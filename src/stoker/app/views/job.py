@@ -38,7 +38,7 @@ from stoker.core.planner.order import times_waited
 from stoker.core.planner.queue import is_gated, queued_word, why_not_eligible
 from stoker.core.planner.reasons import CapFull
 from stoker.core.selectors import tasks_text
-from stoker.core.spec import NeverSatisfied, never_satisfied_text
+from stoker.core.spec import NeverSatisfied, Preemptible, never_satisfied_text
 from stoker.core.text import title_text
 from stoker.core.units import size_text
 from stoker.store.engine_lock import is_background
@@ -113,6 +113,8 @@ class JobLine(JobFacts, frozen=True, kw_only=True):
     """How long a waiting job will run, by its limit or by earlier runs."""
     waited_ratio: float | None = None
     """How long it has waited, as a multiple of its expected work; the fair order compares this."""
+    preemptible: Preemptible = ""
+    """How it gives way to others; empty if it does not."""
 
 
 class PastLine(JobFacts, frozen=True, kw_only=True):
@@ -218,6 +220,7 @@ def _line(record: JobFacts, job: Job, engine: str, facts: QueueFacts, **more: An
     return JobLine(
         **asdict(record),
         priority=job.spec.priority,
+        preemptible=job.spec.preemptible,
         used_bytes=facts.used_bytes.get(job.id),
         limit_seconds=job.spec.limit,
         run="" if is_background(engine) else status.label if status else engine,

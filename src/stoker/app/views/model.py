@@ -63,6 +63,8 @@ class LeaseLine(Struct, frozen=True):
     """Its job, by the id in the queue of its owner; empty where the engine does not tell."""
     until: datetime | None = None
     """When that job ends at the latest; null where it has no limit."""
+    expected_end: datetime | None = None
+    """When it will probably end; null where its engine does not expect that before the limit."""
 
 
 class OtherJob(Struct, frozen=True):

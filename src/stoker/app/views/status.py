@@ -215,6 +215,7 @@ def _leases(device: Device, facts: QueueFacts) -> Iterator[LeaseLine]:
                 yours,
                 lease.job if lease.process else "",
                 to_datetime_or_none(lease.until),
+                to_datetime_or_none(lease.expected),
             )
 
 

@@ -107,10 +107,10 @@ def run(
     if note := misplaced_option(CommandLine("run", context.meta[TYPED_OPTIONS], words), options):
         say(note)
     config = config_here(say)
-    options, notes = completed_options(options, script, config)
+    options, options_of, notes = completed_options(options, script, config)
     for note in notes:
         say(note)
-    values["options"] = options
+    values |= {"options": options, "options_of": options_of}
     values["script"] = script
     values["settings"] = config.engine
     values["on_cluster"] = _cluster(config, options)

@@ -21,6 +21,7 @@ from stoker.cli.options import (
     complete_jobs,
     filter_options,
     refuse_states,
+    refuse_view,
     screen_options,
     show_view,
     view_options,
@@ -75,19 +76,15 @@ def command(
     """
     if by and (ids or (by == "user" and chosen != NO_FILTER)):
         raise UsageError(f"--by-{by} counts all jobs", "leave out the ids" if ids else "leave out the filters")
-    if view and not ids:
-        raise UsageError(f"--{view} is about jobs", f"name them: stoker status last --{view}")
+    if view:
+        refuse_view(view, ids, others=watch or by is not None or chosen != NO_FILTER)
     if watch:
         return _watch(ids, by, chosen, screen)
     paths = screen.paths
     if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
         _revive(paths)
     if view:
-        with read_facts(paths) as facts:
-            from stoker.app.views.job_details import selected_ids
-
-            chosen_ids = selected_ids(facts, ids, chosen)
-        show_view(view, chosen_ids, screen, everything=everything)
+        show_view(view, _chosen_ids(paths, ids, chosen) if ids else [], screen, everything=everything)
         return 0
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
@@ -106,6 +103,13 @@ def command(
             status = _with_summary(status, facts, paths, by, chosen)
     _show_queue(paths, status, screen, by, everything=everything)
     return 0
+
+
+def _chosen_ids(paths: Paths, words: Sequence[str], chosen: Filter) -> Sequence[int]:
+    from stoker.app.views.job_details import selected_ids
+
+    with read_facts(paths) as facts:
+        return selected_ids(facts, words, chosen)
 
 
 def _revive(paths: Paths) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NamedTuple, ParamSpec, TypeVar
 
-from stoker.app.control.actions import cancel, hold, release
+from stoker.app.control.actions import cancel, hold, preempt, release
 from stoker.app.control.edit import Rewriter, edit_jobs
 from stoker.app.control.requests import Control, opened
 from stoker.app.control.retry import planned_retries, refuse_unfinished, retry
@@ -43,8 +43,8 @@ STATUS_SECONDS = 1.5
 MOST_LINES = 5000
 CURVE_SECONDS = 3600.0
 """Length of the curves of GPUs."""
-Verb = Literal["cancel", "retry", "pause", "raise", "lower"]
-ASKS: tuple[Verb, ...] = ("cancel", "retry")
+Verb = Literal["cancel", "retry", "preempt", "pause", "raise", "lower"]
+ASKS: tuple[Verb, ...] = ("cancel", "retry", "preempt")
 """Actions that cannot be undone: the view asks once."""
 _NAMED = 3
 Arguments = ParamSpec("Arguments")
@@ -183,6 +183,8 @@ def refusal(verb: Verb, targets: Sequence[Target]) -> str:
         return f"{first.label} has not finished: cancel it first (c), then retry it in the history (3)"
     if verb != "retry" and ended:
         return f"{ended[0].label} has already finished ({ended[0].state}); r runs it again"
+    if verb == "preempt" and (waiting := [target for target in targets if target.state != "running"]):
+        return f"{waiting[0].label} does not run ({waiting[0].state})"
     return ""
 
 
@@ -211,6 +213,8 @@ def _effects(control: Control, verb: Verb, jobs: Sequence[Job]) -> list[Effect]:
     match verb:
         case "cancel":
             return cancel(control, jobs)
+        case "preempt":
+            return preempt(control, jobs)
         case "retry":
             refuse_unfinished(jobs)
             return retry(control, planned_retries(control, jobs))

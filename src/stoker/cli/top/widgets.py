@@ -146,6 +146,9 @@ KEYS = (
     KeyHelp("c", "cancel", "cancel, or stop if it runs (asks first)", {"c": "act('cancel')"}, changes=True),
     KeyHelp("r", "retry", "retry an ended job (asks first)", {"r": "act('retry')"}, changes=True),
     KeyHelp(
+        "g", "", "let a preemptible job give way to the next one (asks first)", {"g": "act('preempt')"}, changes=True
+    ),
+    KeyHelp(
         "+ -",
         "priority",
         "raise or lower the priority",

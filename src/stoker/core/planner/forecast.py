@@ -10,6 +10,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.booking import Booking
 from stoker.core.device import Reading, Snapshot
 from stoker.core.job import Job
 from stoker.core.lease import Lease
@@ -48,6 +49,8 @@ class Now(Struct, frozen=True):
     estimate: Estimate = nothing_learnt
     lanes: Lanes | None = None
     """The waiting jobs in lanes, if there are any yet."""
+    bookings: Sequence[Booking] = ()
+    """Those of other users."""
 
 
 def forecast(now: Now, expects: Expects, horizon: int = HORIZON, typical: float | None = None) -> Forecast:
@@ -97,6 +100,7 @@ class _Ahead:
             for start in self._planned().starts:
                 self._begin(start)
             ends = [slot.until for slot in self._slots if slot.until is not None]
+            ends += [booking.until for booking in self.now.bookings if booking.until > self.moment]
             if not ends or not len(self.waiting) or len(self.starts) >= self._horizon:
                 return
             self.moment = max(self.moment, min(ends))
@@ -115,6 +119,7 @@ class _Ahead:
             self.moment,
             expects=self._expects,
             estimate=now.estimate,
+            bookings=now.bookings,
         )
 
     def _begin(self, start: Start) -> None:

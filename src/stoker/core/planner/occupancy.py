@@ -10,10 +10,11 @@ from typing import Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from stoker.core.booking import Booking, bookings_by_device, free_from
 from stoker.core.device import DRAINED_FOR_ALL, Device, Reading, Snapshot
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
-from stoker.core.planner.reasons import Drained, Draining, Occupied, Unusable, Yields
+from stoker.core.planner.reasons import Booked, Drained, Draining, Occupied, Unusable, Yields
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources, amount_on, load_on
 from stoker.core.units import size_text
@@ -111,7 +112,7 @@ class DeviceView(Struct):
 
     device: Device
     order: int
-    closed: Unusable | Draining | Drained | Occupied | Yields | None = None
+    closed: Unusable | Draining | Drained | Booked | Occupied | Yields | None = None
     """Why no job may use it."""
     gone: int = 0
     """Bytes in use beyond what is reserved."""
@@ -138,8 +139,12 @@ class Occupancy:
         now: float,
         freed: Mapping[str, float],
         left: Mapping[str, Yields] = NOTHING_LEFT,
+        bookings: Sequence[Booking] = (),
     ) -> None:
-        """`left` are ledger names of devices that are left to others, each with the reason."""
+        """`left` are ledger names of devices that are left to others, each with the reason.
+
+        `bookings` are those of other users.
+        """
         self.now = now
         self._reserve = policy.reserve
         self.busy = policy.busy
@@ -164,6 +169,37 @@ class Occupancy:
                 view.closed = Unusable(view.device.label, problem)
         for name, reason in left.items():
             self._leave(name, reason)
+        self._bookings = bookings_by_device(bookings)
+        for view in self.views if bookings else ():
+            view.closed = view.closed or self._booked_now(view)
+
+    @property
+    def is_booked(self) -> bool:
+        """Whether other users have booked any device, now or for later."""
+        return bool(self._bookings)
+
+    def free_from(self, device: Device, moment: float, seconds: float) -> float:
+        """The first moment from which a job that takes so long on the device meets no booking of another user."""
+        before = None
+        while moment != before:  # a device with several names is free when all of them are
+            before = moment
+            for name in device.claims:
+                moment = free_from(self._bookings.get(name, ()), moment, seconds)
+        return moment
+
+    def booked(self, device: Device, until: float) -> Booked | None:
+        """The first booking of a device by another user that begins before this moment."""
+        bookings = [
+            booking for name in device.claims for booking in self._bookings.get(name, ()) if booking.until > self.now
+        ]
+        first = min(bookings, key=lambda booking: booking.since, default=None)
+        if first is None or first.since >= until:
+            return None
+        return Booked(device.label, first.owner, first.since, first.until, first.why, later=first.since > self.now)
+
+    def _booked_now(self, view: DeviceView) -> Booked | None:
+        booked = self.booked(view.device, inf)
+        return None if booked is None or booked.later else booked
 
     def names_in_use(self, leaving: Collection[int] = ()) -> set[str]:
         """Ledger names of the devices that our attempts hold, without those of jobs that leave."""
@@ -211,11 +247,14 @@ class Occupancy:
 
     def will_be_open(self, device_ids: Sequence[str], resources: Resources) -> bool:
         """Whether a job with these resources only waits for our attempts on the devices to end."""
+        views = [self._by_id[device_id] for device_id in device_ids if device_id in self._by_id]
+        if any(isinstance(view.closed, Booked) for view in views):
+            return False
         return self.are_open(device_ids, resources, FOREVER) and not self.are_open(device_ids, resources)
 
     def fit(self, view: DeviceView, resources: Resources, at: float = NOW) -> int | None:
         """How tightly a job fits on a device at a moment, less being tighter; None if it does not fit."""
-        if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining)):
+        if view.closed is not None and (at == NOW or not isinstance(view.closed, Draining | Booked)):
             return None
         amount = amount_on(resources, view.device) if resources.shares else None
         if amount is None:

@@ -15,6 +15,7 @@ from stoker.core.job import Job, Waiting
 from stoker.core.planner.occupancy import FOREVER, NOW, DeviceView, Headroom, Occupancy, Slot
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import (
+    Booked,
     Crowded,
     Drained,
     Draining,
@@ -109,7 +110,7 @@ class Prefetch:
         self._occupancy = occupancy
         self._wanted: set[str] = set()
         self._roomy: dict[tuple[Resources, tuple[Cap, ...]], list[tuple[int, float, int, Slot]]] = {}
-        sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained)}
+        sound = {view.device.id for view in occupancy.views if not isinstance(view.closed, Unusable | Drained | Booked)}
         for index, slot in enumerate(slots):
             if slot.room > 0 and sound.issuperset(slot.devices):
                 since = inf if slot.since is None else slot.since
@@ -163,13 +164,18 @@ class Reservation(Struct, frozen=True):
     """The resources that the job will use on them."""
 
 
-def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation | None:
-    """The devices that will be open first for a job; None where our own ends do not free enough."""
+def reserve(job: Job, resources: Resources, occupancy: Occupancy, seconds: float = 0.0) -> Reservation | None:
+    """The devices that will be open first for a job; None where our own ends do not free enough.
+
+    `seconds` is how long the job needs a device that others have booked for later.
+    """
     offers: list[DeviceOffer] = []
     moments: dict[str, float] = {}
     unsure: set[str] = set()
     for view in occupancy.views:
         if suits(view.device, resources) and (ready := occupancy.ready(view, resources)) is not None:
+            if occupancy.is_booked:
+                ready = _unbooked_from(view, ready, seconds, occupancy)
             moments[view.device.id] = ready
             if not all(holding.sure for holding in occupancy.holdings(view)):
                 unsure.add(view.device.id)
@@ -189,6 +195,12 @@ def reserve(job: Job, resources: Resources, occupancy: Occupancy) -> Reservation
         sure=unsure.isdisjoint(device.id for device in devices),
         resources=resources,
     )
+
+
+def _unbooked_from(view: DeviceView, ready: float, seconds: float, occupancy: Occupancy) -> float:
+    begin = max(ready, occupancy.now)
+    free = occupancy.free_from(view.device, begin, seconds)
+    return ready if free == begin else free
 
 
 def leaves_room(
@@ -274,11 +286,11 @@ class PlacementCache:
             reason = self._blocked[resources] = why_blocked(resources, self._occupancy)
         return reason
 
-    def reserve(self, job: Job, resources: Resources) -> Reservation | None:
+    def reserve(self, job: Job, resources: Resources, seconds: float = 0.0) -> Reservation | None:
         """The devices that will be open first for a job. Whether there are any depends only on its resources."""
         if resources in self._unreserved:
             return None
-        reservation = reserve(job, resources, self._occupancy)
+        reservation = reserve(job, resources, self._occupancy, seconds)
         if reservation is None:
             self._unreserved.add(resources)
         return reservation
@@ -292,10 +304,10 @@ class PlacementCache:
         return offers
 
 
-Outside = Leased | Yields | Occupied | Drained | Unusable | Draining
+Outside = Leased | Booked | Yields | Occupied | Drained | Unusable | Draining
 """Reasons of a device that remain when all our own jobs have ended."""
 
-_MOST_TELLING_FIRST = (Yields, Leased, Occupied, Drained, Unusable, Draining)
+_MOST_TELLING_FIRST = (Yields, Leased, Booked, Occupied, Drained, Unusable, Draining)
 
 
 def why_blocked(resources: Resources, occupancy: Occupancy) -> Crowded | MemoryShort | TooBusy | Outside:

@@ -14,11 +14,13 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.booking import LEARNT_FACTOR, LEARNT_SECONDS, UNKNOWN_SECONDS, Booking
 from stoker.core.device import Device, Snapshot
 from stoker.core.job import Job, limit_of
 from stoker.core.learning import Learnt
 from stoker.core.lease import Lease
 from stoker.core.planner.displacement import (
+    LEAST_RUN_SECONDS,
     RECHECK_SECONDS,
     Displacement,
     Handover,
@@ -54,6 +56,7 @@ from stoker.core.planner.queue import (
 )
 from stoker.core.planner.reasons import (
     AtLimit,
+    Booked,
     CapFull,
     KeptFree,
     MaxUse,
@@ -181,6 +184,7 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     estimate: Estimate = nothing_learnt,
     lanes: Lanes | None = None,
     handovers: Sequence[Handover] = (),
+    bookings: Sequence[Booking] = (),
 ) -> Plan:
     """Decide for every waiting job, by priority and then in the order of the policy.
 
@@ -188,9 +192,11 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     seconds that a job takes, if a limit or history tells; `estimate` the resources to reserve. `lanes` hold the same
     waiting jobs, kept from plan to plan; without them all jobs are filed anew. Only the oldest job of each lane is
     examined, and one more per start: the job that cannot start gives the reason of its whole lane. `handovers` are
-    devices that running jobs leave, or have left, for a waiting one.
+    devices that running jobs leave, or have left, for a waiting one. `bookings` are those of other users.
     """
-    occupancy = Occupancy(slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left)
+    occupancy = Occupancy(
+        slots, snapshot, leases, policy=policy, now=now, freed=freed, left=fair_share.left, bookings=bookings
+    )
     order = Order(policy, now, expects, Counter(slot.kind for slot in slots))
     touched = {group.job_kind for group in waiting.groups()} if lanes is None else waiting.take_touched()
     lanes = Lanes(waiting, estimate) if lanes is None else lanes
@@ -207,14 +213,22 @@ def plan(  # noqa: PLR0917 - a pure function takes all that the decision depends
     displacements: list[Displacement] = []
     look_again = None
     if planner.blocked and any(slot.preemption is not None for slot in slots):
-        situation = (*map(_standing, slots), *leases, *handovers, bool(planner.starts or planner.keeps_all()))
+        situation = (
+            *map(_standing, slots),
+            *leases,
+            *handovers,
+            *bookings,
+            bool(planner.starts or planner.keeps_all()),
+        )
         if lanes.vain is not None and lanes.vain.holds(situation, now):
             look_again = lanes.vain.until
         else:
             displacements = planner.displace(
                 slots,
                 [group for group in waiting.groups() if group.job_kind.urgent],
-                lambda slots: Occupancy(slots, snapshot, leases, policy=policy, now=0.0, freed=freed),
+                lambda slots: Occupancy(
+                    slots, snapshot, leases, policy=policy, now=0.0, freed=freed, bookings=timeless(bookings, now)
+                ),
             )
             look_again = next_look(slots, now)
             until = min(now + RECHECK_SECONDS, inf if look_again is None else look_again)
@@ -344,14 +358,25 @@ class _Planner:
         The jobs of a lane are about the same work, but do not take the same time; so many groups of them are examined.
         A job that may pass and still cannot start is blocked by devices that are kept for another, as all after it are.
         """
-        job, reservation = lane.job, self._reservation
-        blocked = lane
-        is_kept = depth > 0 and isinstance(reason, KeptFree)
-        if is_kept and reservation is not None and not self._may_pass(job, reservation):
-            blocked = lane.split_until(lambda job: self._may_pass(job, reservation), depth)
+        job, blocked = lane.job, lane
+        passes = self._passes(lane, reason) if depth > 0 else None
+        if passes is not None:
+            blocked = lane.split_until(passes, depth)
             if lane:
                 heappush(heads, self.head(lane))
         self.blocked.append(_Blocked(blocked, job, lane.key.resources, reason))
+
+    def _passes(self, lane: LaneCursor, reason: Reason) -> Callable[[Job], bool] | None:
+        """Which jobs of a lane a reservation or booking does not stop, if one stops the first; else None."""
+        reservation, resources = self._reservation, lane.key.resources
+        if isinstance(reason, KeptFree):
+            if reservation is None or self._may_pass(lane.job, reservation):
+                return None
+            if not self._occupancy.is_booked:
+                return lambda job: self._may_pass(job, reservation)
+        elif not (isinstance(reason, Booked) and reason.later):
+            return None
+        return lambda job: choose(self._available(job, resources), resources.gpus, resources.required) is not None
 
     def _may_pass(self, job: Job, reservation: Reservation) -> bool:
         return may_pass(self._order.expects(job), reservation, self._policy, self._occupancy.now)
@@ -368,13 +393,12 @@ class _Planner:
             return self._placement_cache.never(resources) or unclaimable
         if closed := self._closed():
             return self._placement_cache.never(resources) or closed
-        offers = self._placement_cache.offers(resources)
-        unreserved = self._unreserved(self._unkept(offers, job), job, resources)
-        devices = choose(unreserved, resources.gpus, resources.required)
+        available = self._available(job, resources)
+        devices = choose(available, resources.gpus, resources.required)
         if devices is None:
-            return self._placement_cache.never(resources) or self._block(job, resources, offers)
+            return self._placement_cache.never(resources) or self._block(job, resources)
         if self._is_limited and (excess := self._too_many(resources, devices)):
-            devices = choose(self._in_use(unreserved), resources.gpus, resources.required)
+            devices = choose(self._in_use(available), resources.gpus, resources.required)
             if devices is None:
                 return excess
         device_ids = tuple([device.id for device in devices])
@@ -404,6 +428,38 @@ class _Planner:
                 self.starts.append(outcome)
                 self._order.started(job)
                 self._served.add(job.id)
+
+    def _available(self, job: Job, resources: Resources) -> list[DeviceOffer]:
+        """The open devices that are neither booked nor kept for another."""
+        offers = self._unbooked(self._placement_cache.offers(resources), job)
+        return self._unreserved(self._unkept(offers, job), job, resources)
+
+    def _unbooked(self, offers: list[DeviceOffer], job: Job) -> list[DeviceOffer]:
+        """The offers of devices that no other user has booked for a time before the job may end."""
+        if not self._occupancy.is_booked:
+            return offers
+        now, seconds = self._occupancy.now, self._seconds_beside_bookings(job)
+        return [offer for offer in offers if self._occupancy.free_from(offer.device, now, seconds) <= now]
+
+    def _seconds_beside_bookings(self, job: Job) -> float:
+        """How long a job needs a device that is booked for later; a preemptible one leaves it in time."""
+        expected, limit = self._order.expects(job), limit_of(job)
+        seconds = UNKNOWN_SECONDS if expected is None else LEARNT_FACTOR * expected + LEARNT_SECONDS
+        seconds = seconds if limit is None else min(seconds, limit)
+        return min(seconds, LEAST_RUN_SECONDS + job.spec.save_time) if job.spec.preemptible else seconds
+
+    def _booked(
+        self, job: Job, resources: Resources, offers: list[DeviceOffer], unbooked: list[DeviceOffer]
+    ) -> Booked | None:
+        """The booking without which a job could start now."""
+        if len(offers) == len(unbooked) or choose(offers, resources.gpus, resources.required) is None:
+            return None
+        if choose(unbooked, resources.gpus, resources.required) is not None:
+            return None
+        until = self._occupancy.now + self._seconds_beside_bookings(job)
+        found = [self._occupancy.booked(offer.device, until) for offer in offers if offer not in unbooked]
+        first = min(filter(None, found), key=lambda booked: booked.since, default=None)
+        return first and replace(first, unlimited=self._order.expects(job) is None)
 
     def _unkept(self, offers: list[DeviceOffer], job: Job) -> list[DeviceOffer]:
         """The offers that are not kept for another job."""
@@ -440,11 +496,14 @@ class _Planner:
 
     def _may_use(self, waiter: Waiter, device_ids: Sequence[str], view: Occupancy, leaving: Collection[int]) -> bool:
         """Whether the limits of the user allow a job these devices once others have left."""
+        devices = self._placement_cache.devices(device_ids)
+        now, seconds = self._occupancy.now, self._seconds_beside_bookings(waiter.job)
+        if any(self._occupancy.free_from(device, now, seconds) > now for device in devices):
+            return False
         if not self._is_limited:
             return True
         if self._placement_cache.never(waiter.resources):
             return False
-        devices = self._placement_cache.devices(device_ids)
         names = {name for device in devices for name in device.claims}
         return names <= view.names_in_use(leaving) or not exceeds_limits(
             devices, view, self._policy, self._fair_share, leaving
@@ -545,7 +604,7 @@ class _Planner:
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
-            self._reservation = self._placement_cache.reserve(job, resources)
+            self._reservation = self._reserve(job, resources)
             return self._reservation is not None or self._placement_cache.reserve(job, least) is None
         return True
 
@@ -602,16 +661,24 @@ class _Planner:
         names = self._occupancy.names_in_use()
         return [offer for offer in offers if names.issuperset(offer.device.claims)]
 
-    def _block(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> Reason:
+    def _reserve(self, job: Job, resources: Resources) -> Reservation | None:
+        seconds = self._seconds_beside_bookings(job) if self._occupancy.is_booked else 0.0
+        return self._placement_cache.reserve(job, resources, seconds)
+
+    def _block(self, job: Job, resources: Resources) -> Reason:
+        """Why a job that finds no devices waits; it gets the reservation if it is the first."""
+        open_offers = self._placement_cache.offers(resources)
+        offers = self._unbooked(open_offers, job)
+        booked = self._booked(job, resources, open_offers, offers)
         keeper = self._keeper(job, resources, offers)
         if self._policy.passing == "never":
             self._stopped_by = KeptFree(job.id, resources.gpus)
         elif self._policy.passing == "reserved" and self._reservation is None:
-            self._reservation = self._placement_cache.reserve(job, resources)
+            self._reservation = self._reserve(job, resources)
         elif keeper is None and self._reservation and choose(offers, resources.gpus, resources.required) is not None:
             moment = self._reservation.moment if self._reservation.sure else None
             return KeptFree(self._reservation.job, self._reservation.gpus, moment)
-        return keeper or self._placement_cache.why_blocked(resources)
+        return keeper or booked or self._placement_cache.why_blocked(resources)
 
     def _keeper(self, job: Job, resources: Resources, offers: list[DeviceOffer]) -> KeptFree | None:
         """The job for which open devices are kept; None if without it, too, the job could not start."""
@@ -620,6 +687,11 @@ class _Planner:
         unkept = self._unkept(offers, job)
         kept = [offer.device.id for offer in offers if offer not in unkept]
         return KeptFree(self._kept[kept[0]], len(kept)) if len(unkept) < resources.gpus else None
+
+
+def timeless(bookings: Sequence[Booking], now: float) -> list[Booking]:
+    """Those that have begun, for a view of the machine in which no time passes."""
+    return [replace(booking, since=-inf, until=inf) for booking in bookings if booking.since <= now < booking.until]
 
 
 def _standing(slot: Slot) -> tuple[int, tuple[str, ...], int | None]:

@@ -104,6 +104,20 @@ class Draining(Struct, frozen=True, tag="draining"):
     device: str
 
 
+class Booked(Struct, frozen=True, tag="booked", omit_defaults=True):
+    """Another user has booked the device, from now or for later."""
+
+    device: str
+    owner: str
+    since: float
+    until: float
+    why: str = ""
+    later: bool = False
+    """Whether the device is free until then, but the job may not end in time."""
+    unlimited: bool = False
+    """Whether neither a limit nor history tells how long the job takes."""
+
+
 class Unusable(Struct, frozen=True, tag="unusable"):
     """The device is lost, forbidden, or cannot be read."""
 
@@ -214,6 +228,7 @@ Reason = (
     | Occupied
     | Draining
     | Drained
+    | Booked
     | Unusable
     | Yields
     | Unclaimable
@@ -254,14 +269,14 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
             return begun if expected is None else f"{begun}; expected {moment(expected)}"
         case Outranked() | UnknownDuration():
             return _of_the_order(reason, name)
-        case Leased() | Occupied() | Draining() | Drained() | Unusable() | Yields():
+        case Leased() | Occupied() | Draining() | Drained() | Booked() | Unusable() | Yields():
             return _of_a_device(reason, moment)
         case _:
             return _of_the_queue(reason, moment, name)
 
 
 def _of_a_device(
-    reason: Leased | Occupied | Draining | Drained | Unusable | Yields, moment: Callable[[float], str]
+    reason: Leased | Occupied | Draining | Drained | Booked | Unusable | Yields, moment: Callable[[float], str]
 ) -> str:
     match reason:
         case Leased():
@@ -273,6 +288,8 @@ def _of_a_device(
             return f"GPU {device} has not yet released the memory of its last job"
         case Drained(device, note):
             return f"GPU {device} is {note}"
+        case Booked():
+            return _booked(reason, moment)
         case Unusable(device, problem):
             return f"GPU {device}: {problem}"
         case Yields(owner, why):
@@ -281,6 +298,14 @@ def _of_a_device(
                 if owner
                 else "your older run goes first"
             )
+
+
+def _booked(reason: Booked, moment: Callable[[float], str]) -> str:
+    lasts = rough_duration(reason.until - reason.since)
+    words = f"GPU {reason.device} is booked by {reason.owner} from {moment(reason.since)} for {lasts}"
+    why = f": {reason.why}" if reason.why else ""
+    hint = " (set a limit with -t)" if reason.unlimited else ""
+    return f"{words}{why}{f'; this job may not end by then{hint}' if reason.later else ''}"
 
 
 def _leased(reason: Leased, moment: Callable[[float], str]) -> str:

@@ -84,7 +84,7 @@ def add(name: str, kind: str | None, **given: Any) -> int:
       stoker cluster add lab --slurm
       stoker cluster add lab --slurm --partition gpu --account vision --option=--constraint=a100
     """
-    from stoker.app.jobs.config import check_cluster_name
+    from stoker.app.jobs.config_tables import check_cluster_name
     from stoker.features.slurm.config_file import own_file, write_cluster
 
     if kind is None:
@@ -142,7 +142,7 @@ def make(name: str, servers: str, **given: Any) -> int:
       stoker cluster make gpus gpu[1-5],big01 --shared /nfs/me/stoker
       stoker cluster make here localhost --gpus 4
     """
-    from stoker.app.jobs.config import check_cluster_name
+    from stoker.app.jobs.config_tables import check_cluster_name
     from stoker.features.slurm.config_file import cluster_table, own_file, write_cluster
     from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of

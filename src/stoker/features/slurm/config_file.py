@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stoker.app.jobs.config import Ignored, check_cluster_name, checked_clusters, read_settings, user_file
+from stoker.app.jobs.config import Ignored, read_settings, user_file
+from stoker.app.jobs.config_tables import check_cluster_name, checked_clusters
 from stoker.core.errors import StokerError, UsageError
 from stoker.store.paths import replace_file
 

@@ -336,6 +336,16 @@ class SlurmSite:
         self._pilots.stop(job, grace, signal_number)
         self._direct.stop(job, grace, signal_number)
 
+    def can_give_way(self, job: Job) -> bool:
+        return self._pilots.has(job)
+
+    def give_way(self, job: Job) -> None:
+        self._pilots.give_way(job)
+
+    def idle_since(self) -> Mapping[int, float | None]:
+        """Of jobs in pilots: nothing measures those that Slurm runs."""
+        return self._pilots.idle_since()
+
     def recall(self, job: Job) -> None:
         if isinstance(job.state, Starting):
             self._pilots.recall(job)

@@ -6,12 +6,13 @@ import functools
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
+from math import ceil, inf
 
 from msgspec.structs import replace
 
+from stoker.core.booking import booked_now
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
 from stoker.core.lease import Lease
@@ -130,6 +131,8 @@ class Sharing:
         self._offers: Offers = NO_OFFERS
         self._promised: Collection[str] = ()
         """Names of devices that an engine which goes first would get if they were free."""
+        self._booked: Collection[str] = ()
+        """Names of devices that this user has booked for now: they are left to no other."""
         self._owed: list[tuple[Demand, int]] = []
         """Demands to which running jobs give way, and how many devices each gets anyway."""
         self._given_up: dict[int, float] = {}
@@ -150,6 +153,8 @@ class Sharing:
         """The fair share for the plan, by the demand of others; `since` is when our oldest job began to wait."""
         others = {name: demand for name, demand in observation.demands.items() if not self._is_ours(name)}
         self._promised, self._owed = (), []
+        own = (booking for booking in observation.bookings if booking.uid == os.geteuid())
+        self._booked = booked_now(own, now)
         if not others:
             self._offers = NO_OFFERS
             elsewhere = held_elsewhere(observation.leases, self._owner)
@@ -157,7 +162,7 @@ class Sharing:
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = demands_ahead(others, self._published.name if self._published else "", mine)
-        names = list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
+        names = [name for name in _all_names(observation) if name not in self._booked]
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
@@ -179,6 +184,7 @@ class Sharing:
             held = [
                 Held(slot.job, slot.since, _names(allocations[slot.worker]))
                 for slot in slots
+                if not any(name in self._booked for name in _names(allocations[slot.worker]))
                 if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
             ]
             if victims := given_up(demand, free, held):
@@ -230,6 +236,10 @@ class Sharing:
         return self._usage.until(now, [(allocation.device_ids, allocation.head_since) for allocation in busy])
 
 
+def _all_names(observation: Observation) -> list[str]:
+    return list(dict.fromkeys(name for device in observation.snapshot.devices for name in device.claims))
+
+
 def _names(allocation: Allocation) -> tuple[str, ...]:
     return tuple(name for device in allocation.devices for name in device.claims)
 
@@ -250,6 +260,10 @@ def _essence(demand: Demand) -> Demand:
     return replace(demand, uid=0, owner="", pid=0, what="", usage=demand.usage // GRAIN_GPU_SECONDS)
 
 
+EXPECTED_GRAIN = 60.0
+"""Seconds to which expected ends are rounded, so that a slightly different forecast changes no notice."""
+
+
 class Notices:
     """This engine's notice in the ledger; screens of other users show it."""
 
@@ -260,12 +274,17 @@ class Notices:
         self._published: HeldNotice | None = None
         self._published_at = 0.0
 
-    def publish(self, allocations: Iterable[Allocation], waiting: int, now: float) -> None:
-        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails."""
+    def publish(
+        self, allocations: Iterable[Allocation], waiting: int, now: float, expected: Mapping[int, float] = {}
+    ) -> None:
+        """Publish it if it has changed. A ledger that cannot be used is reported where a claim fails.
+
+        `expected` are the ends by job, as far as they can be told.
+        """
         leased = [allocation for allocation in allocations if allocation.lease and allocation.jobs][:MOST_LEASES]
         told = ((allocation, self._job_of(allocation.jobs[0])) for allocation in leased)
         leases = {
-            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job)
+            allocation.lease.rpartition("/")[2]: self._lease_job(allocation.worker, job, expected.get(job.id))
             for allocation, job in told
             if job
         }
@@ -282,8 +301,9 @@ class Notices:
             self._ledger.retract(self._published)
             self._published = None
 
-    def _lease_job(self, worker: str, job: Job) -> LeaseJob:
+    def _lease_job(self, worker: str, job: Job, expected: float | None) -> LeaseJob:
         limit = limit_of(job)
         until = job.state.since + limit if isinstance(job.state, Running) and limit is not None else None
         pid = self._processes.process_of(worker, attempt_key(job.id, job.attempts))
-        return LeaseJob(id_text(job), pid or 0, until)
+        rounded = inf if expected is None else ceil(expected / EXPECTED_GRAIN) * EXPECTED_GRAIN
+        return LeaseJob(id_text(job), pid or 0, until, rounded if rounded < (until or inf) else None)

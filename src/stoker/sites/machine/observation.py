@@ -9,6 +9,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.booking import Booking
 from stoker.core.device import Device, Process, Reading, Snapshot, with_drains
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
@@ -44,6 +45,8 @@ class Observation:
         """Those that are not ours."""
         self.demands: Mapping[str, Demand] = {}
         """All of them, including our own."""
+        self.bookings: Sequence[Booking] = ()
+        """Those of all users, with their times by the clock of the engine."""
         self.warnings: tuple[str, ...] = ()
         self._drained: Mapping[str, float] = {}
         self._leased: frozenset[str] = frozenset()
@@ -82,6 +85,7 @@ class Observation:
             names = set(ours)
             self.leases = tuple(lease for name, lease in view.leases.items() if name not in names)
             self.demands = view.demands
+            self.bookings = _by_clock(view.bookings.values(), now - time.time()) if view.bookings else ()
             self.warnings = view.warnings
             self._drained = view.drained
             self._leased = frozenset(claim.name for lease in view.leases.values() for claim in lease.claims)
@@ -101,6 +105,11 @@ class Observation:
         if snapshot.devices is not self.snapshot.devices:
             self._known.update((device.id, device) for device in snapshot.devices)
         self.snapshot = snapshot
+
+
+def _by_clock(bookings: Iterable[Booking], ahead: float) -> list[Booking]:
+    """The bookings, which are made by the clock on the wall, by a clock that never jumps."""
+    return [replace(booking, since=booking.since + ahead, until=booking.until + ahead) for booking in bookings]
 
 
 # -- foreign processes that only hold memory -----------------------------------------------------

@@ -7,13 +7,14 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from stoker.core.booking import Booking, of_others
 from stoker.core.device import Device
 from stoker.core.errors import StokerError
 from stoker.core.job import Active, Displaced, Job, Running, Stopping, resources_of, slot_of
@@ -55,6 +56,8 @@ LISTED_JOBS = 200
 """Waiting jobs whose place in the order is shown: no screen lists more, unless it lists all."""
 SOON = 0.01
 """Seconds after which to plan again when another engine claimed a device first."""
+BOOKING_MARGIN, BOOKING_SECONDS = 1.5, 2.0
+"""A job leaves a GPU that another user has booked so many times its time to save, and so many seconds, before."""
 PREFETCHED_INTERVAL = 0.25
 """Seconds between two checks whether prefetched attempts wait behind a long one."""
 STOP_WORKERS_SECONDS = 1.0
@@ -125,6 +128,8 @@ class MachineSite:
         self._draining = False
         self._trouble = ""
         self._last_plan: Plan | None = None
+        self._expected_ends: Mapping[int, float] = {}
+        """By job, as the last forecast told."""
         self._plan_after = 0.0
         self._refusal: LedgerUnusable | None = None
         """Why the last claim failed; no other is made before `_claim_after`."""
@@ -195,7 +200,7 @@ class MachineSite:
             self._jobs.plan_due = True
         if due:
             self._allocations.note_sharing(self._observation.leases)
-            self._notices.publish(self._allocations, len(self._jobs.waiting), now)
+            self._notices.publish(self._allocations, len(self._jobs.waiting), now, self._expected_ends)
         self._telemetry.refresh(self._observation.snapshot, now)
         self._learning.learn(self._observation.snapshot, now)
         if self._lease_check.check(now):
@@ -259,11 +264,16 @@ class MachineSite:
             self._estimate,
             self._lanes,
             self._handed_over(),
+            self._bookings(),
         )
+
+    def _bookings(self) -> list[Booking]:
+        """Those of other users."""
+        return of_others(self._observation.bookings, os.geteuid())
 
     def _relieve_others(self, now: float) -> None:
         """Though no job of ours waits, running ones may have to give way to other engines."""
-        slots = self._slots(now) if self._observation.demands else []
+        slots = self._slots(now) if self._observation.demands or self._observation.bookings else []
         if any(slot.preemption for slot in slots):
             self._sharing.consider(self._observation, self._allocations, lambda: now, now)
             self._give_up(slots, now)
@@ -282,8 +292,22 @@ class MachineSite:
 
     def _give_up(self, slots: Sequence[Slot], now: float) -> None:
         """Let running jobs give way to other engines, as fair share demands."""
-        for job_id, why in self._sharing.give_up(slots, self._allocations, now):
+        leaving = [*self._leave_booked(slots, now), *self._sharing.give_up(slots, self._allocations, now)]
+        for job_id, why in leaving:
             self._ask_to_leave(job_id, Displaced(now, note=why))
+
+    def _leave_booked(self, slots: Sequence[Slot], now: float) -> Iterator[tuple[int, str]]:
+        """The jobs that give way on devices that another user has booked, early enough to save before."""
+        bookings = self._bookings()
+        for slot in slots if bookings else ():
+            if slot.preemption is None:
+                continue
+            names = {claim.name for claim in self._allocations[slot.worker].claims}
+            soon = now + BOOKING_MARGIN * slot.preemption.save + BOOKING_SECONDS
+            for booking in bookings:
+                if booking.since <= soon and now < booking.until and not names.isdisjoint(booking.claims):
+                    yield slot.job, f"for {booking.owner}, who has booked its GPU"
+                    break
 
     def _ask_to_leave(self, job_id: int, event: Displaced) -> None:
         job = self._jobs.active(job_id)
@@ -367,6 +391,9 @@ class MachineSite:
         seconds = job.spec.grace if grace is None else grace
         self._runner.stop(slot_of(job.state.ref), attempt_key(job.id, job.state.attempt), seconds, signal_number)
 
+    def can_give_way(self, job: Job) -> bool:
+        return True
+
     def give_way(self, job: Job) -> None:
         assert isinstance(job.state, Active)
         worker, spec = slot_of(job.state.ref), job.spec
@@ -424,6 +451,7 @@ class MachineSite:
             observation.warnings,
             self._runner.survivors,
             () if self._draining else self._standings(),
+            bookings=observation.bookings,
         )
 
     def _standings(self) -> Sequence[QueuePosition]:
@@ -440,8 +468,10 @@ class MachineSite:
         slots = self._ends.applied(slots, now) if waiting else slots
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
-        present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes)
-        return forecast(present, self._history.expected, typical=typical)
+        present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes, self._bookings())
+        expected = forecast(present, self._history.expected, typical=typical)
+        self._expected_ends = expected.ends
+        return expected
 
     def _estimate(self, job_kind: JobKind) -> Resources:
         return self._history.estimate(job_kind, self._policy.margin)

@@ -33,7 +33,7 @@ YOUNG = 3.0
 YOUNG_INTERVAL = 0.25
 """Seconds between two looks at a young attempt."""
 GAP_SECONDS = 60.0
-"""Seconds without a look after which an attempt is not known to have been idle, as while the machine slept."""
+"""Seconds without a look after which it is unknown what an attempt did meanwhile, as while the machine slept."""
 KEEP_INTERVAL = 60.0
 """Seconds between two records of a running attempt, which are all that is left if the engine dies."""
 _LATE = 3.0
@@ -64,7 +64,7 @@ class WatchedAttempt(Struct):
     together: dict[str, frozenset[int]] = field(default_factory=dict)
     """By device, the processes that ran on it at the same time when that was last seen."""
     idle_since: float | None = None
-    """Since when all its GPUs have shown no utilisation, also by other jobs; None if they are used."""
+    """Since when its GPUs have shown no utilisation, by others neither if the driver does not tell who uses them."""
     seen_at: float = 0.0
     kept: float = 0.0
     ended: float | None = None
@@ -200,11 +200,11 @@ class Telemetry:
         if len(readings) < len(shown):  # one of its GPUs has vanished or cannot be read
             return
         attempt.memory = max((self._held(allocation, reading, attempt) for reading in readings), default=0)
-        attempt.use = seen(
-            attempt.use, max(0.0, now - job.state.since), attempt.memory, self._load(allocation, readings)
-        )
+        load = self._load(allocation, readings)
+        is_gap = now - (attempt.seen_at or job.state.since) > GAP_SECONDS
+        attempt.use = seen(attempt.use, max(0.0, now - job.state.since), attempt.memory, load, is_gap=is_gap)
         self._account(attempt, snapshot)
-        _note_idleness(attempt, readings, now)
+        _note_idleness(attempt, [self._own_load(allocation, reading) for reading in readings], now)
         allocation.peak = attempt.use.peak
 
     def _watch(self, allocation: Allocation, job: Job, now: float) -> WatchedAttempt:
@@ -241,6 +241,15 @@ class Telemetry:
             return None
         return round(sum(loads) / len(loads))
 
+    def _own_load(self, allocation: Allocation, reading: Reading) -> int | None:
+        """The load of a device by an attempt alone if the driver tells that of its processes, else by all together."""
+        computing = [process for process in reading.processes if not process.graphics]
+        ours = [process.load for process in computing if self._is_of(allocation, process)]
+        known = [load for load in ours if load is not None]
+        if not ours or len(ours) == len(computing) or len(known) < len(ours):
+            return reading.utilisation
+        return max(known)
+
     def _is_of(self, allocation: Allocation, process: Process) -> bool:
         return self._workers.get(process.pid) == allocation.worker
 
@@ -270,13 +279,12 @@ class Telemetry:
         self._roots = roots
 
 
-def _note_idleness(attempt: WatchedAttempt, readings: Sequence[Reading], now: float) -> None:
+def _note_idleness(attempt: WatchedAttempt, loads: Sequence[int | None], now: float) -> None:
     """An attempt begins to be idle anew after a time in which nobody looked, or in which it was stopped.
 
-    GPUs with an unknown utilisation change nothing.
+    GPUs with an unknown load change nothing.
     """
     gap, attempt.seen_at = now - attempt.seen_at, now
-    loads = [reading.utilisation for reading in readings]
     if None in loads or not loads:
         return
     if any(loads) or any(stopped(pid) for pid in attempt.pids):
@@ -345,7 +353,9 @@ class Learning:
             self._learn(attempt)
 
     def _learn(self, attempt: WatchedAttempt) -> None:
-        """Of a run that was cut short only a peak counts that is higher than any before."""
+        """Of a run that was cut short only its start counts, and a peak that is higher than any before."""
+        if attempt.use.began:
+            self._jobs.learn(self._history.learn_start(attempt.job, attempt.use.began))
         models = [device.model for device in attempt.devices]
         peak = attempt.use.peak or (0 if _shows_no_memory(attempt.use) else None)
         if _result(attempt.job) not in WHOLE_RESULTS:

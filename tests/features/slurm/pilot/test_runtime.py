@@ -8,19 +8,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from stoker.core.job import Assigned, Event, Exited, Job, Returned, Started, Waiting
+from stoker.core.errors import StokerError
+from stoker.core.job import Assigned, Displaced, Event, Exited, Job, Returned, Started, Waiting
 from stoker.core.spec import Command, JobSpec, Resources, digest_of
 from stoker.devices.detect import simulate
 from stoker.features.slurm.pilot import runtime
 from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
+    GiveWay,
     Leave,
     Leaving,
     PilotEvent,
@@ -188,3 +190,96 @@ def test_the_head_answers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     once = [Assigned, Started, Exited]
     assert folder.reported == [(f"5.{number}", kind) for number in (1, 2) for kind in once]
     assert (tmp_path / "ran").read_text() == "5\n5\n"
+
+
+def test_a_job_gives_way_to_another(head: Head) -> None:
+    """The head is told who gets the GPU and how the attempt ended; the other job runs before the first comes back."""
+    saves = head.run_order(3, f"trap 'exit 75' USR1; touch ready; {until('gate')}")
+    job = replace(saves.job, spec=replace(saves.job.spec, preemptible="save"))
+    head.give(replace(saves, job=job), head.run_order(4, "true"))
+    wait_until((head.directory / "ready").exists)
+    head.wait_event(3, Started)
+    head.give(GiveWay(3, 4, "why"))
+    head.wait_event(4, Exited)
+    displaced, exited = head.events(3)[-2:]
+    assert (type(displaced), getattr(displaced, "to", 0), getattr(displaced, "note", "")) == (Displaced, 4, "why")
+    assert (type(exited), getattr(exited, "why", ""), getattr(exited, "code", 0)) == (Exited, "preempted", 75)
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[PilotRuntime]:
+    """A pilot in this process, with two GPUs, whose head has given it three jobs."""
+    folder = PilotFolder(tmp_path / "pilot")
+    plan = PilotPlan("lab", str(tmp_path), 60.0, simulated_gpus="2x8G", ledger=str(tmp_path / "ledger"))
+    folder.make_pilot(plan)
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "reports").symlink_to(tmp_path)
+    spec = JobSpec(cwd=str(tmp_path), environment=digest_of(ENVIRONMENT), out=str(tmp_path / "%j.log"))
+    line = f"touch began$STOKER_JOB_ID; {until('gate')}; exit 143"
+    jobs = [Job(number, 1, Command((line,), "/bin/sh"), spec, Waiting(0.0), 0.0) for number in (3, 4, 5)]
+    folder.give([RunJob(job, ENVIRONMENT) for job in jobs])
+    with (
+        contextlib.closing(simulate(plan.simulated_gpus, str(tmp_path / "simulator"), [], time.time())) as devices,
+        contextlib.closing(PilotRuntime(folder, plan, state, devices, "n7")) as pilot,
+    ):
+        pilot._take_orders()
+        turns(pilot, lambda: all((tmp_path / f"began{number}").exists() for number in (3, 4)))
+        yield pilot
+        (tmp_path / "gate").touch()
+
+
+def turns(pilot: PilotRuntime, condition: Callable[[], object]) -> None:
+    def turned() -> object:
+        pilot._runtime.engine.turn(0.01)
+        return condition()
+
+    wait_until(turned)
+
+
+def kinds(pilot: PilotRuntime) -> dict[str, list[type[Event]]]:
+    pilot.flush()
+    found: dict[str, list[type[Event]]] = {}
+    for report in pilot._folder.read_events(0)[0]:
+        if isinstance(report, AttemptReport):
+            found.setdefault(report.attempt, []).append(type(report.event))
+    return found
+
+
+RAN_ONCE = [Assigned, Started, Exited]
+
+
+def test_the_warning_of_the_end_comes_while_jobs_end(
+    inside: PilotRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm's USR1 is seen while the pilot waits for its TERM: what has ended is not given back, so it runs once."""
+
+    def warned() -> bool:
+        inside._leave()
+        return False
+
+    monkeypatch.setattr(inside, "_is_terminated", warned)
+    (tmp_path / "gate").touch()
+    turns(inside, lambda: not inside._taken)
+    found = kinds(inside)
+    assert (found["3.1"], found["4.1"]) == (RAN_ONCE, RAN_ONCE)
+    assert (found["5.1"][-1], Started in found["5.1"]) == (Returned, False)
+
+
+def test_a_recall_while_the_store_of_the_node_cannot_be_written(
+    inside: PilotRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt whose end is not recorded yet has run, and is not given back."""
+
+    def full() -> None:
+        raise StokerError("no space left on device")
+
+    engine = inside._runtime.engine
+    with monkeypatch.context() as broken:
+        broken.setattr(engine, "_write", full)
+        (tmp_path / "gate").touch()
+        turns(inside, lambda: {3, 4}.isdisjoint(job.id for job in engine.active_jobs))
+        inside._folder.give([Recall(3), Recall(4)])
+        inside._take_orders()
+    turns(inside, lambda: {3, 4}.isdisjoint(inside._taken))
+    assert (kinds(inside)["3.1"], kinds(inside)["4.1"]) == (RAN_ONCE, RAN_ONCE)

@@ -66,6 +66,15 @@ class Stop(Struct, frozen=True, tag="stop"):
     signal: int
 
 
+class GiveWay(Struct, frozen=True, tag="give way"):
+    """Let the running attempt of a job save its state and leave."""
+
+    job: int
+    to: int
+    """The waiting job that gets its GPUs; 0 is any."""
+    note: str
+
+
 class Ping(Struct, frozen=True, tag="ping"):
     """Answer with `Alive`: Slurm does not say whether the pilot lives."""
 
@@ -98,6 +107,14 @@ class AttemptReport(Struct, frozen=True, tag="report"):
     event: Event
 
 
+class IdleReport(Struct, frozen=True, tag="idle"):
+    """The GPUs of a running attempt are not used, or are used again."""
+
+    attempt: str
+    seconds: float | None
+    """For how long; None if they are used."""
+
+
 class Alive(Struct, frozen=True, tag="alive"):
     """The pilot lives."""
 
@@ -110,8 +127,8 @@ class Over(Struct, frozen=True, tag="over"):
     """No process of the pilot is left, written by the process that guarded it, or by a check of its node."""
 
 
-PilotOrder = RunJob | Recall | Stop | Ping | Leave | CheckOrder
-PilotEvent = PilotReady | AttemptReport | Alive | Leaving | Over
+PilotOrder = RunJob | Recall | Stop | GiveWay | Ping | Leave | CheckOrder
+PilotEvent = PilotReady | AttemptReport | IdleReport | Alive | Leaving | Over
 Message = TypeVar("Message")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from stoker.core.job import Event, Exited, Job, Lost, Returned, Started, Waiting, started_at
+from stoker.core.job import Displaced, Event, Exited, Job, Lost, Returned, Started, Stayed, Waiting, started_at
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.attempts import Bundle, end_by_our_clock, start_by_our_clock
 from stoker.features.slurm.bundles import cap_names, settings_words
@@ -53,6 +53,8 @@ class DelegatedAttempt:
         """Whether the pilot may have begun with it."""
         self.recalled = False
         self.began: float | None = None
+        self.idle_since: float | None = None
+        """Since when its GPUs have not been used, by the head's clock; None if they are, as far as is known."""
 
 
 class PilotHandle(Bundle):
@@ -231,6 +233,8 @@ def translated(job: Job, delegated: DelegatedAttempt, event: Event, now: float) 
         return replace(event, attempt=delegated.number, at=start_by_our_clock(job, event.at, now))
     if isinstance(event, Exited):
         return replace(event, attempt=delegated.number, at=end_by_our_clock(job, delegated.began, event.at))
+    if isinstance(event, Displaced | Stayed):
+        return replace(event, at=now)
     assert isinstance(event, Returned | Lost)
     if isinstance(event, Lost):
         return replace(event, attempt=delegated.number, at=now)

@@ -11,10 +11,14 @@ from msgspec.structs import replace
 from stoker.core.job import (
     Active,
     Assigned,
+    Displaced,
+    Event,
     Job,
     Lost,
     Returned,
+    Running,
     Started,
+    Stayed,
     Stopping,
     started_at,
 )
@@ -42,6 +46,8 @@ from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
     CheckOrder,
+    GiveWay,
+    IdleReport,
     Leave,
     Leaving,
     Over,
@@ -308,6 +314,22 @@ class Pilots:
             note = job.state.note if isinstance(job.state, Stopping) else ""
             self._order(pilot, Stop(job.id, note, grace, signal_number))
 
+    def has(self, job: Job) -> bool:
+        """Whether a running job is in a pilot that can be given orders."""
+        return self._find(job) is not None
+
+    def give_way(self, job: Job) -> None:
+        """Let a running attempt save its state and leave; a pilot that has asked it already does nothing."""
+        assert isinstance(job.state, Running)
+        assert job.state.giving_way is not None
+        if (pilot := self._find(job)) is not None:
+            self._order(pilot, GiveWay(job.id, job.state.giving_way.to, job.state.giving_way.note))
+
+    def idle_since(self) -> dict[int, float | None]:
+        """Since when the GPUs of jobs have not been used, as the pilots say; None for those that are used."""
+        attempts = [attempt for pilot in self.all.values() for attempt in pilot.delegated.values()]
+        return {attempt.job_id: attempt.idle_since for attempt in attempts if attempt.began is not None}
+
     def recall(self, job: Job) -> None:
         """Ask for an attempt back that has not started."""
         if (pilot := self._find(job)) is not None:
@@ -364,6 +386,9 @@ class Pilots:
             case Over():
                 pilot.leaving = pilot.is_over = True
                 pilot.answers = Answers()  # from now on Slurm should say that it is over
+            case IdleReport(attempt, seconds):
+                if (delegated := pilot.delegated.get(attempt)) is not None:
+                    delegated.idle_since = None if seconds is None else self._jobs.clock() - seconds
             case AttemptReport():
                 self._apply_report(pilot, event)
 
@@ -376,9 +401,9 @@ class Pilots:
             return
         if isinstance(report.event, Started):
             pilot.note_start(report.attempt, report.event.at)
-        else:
+        elif not isinstance(report.event, Displaced | Stayed):
             pilot.forget(report.attempt)
-        if job is None or (isinstance(report.event, Started) and started_at(job) is not None):
+        if job is None or _is_known(job, report.event):
             return
         self._jobs.apply(job, translated(job, delegated, report.event, self._jobs.clock()))
         self._jobs.resume(job.id)  # what one node is short of says nothing about the next
@@ -466,6 +491,14 @@ class Pilots:
     def situations(self) -> dict[str, InCluster]:
         """Why attempts have not started, by pilot."""
         return {name: InCluster(None, f"waits in a pilot{_node_text(pilot)}") for name, pilot in self.all.items()}
+
+
+def _is_known(job: Job, event: Event) -> bool:
+    """Whether an event of a pilot tells nothing new: it may be read twice, or follow an order."""
+    if isinstance(event, Displaced | Stayed):
+        asked = isinstance(job.state, Running) and job.state.giving_way is not None
+        return not isinstance(job.state, Running) or asked == isinstance(event, Displaced)
+    return isinstance(event, Started) and started_at(job) is not None
 
 
 def _node_text(pilot: PilotHandle) -> str:

@@ -17,7 +17,20 @@ from msgspec.structs import replace
 from stoker.app.jobs.context import current_user
 from stoker.core.device import NodeGpu
 from stoker.core.errors import Impossible, StokerError
-from stoker.core.job import Assigned, Ended, Event, Exited, Job, JobEvent, Lost, Queued, Returned, Started
+from stoker.core.job import (
+    Assigned,
+    Displaced,
+    Ended,
+    Event,
+    Exited,
+    Job,
+    JobEvent,
+    Lost,
+    Queued,
+    Returned,
+    Started,
+    Stayed,
+)
 from stoker.core.launch import attempt_key
 from stoker.core.settings import EngineSettings, policy_of
 from stoker.core.text import printable
@@ -32,6 +45,8 @@ from stoker.features.slurm.pilot.files import (
     Alive,
     AttemptReport,
     CheckOrder,
+    GiveWay,
+    IdleReport,
     Leave,
     Leaving,
     PilotEvent,
@@ -55,6 +70,10 @@ SLOWEST_LOOK = 0.1
 LOOK_SHARE = 100
 """Seconds between two looks for orders. Looking takes at most 1/LOOK_SHARE of the time."""
 OWNER = "pilot"
+IDLE_SECONDS = 60.0
+"""Seconds without use of its GPUs after which the head is told of an attempt, if its own rule is not stricter."""
+IDLE_INTERVAL = 1.0
+PILOT_ENDS = "its pilot ends"
 TERMINATED = 143
 """Exit code of a command that TERM ended."""
 
@@ -72,6 +91,9 @@ class PilotRuntime:
         self._events: list[PilotEvent] = [PilotReady(node, len(devices.snapshot(time.time()).devices))]
         self._taken: dict[int, str] = {}
         """Attempts by job that are not over."""
+        self._idle: set[int] = set()
+        """Jobs of which the head knows that their GPUs are not used."""
+        self._idle_due = 0.0
         self._held: list[int] = []
         """Jobs that the engine put on hold; the head decides what becomes of them."""
         self._checks: list[subprocess.Popen[bytes]] = []
@@ -88,7 +110,7 @@ class PilotRuntime:
             durable=False,
         )
         self._runtime = EngineRuntime(config, self._happened, owner=OWNER)
-        self._runtime.engine.watches_idle_jobs = False  # the head would not understand what it reports
+        self._runtime.engine.watches_idle_jobs = False  # the head decides, by the rules as users edited them
         self._runtime.engine.run_once()
         # The head must know that an attempt may have begun before its process exists.
         self._runtime.engine.before_dispatch = self.flush
@@ -103,12 +125,14 @@ class PilotRuntime:
                 self._take_orders()
             engine.turn(SLOWEST_LOOK if self._ended_by_slurm else max(0.0, self._pace.at - engine.now))
             self._give_up_held()
+            self._report_idle_jobs()
             self.flush()
         if not self._ended_by_slurm and not self._leaving:
             self._events.append(Leaving())
             self.flush()
 
     def close(self) -> None:
+        self._taken.clear()  # no event is reported any more, nor a signal looked for
         self._runtime.close()
 
     def flush(self) -> None:
@@ -195,19 +219,24 @@ class PilotRuntime:
         with contextlib.suppress(OSError):  # short of processes: the head asks again
             self._checks.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True))
 
-    def _obey(self, order: Recall | Stop) -> None:
+    def _obey(self, order: Recall | Stop | GiveWay) -> None:
         engine = self._runtime.engine
         if isinstance(order, Stop):
             engine.cancel(order.job, order.grace, order.note, order.signal)
-        elif any(job.id == order.job for job in engine.active_jobs):
-            return  # it has started, or is about to
+        elif isinstance(order, GiveWay):
+            for job in engine.active_jobs:
+                if job.id == order.job:
+                    engine.displace(job, order.to or None, order.note)
         else:
             self._give_back(order.job)
 
     def _give_back(self, job_id: int) -> None:
-        """Return an attempt that waits here."""
-        attempt = self._taken.pop(job_id, None)
-        if attempt is not None:
+        """Return an attempt that waits here; one that has started, is about to, or is over is not returned.
+
+        The end of one may be known here and not recorded yet, so that it is still among those taken.
+        """
+        if self._runtime.engine.is_queued(job_id):
+            attempt = self._taken.pop(job_id)
             self._runtime.engine.cancel(job_id, None, "given back")
             self._events.append(AttemptReport(attempt, Returned(0, self._runtime.engine.now)))
 
@@ -223,20 +252,38 @@ class PilotRuntime:
         attempt = self._taken.get(job.id)
         if attempt is None or self._ended_by_slurm:
             return
+        if isinstance(event, Exited | Lost | Returned) or isinstance(job.state, Ended):
+            del self._taken[job.id]
+            self._idle.discard(job.id)
         if _may_be_slurms_doing(event) and self._is_terminated():
             return
         if isinstance(event, Started):
             gpus = [NodeGpu(self._plan.cluster, self._node, device.label) for device in job_event.devices]
             event = replace(event, devices=tuple(gpu.id for gpu in gpus))
-        if isinstance(event, Assigned | Started | Exited | Lost | Returned):
+        if isinstance(event, Assigned | Started | Displaced | Stayed | Exited | Lost | Returned):
             self._events.append(AttemptReport(attempt, event))
-        if isinstance(event, Exited | Lost | Returned):
-            del self._taken[job.id]
-        elif isinstance(job.state, Ended):
-            del self._taken[job.id]  # cancelled before it started
+        elif isinstance(job.state, Ended):  # cancelled before it started
             self._events.append(AttemptReport(attempt, Returned(0, event.at)))
         elif isinstance(job.state, Queued):
             self._held.append(job.id)
+
+    def _report_idle_jobs(self) -> None:
+        """Tell the head which jobs do not use their GPUs."""
+        engine = self._runtime.engine
+        now = engine.now
+        if now < self._idle_due:
+            return
+        self._idle_due = now + IDLE_INTERVAL
+        for job_id, since in engine.idle_since.items():
+            rule = next((job.spec.idle for job in engine.active_jobs if job.id == job_id), None)
+            if rule is None or job_id not in self._taken or (since is None and job_id not in self._idle):
+                continue
+            if since is None:
+                self._idle.discard(job_id)
+                self._events.append(IdleReport(self._taken[job_id], None))
+            elif job_id not in self._idle and now - since >= min(IDLE_SECONDS, rule.seconds or IDLE_SECONDS):
+                self._idle.add(job_id)
+                self._events.append(IdleReport(self._taken[job_id], now - since))
 
     def _is_terminated(self) -> bool:
         """Whether Slurm's TERM came; it reaches a job and this process one after the other."""
@@ -248,10 +295,15 @@ class PilotRuntime:
         return wait_until(has_come, TERM_SECONDS)
 
     def _signalled(self) -> None:
-        """USR1 comes before the end: start nothing more. TERM is the end; what Slurm says of the pilot counts then."""
+        """USR1 comes before the end: start nothing more, and let jobs save that can.
+
+        TERM is the end; what Slurm says of the pilot counts then.
+        """
         for number in self._signals.received():
             if number == signal.SIGUSR1:
                 self._leave()
+                for job in self._runtime.engine.active_jobs:
+                    self._runtime.engine.displace(job, 0, PILOT_ENDS)
             elif number == signal.SIGTERM:
                 self._ended_by_slurm = True
                 self._runtime.engine.drain()
@@ -260,8 +312,7 @@ class PilotRuntime:
         self._leaving = True
         self._events.append(Leaving())
         self._runtime.engine.drain()
-        held = {job.id for job in self._runtime.engine.active_jobs}
-        for job_id in [job_id for job_id in self._taken if job_id not in held]:
+        for job_id in list(self._taken):
             self._give_back(job_id)
 
 

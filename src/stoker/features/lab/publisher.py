@@ -1,0 +1,78 @@
+"""The engine's part: publish running jobs, waiting jobs and usage for all users of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from stoker.core.job import Job, Running, id_text
+from stoker.core.planner.queue import WaitingGroup
+from stoker.core.settings import EngineSettings
+from stoker.core.text import title
+from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
+from stoker.ledger import HeldPost, Ledger, LedgerUnusable
+from stoker.store.reader import Reader
+from stoker.store.status_file import EngineStatus
+
+INTERVAL = 2.0
+"""Seconds between two boards."""
+REFRESH_INTERVAL = 60.0
+"""Seconds after which an unchanged board is published again, in case a cleaner removed it."""
+
+
+class LabPublisher:
+    """Publishes what one engine does. A ledger that cannot be used is reported where a claim fails."""
+
+    def __init__(self, ledger: Path, store: Reader) -> None:
+        self._ledger = Ledger(ledger)
+        self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
+        self._store = store
+        self._board: HeldPost | None = None
+        self._board_at = 0.0
+
+    def publish(
+        self, status: EngineStatus, running: Sequence[tuple[Job, int | None]], waiting: Collection[WaitingGroup]
+    ) -> None:
+        share = (status.settings or EngineSettings()).share
+        if status.nested or share == "nothing":
+            self.close()
+        elif status.at - self._board_at >= INTERVAL:
+            jobs = list(_board_jobs(status, running, names=share == "names"))
+            kinds = waiting_kinds(waiting)
+            more = sum(kind.jobs for kind in kinds[MOST_KINDS:])
+            self._publish_board(encode_board(jobs, kinds, more), status.at)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._ledger.retract(self._board)
+            self._board = None
+
+    def _publish_board(self, contents: bytes, now: float) -> None:
+        if self._board and self._board.contents == contents and now - self._board_at < REFRESH_INTERVAL:
+            return
+        with suppress(LedgerUnusable):
+            self._board = self._ledger.post(BOARD, contents, self._board)
+        self._board_at = now
+
+
+def _board_jobs(status: EngineStatus, running: Sequence[tuple[Job, int | None]], *, names: bool) -> Iterator[BoardJob]:
+    for job, pid in running:
+        if not isinstance(job.state, Running) or pid is None or not job.state.devices:
+            continue
+        use = status.uses.get(job.id)
+        load = None if use is None or use.utilisation is None else min(100, use.utilisation)
+        yield BoardJob(id_text(job), pid, job.state.since, load, title(job) if names else "")
+
+
+def waiting_kinds(groups: Collection[WaitingGroup]) -> list[WaitingKind]:
+    """The waiting jobs by what they want of GPUs, the most first."""
+    kinds: dict[tuple[int, int | None], WaitingKind] = {}
+    for group in groups:
+        wanted = group.job_kind.resources
+        key = wanted.gpus, wanted.memory
+        since, count = next(iter(group)).submitted, len(group)
+        if (before := kinds.get(key)) is not None:
+            since, count = min(since, before.since), count + before.jobs
+        kinds[key] = WaitingKind(count, wanted.gpus, since, wanted.memory)
+    return sorted(kinds.values(), key=lambda kind: -kind.jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -19,6 +20,8 @@ from stoker.features.sweep.tuner_job import needs_tuner, tuner_job
 from stoker.store.engine_lock import engine_of, wake
 
 NOTE = "the sweep was stopped by you"
+ARRAY_LOG = "(?<=/logs)/%A/%a.log"
+"""End of the path of a log in the directory of an array."""
 AT_ONCE = 10_000
 """Trials that are added in one piece."""
 
@@ -86,8 +89,9 @@ def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
     with store.writing():
         change_sweep(store, stored.batch, longer)
         if sweep.method not in ADAPTIVE:
-            # A late trial is a job of its own: tasks of an array have consecutive ids.
-            jobs = [replace(job, task=None) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
+            # A late trial is a job of its own: tasks of an array have consecutive ids, and a directory for their logs.
+            spec = replace(stored.spec, out=re.sub(f"{ARRAY_LOG}$", "/%j.log", stored.spec.out))
+            jobs = [replace(job, task=None) for job in trial_jobs(longer, spec, first, longer.trials)]
             for place in range(0, len(jobs), AT_ONCE):
                 store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
         requests = _tuner_requests(control, stored, longer, now)

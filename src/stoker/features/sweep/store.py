@@ -320,6 +320,15 @@ def trials_without(reader: Reader, batch: int, numbers: Collection[int], limit: 
     return list(Ranges(row.jobs for row in rows)[offset : offset + limit])
 
 
+def first_untouched(reader: Reader, batch: int, limit: int, *, last: bool = False) -> list[tuple[int, int]]:
+    """Number and job of the first trials that nothing has happened to, or of the last ones, the last first."""
+    order, way = ("DESC", -1) if last else ("ASC", 1)
+    where = f"batch = ? AND state = 'waiting' AND attempts = 0 ORDER BY member {order} LIMIT ?"
+    rows = _rows(reader, where, batch, limit)
+    numbered = (pair for row in rows for pair in zip(row.numbers[::way], row.jobs[::way], strict=True))
+    return list(islice(numbered, limit))
+
+
 def numbers_done_or_open(reader: Reader, batch: int, where: tuple[str, tuple[tuple[str, str], ...]]) -> Ranges:
     """The trials that succeeded or have not ended, in a directory and with extra variables."""
     columns = "SELECT spec, member - size + 1, member + 1 FROM jobs"

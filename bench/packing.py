@@ -32,7 +32,18 @@ from stoker.features.simulate.policies import (
 from stoker.features.simulate.replay import replay, virtual_devices
 from stoker.features.simulate.report import ReplayFigures, figures
 from stoker.features.simulate.trace import read_models, read_trace
-from stoker.features.simulate.workload import REPEATS, SPREAD, Models, TraceJob, Work, capped, draw, extract, paced
+from stoker.features.simulate.workload import (
+    REPEATS,
+    SPREAD,
+    Models,
+    TraceJob,
+    Work,
+    capped,
+    draw,
+    extract,
+    paced,
+    with_sessions,
+)
 
 TRACE, MODELS = "philly.csv", "gavel_throughputs.json"
 SOURCES = (
@@ -74,8 +85,11 @@ class Setting:
     wide: float = 1.0
     """How often wide jobs come beside narrow ones, as a multiple of the trace."""
     slicing: bool = False
+    sessions: float = 0.0
+    """Sessions per day that are added."""
 
 
+SESSIONS = 4.0
 SENSITIVITY = (
     *(Setting(f"load {rho}", rho=rho) for rho in (0.5, 0.7, 0.9, 1.0, 1.1)),
     *(Setting(f"{share:.0%} of the jobs repeat a kind", repeats=share) for share in (0.0, 0.5)),
@@ -101,6 +115,8 @@ def main() -> int:
         results = slices.replayed(Setting(f"load {rho}", rho=rho), (*PLAYED, *REFERENCES))
         _print(rho, results, options.half)
         lost += sum(one.lost for policy in PLAYED for one in results[policy])
+    if 0.9 in (options.rho or (0.9,)):
+        _print_sessions(slices)
     if options.sensitivity:
         _print_sensitivity(slices)
     return 1 if lost else 0
@@ -157,6 +173,7 @@ class Slices:
         if setting.wide != 1.0:
             rows = extract([row for row in rows if random.random() < self._chance(row, setting.wide)])
         rows, largest = paced(rows, len(self._sizes), setting.rho), min(self._sizes)
+        rows = with_sessions(rows, setting.sessions, random)
         return draw(rows, self._models, largest, random, repeats=setting.repeats, spread=setting.spread)
 
     def _chance(self, row: TraceJob, factor: float) -> float:
@@ -248,6 +265,21 @@ def _bars(results: Results, means: Mapping[str, float], half: str) -> Iterator[B
         yield Bar(
             f"{giving}: most preemptions of one job", max(one.most_switches for one in results[giving]), 4, at_most=True
         )
+
+
+def _print_sessions(slices: Slices) -> None:
+    """How long sessions wait, and what they cost the jobs."""
+    print(f"\n{SESSIONS:g} sessions of an hour a day, load 0.9: minutes that sessions wait, hours until jobs end")
+    results = slices.replayed(Setting("with sessions", sessions=SESSIONS), ("stoker", *GAINS))
+    rows = []
+    for policy, found in results.items():
+        waits = [one.session_wait_median / 60 for one in found]
+        figures_of = f"{median(waits):.1f}", f"{mean(waits):.1f}", f"{sum(wait <= 2 for wait in waits)} of {len(waits)}"
+        rows.append([policy, *figures_of, f"{mean(one.completion_mean for one in found) / 3600:.1f}"])
+    print(table(["policy", "median of the medians", "their mean", "up to 2 min in", "mean of jobs, h"], rows))
+    for giving in GAINS:
+        wait = median(one.session_wait_median for one in results[giving]) / 60
+        print(bars_shown([Bar(f"{giving}: median wait of sessions, min", wait, 2.0, at_most=True)]))
 
 
 def _print_sensitivity(slices: Slices) -> None:

@@ -29,6 +29,8 @@ TYPES = {
     "jobs-1": "stoker.app.views.job_details:SelectedJobs",
     "jobs-page-1": "stoker.app.views.pages:JobsPage",
     "lab-1": "stoker.features.lab.view:Lab",
+    "lab-page-1": "stoker.features.lab.page:LabPage",
+    "lab-usage-1": "stoker.features.lab.usage:LabUsage",
     "log-1": "stoker.cli.screens.logs:LogLine",
     "log-search-1": "stoker.app.views.log:LogSearch",
     "log-part-1": "stoker.app.views.log:LogText",

@@ -40,6 +40,16 @@ class JobView:
         self.of_ids = of_ids
 
 
+class SharedPage:
+    """A page of its own that a user may share with others by `stoker web`, after an option with its name."""
+
+    def __init__(self, reads: str, file: str, sentence: str) -> None:
+        """`reads` gives all paths of its API, which others may read. `sentence` is the help of the option."""
+        self.reads = reads
+        self.file = file
+        self.sentence = sentence
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
@@ -62,6 +72,7 @@ class Feature:
         publisher: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
+        shared_pages: dict[str, SharedPage] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -74,7 +85,8 @@ class Feature:
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `publisher` tells other users what an engine does. `forgets` removes, in steps, files that no job needs any
-        more. `checks` are those of `stoker engine check`, by their topics.
+        more. `checks` are those of `stoker engine check`, by their topics. `shared_pages` are by the options of
+        `stoker web`.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -92,6 +104,7 @@ class Feature:
         self.publisher = publisher
         self.forgets = forgets
         self.checks = checks or {}
+        self.shared_pages = shared_pages or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -148,13 +161,26 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(
-        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")},
+        commands={
+            "usage": FeatureCommand(
+                "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
+            ),
+            "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+        },
         publisher="stoker.features.lab.publisher:LabPublisher",
         job_views={
             "all-users": JobView(
                 "stoker.features.lab.screen:show",
                 "Show who has which GPUs until when, and who waits.",
                 of_ids=False,
+            )
+        },
+        reads="stoker.features.lab.page:reads",
+        shared_pages={
+            "lab": SharedPage(
+                "stoker.features.lab.page:reads",
+                "lab.html",
+                "Serve the page of all users of this machine, which others may read.",
             )
         },
     ),
@@ -181,6 +207,11 @@ def feature_names() -> dict[str, str]:
 def job_views() -> dict[str, JobView]:
     """The views of all features, by the options of `stoker status`."""
     return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
+
+
+def shared_pages() -> dict[str, SharedPage]:
+    """The pages of all features that a user may share, by the options of `stoker web`."""
+    return {name: page for feature in FEATURES.values() for name, page in feature.shared_pages.items()}
 
 
 def feature_checks() -> dict[str, str]:

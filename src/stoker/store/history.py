@@ -47,7 +47,10 @@ class RunHistory:
         self._has_learnt = store.has_learnt()
 
     def expected(self, job: Job) -> float | None:
-        """Expected seconds of a run: the median of the last runs, at most its time limit."""
+        """Expected seconds of a run: the median of the last runs, at most its time limit; the rest if it gave way."""
+        if job.kept_seconds:
+            rest = self.remaining(job, job.kept_seconds)
+            return job.kept_seconds if rest is None else rest
         limit = limit_of(job)
         if not self._has_learnt:
             return limit

@@ -179,10 +179,13 @@ class Paths(Struct, frozen=True):
         """The secret of the web page's links."""
         return self.state / "web.token"
 
-    @property
-    def web_server(self) -> Path:
-        """Locked by the running web server; tells its address."""
-        return self.state / "web.server"
+    def page_server(self, page: str) -> Path:
+        """Locked by the running server of a page, `web` or a shared one; tells its address."""
+        return self.state / f"{page}.server"
+
+    def page_passes(self, page: str) -> Path:
+        """The passes of a shared page."""
+        return self.state / f"{page}.passes"
 
     @property
     def web_entrance(self) -> Path:

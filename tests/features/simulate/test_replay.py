@@ -30,6 +30,7 @@ from stoker.features.simulate.workload import (
     draw,
     extract,
     paced,
+    with_sessions,
 )
 
 GIB = 2**30
@@ -49,9 +50,10 @@ def a_work(
     gib: float = 4,
     load: int = 20,
     swell: float = 1.0,
+    session: bool = False,
 ) -> Work:
     """A job that takes 1000 seconds and little of everything by default."""
-    return Work(number, arrival, seconds, gpus, kind, "model", int(gib * GIB), load, swell)
+    return Work(number, arrival, seconds, gpus, kind, "model", int(gib * GIB), load, swell, session)
 
 
 def played(*works: Work, gib: tuple[float, ...] = (40,), rules: Rules = PACKED) -> ReplayOutcome:
@@ -250,6 +252,26 @@ def test_a_long_job_gives_way_to_a_short_one_and_comes_back() -> None:
     assert [life.preemptions for life in outcome.lives] == [1, 0]
     assert figures(outcome).most_switches == 1
     assert figures(outcome).switches == 0.5
+
+
+def test_a_session_takes_the_gpu_of_a_job_that_gives_way() -> None:
+    """It waits until the job has saved, though less work is left of that; figures of jobs leave sessions out."""
+    works = a_work(1, 0.0, 11000.0), a_work(2, 10000.0, 3600.0, kind="session", session=True)
+    outcome = played(*works, rules=GIVING)
+    found = figures(outcome)
+    assert (found.session_wait_median, found.session_wait_mean) == (60.0, 60.0)
+    assert (found.jobs, found.completion_mean, found.wait_mean) == (1, 11000.0 + 60 + 3600 + 60, 0.0)
+    assert figures(played(*works, rules=replace(GIVING, preemptible=0.0))).session_wait_median == 1000.0
+
+
+def test_sessions_are_spread_over_the_days() -> None:
+    """Beside the jobs, which stay as they are."""
+    rows = [TraceJob(0.0, 60.0), TraceJob(2 * 86400.0, 60.0)]
+    with_some = with_sessions(rows, 5.0, Random(1))
+    assert [row for row in with_some if not row.session] == rows
+    assert sum(row.session for row in with_some) == 10
+    assert with_some == sorted(with_some, key=lambda row: row.arrival)
+    assert with_sessions(rows, 0.0, Random(1)) == rows
 
 
 def test_no_job_gives_way_where_that_costs_more_than_it_saves() -> None:

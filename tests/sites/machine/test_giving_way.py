@@ -38,6 +38,7 @@ def test_a_long_job_gives_way_to_a_short_one(world: EngineOnFakeRunner) -> None:
     assert isinstance(world.job(long).state, Waiting)
     assert state_word(world.job(short)) == "starting"
     assert world.job(long).kept_seconds == 2 * HOUR + 30
+    assert world.parts.history.expected(world.job(long)) == 8 * HOUR - 30
     world.runner.exited(world.run(short))
     world.runner.exited(world.run(later))
     world.turn(3)

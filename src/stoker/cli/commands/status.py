@@ -95,7 +95,7 @@ def command(
         status = status_of(
             facts, host_name(), limit, each_task=everything, on_finish_jobs=on_finish_jobs, chosen=chosen
         )
-        if paths.web_server.exists():
+        if paths.page_server("web").exists():
             from stoker.store.web_server import web_address
 
             status = replace(status, web=web_address(paths))

@@ -181,6 +181,15 @@ def given_up(demand: Demand, coming: int, held: Iterable[Held]) -> list[int]:
     return [] if wanted > 0 else chosen
 
 
+def spare_gpus(gpus: int, held: int, users: int) -> int:
+    """How many of the GPUs that a user holds may go to other users: none of its equal share of the machine.
+
+    Demands tell what they like, and several users may act together; how many GPUs there are, and who holds them, they
+    cannot lie about. So all of them together get no more than that.
+    """
+    return max(0, held - gpus // users)
+
+
 _ENDED_BY_OTHERS = Crowded | Leased | Yields | Draining
 """Reasons that end when another engine leaves a device to us."""
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
+from stoker.app.jobs.config import load_config
+from stoker.core.errors import StokerError
 from stoker.core.job import Job, Running, id_text
 from stoker.core.planner.queue import WaitingGroup
-from stoker.core.settings import EngineSettings
 from stoker.core.text import title
 from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
+from stoker.features.lab.own_usage import OwnUsage
 from stoker.ledger import HeldPost, Ledger, LedgerUnusable
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
@@ -24,26 +28,36 @@ REFRESH_INTERVAL = 60.0
 class LabPublisher:
     """Publishes what one engine does. A ledger that cannot be used is reported where a claim fails."""
 
-    def __init__(self, ledger: Path, store: Reader) -> None:
+    def __init__(self, ledger: Path, state: Path, store: Reader) -> None:
         self._ledger = Ledger(ledger)
         self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
-        self._store = store
+        self._usage = OwnUsage(self._ledger, state, store)
         self._board: HeldPost | None = None
         self._board_at = 0.0
 
     def publish(
         self, status: EngineStatus, running: Sequence[tuple[Job, int | None]], waiting: Collection[WaitingGroup]
     ) -> None:
-        share = (status.settings or EngineSettings()).share
-        if status.nested or share == "nothing":
-            self.close()
-        elif status.at - self._board_at >= INTERVAL:
+        if status.nested:
+            return
+        share = status.settings.share if status.settings else _configured_share()
+        if share == "nothing":
+            self._retract_board()
+            self._usage.withdraw()
+            return
+        names = {device.id: device.claims[0] for device in status.devices if device.claims}
+        self._usage.publish(status.at, names, groups=share == "names")
+        if status.at - self._board_at >= INTERVAL:
             jobs = list(_board_jobs(status, running, names=share == "names"))
             kinds = waiting_kinds(waiting)
             more = sum(kind.jobs for kind in kinds[MOST_KINDS:])
             self._publish_board(encode_board(jobs, kinds, more), status.at)
 
     def close(self) -> None:
+        self._retract_board()
+        self._usage.close()
+
+    def _retract_board(self) -> None:
         if self._board is not None:
             self._ledger.retract(self._board)
             self._board = None
@@ -54,6 +68,15 @@ class LabPublisher:
         with suppress(LedgerUnusable):
             self._board = self._ledger.post(BOARD, contents, self._board)
         self._board_at = now
+
+
+@cache
+def _configured_share() -> str:
+    """The setting for a foreground run, which publishes no settings."""
+    try:
+        return load_config(os.environ, None).engine.share
+    except StokerError:
+        return "nothing"
 
 
 def _board_jobs(status: EngineStatus, running: Sequence[tuple[Job, int | None]], *, names: bool) -> Iterator[BoardJob]:

@@ -74,6 +74,13 @@ EVERYTHING = 2**62
     metavar="DUR",
     help=f"How long a job takes to save its state, and as long again to start, default {DEFAULT_SWITCH:.0f}s.",
 )
+@click.option(
+    "--sessions",
+    type=click.FloatRange(0, 1000),
+    default=0,
+    metavar="N",
+    help="Add N sessions a day: a person waits for one GPU and keeps it for an hour.",
+)
 @click.option("--oracle", is_flag=True, help="Use the true durations instead of learnt ones.")
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Also write the plot to this file.")
 @screen_options

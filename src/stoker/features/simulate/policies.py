@@ -120,7 +120,9 @@ class _Ideal:
         self._gpus = gpus
         self._per_gpu = per_gpu
         self._arrivals = sorted(works, key=lambda work: (-work.arrival, -work.id))
-        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
+        self._lives = {
+            work.id: Life(work.id, work.arrival, work.gpus, work.seconds, session=work.session) for work in works
+        }
         self._left: dict[int, float] = {}
         self._now = self._busy = self._shared = 0.0
 

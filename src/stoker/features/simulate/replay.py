@@ -47,6 +47,7 @@ from stoker.features.simulate.workload import (
     offered_load,
     paced,
     ripens_after,
+    with_sessions,
 )
 
 MOST_GPUS = 1024
@@ -81,6 +82,8 @@ class ReplayOptions(Struct, frozen=True):
     seed: int = 0
     models: Path | None = None
     oracle: bool = False
+    sessions: float = 0.0
+    """Sessions per day that are added."""
 
 
 class ReplaySetup(Struct, frozen=True):
@@ -108,9 +111,12 @@ def prepare(rows: Sequence[TraceJob], options: ReplayOptions) -> ReplaySetup:
     chosen, notes = _runnable(_slice(rows, options), gpus, sizes)
     if options.rho is not None:
         chosen = paced(chosen, len(sizes), options.rho)
+    notes += _doubts(chosen)
     models = read_models(options.models) if options.models else BUILT_IN
-    works = draw(chosen, models, min(sizes), Random(options.seed))  # noqa: S311 - not a secret
-    return ReplaySetup(gpus, sizes, works, models, offered_load(chosen, len(sizes)), [*notes, *_doubts(chosen)])
+    random = Random(options.seed)  # noqa: S311 - not a secret
+    chosen = with_sessions(chosen, options.sessions, random)
+    works = draw(chosen, models, min(sizes), random)
+    return ReplaySetup(gpus, sizes, works, models, offered_load(chosen, len(sizes)), notes)
 
 
 def machine_of(rows: Sequence[TraceJob]) -> str:
@@ -257,8 +263,10 @@ class _Machine:
         self._runs: dict[int, SimulatedRun] = {}
         self._on: dict[str, list[SimulatedRun]] = {device.id: [] for device in devices}
         self._learnt: dict[str, Learnt] = {}
-        self._spec: dict[int, JobSpec] = {}
-        self._lives = {work.id: Life(work.id, work.arrival, work.gpus, work.seconds) for work in works}
+        self._spec: dict[tuple[int, bool], JobSpec] = {}
+        self._lives = {
+            work.id: Life(work.id, work.arrival, work.gpus, work.seconds, session=work.session) for work in works
+        }
         self._stays: list[Stay] = []
         self._changed = dict.fromkeys(self._devices, 0.0)
         self._busy = self._shared = 0.0
@@ -293,9 +301,10 @@ class _Machine:
 
     def _job(self, work: Work) -> Job:
         packing = self._rules.packing
-        spec = self._spec.get(work.gpus)
+        spec = self._spec.get((work.gpus, work.session))
         if spec is None:
-            spec = self._spec[work.gpus] = JobSpec(resources=Resources(work.gpus, auto=packing))
+            spec = JobSpec(resources=Resources(work.gpus, auto=packing), urgent=work.session)
+            self._spec[work.gpus, work.session] = spec
         kind = work.kind
         return Job(work.id, 1, _COMMAND, spec, Waiting(work.arrival), work.arrival, kind=kind)
 
@@ -345,7 +354,8 @@ class _Machine:
         self._left[run.work.id] = run.left + self._rules.switch
         self._done[run.work.id] = self._worked(run) - self._rules.switch
         self._lives[run.work.id].preemptions += 1
-        self._waiting.add(structs.replace(run.job, state=Waiting(self._now, gave_way=GivingWay(self._now))))
+        state, kept = Waiting(self._now, gave_way=GivingWay(self._now)), self._done[run.work.id]
+        self._waiting.add(structs.replace(run.job, state=state, kept_seconds=kept))
 
     def _worked(self, run: SimulatedRun) -> float:
         """Seconds of work of the job, in all of its attempts."""
@@ -415,7 +425,7 @@ class _Machine:
     def _preemption(self, run: SimulatedRun) -> Preemption | None:
         """How a run gives way; None if it does not."""
         rules, job_id = self._rules, run.work.id
-        if run.leaves_at is not None or job_id * GOLDEN_RATIO % 1 >= rules.preemptible:
+        if run.work.session or run.leaves_at is not None or job_id * GOLDEN_RATIO % 1 >= rules.preemptible:
             return None
         done = self._worked(run)
         learnt = self._learnt.get(run.work.kind, _NOTHING)

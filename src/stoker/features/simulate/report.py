@@ -27,6 +27,7 @@ BASELINE = "fifo"
 PLAIN_COLUMNS = (
     "policy", "jobs", "completion_mean", "completion_p95", "wait_mean", "makespan", "utilisation", "packed",
     "out_of_memory", "lost", "short_wait_median", "switches",
+    "session_wait_median",
 )  # fmt: skip
 _UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "m"), (1.0, "s"))
 _MARKS = (1.0, 10.0, 60.0, 600.0, 3600.0, 36000.0, 4 * 86400.0, 40 * 86400.0)
@@ -73,10 +74,15 @@ class ReplayFigures(Struct, frozen=True):
     """How often a job gave way, on average."""
     most_switches: int
     """How often one job did at most."""
+    session_wait_median: float = 0.0
+    """Until the start, of the sessions that --sessions adds. All other figures are of jobs only."""
+    session_wait_mean: float = 0.0
 
 
 def figures(outcome: ReplayOutcome) -> ReplayFigures:
-    ended = [life for life in outcome.lives if life.end is not None]
+    jobs = [life for life in outcome.lives if not life.session]
+    ended = [life for life in jobs if life.end is not None]
+    sessions = sorted(life.start - life.arrival for life in outcome.lives if life.session and life.start is not None)
     completions = completion_times(outcome)
     waits = [life.start - life.arrival for life in ended if life.start is not None]
     wide = [
@@ -92,7 +98,7 @@ def figures(outcome: ReplayOutcome) -> ReplayFigures:
     )
     makespan = max((life.end for life in ended if life.end is not None), default=0.0)
     return ReplayFigures(
-        jobs=len(outcome.lives),
+        jobs=len(jobs),
         completion_mean=_mean(completions),
         completion_p95=percentile(completions, 0.95),
         completion_p99=percentile(completions, 0.99),
@@ -106,17 +112,19 @@ def figures(outcome: ReplayOutcome) -> ReplayFigures:
         utilisation=outcome.busy / (outcome.gpus * makespan) if makespan else 0.0,
         packed=outcome.shared / outcome.busy if outcome.busy else 0.0,
         out_of_memory=sum(life.shared_failures for life in outcome.lives),
-        lost=len(outcome.lives) - len(ended),
+        lost=sum(life.end is None for life in outcome.lives),
         short_wait_median=percentile(short, 0.5),
         short_wait_mean=_mean(short),
-        switches=_mean([life.preemptions for life in outcome.lives]),
-        most_switches=max((life.preemptions for life in outcome.lives), default=0),
+        switches=_mean([life.preemptions for life in jobs]),
+        most_switches=max((life.preemptions for life in jobs), default=0),
+        session_wait_median=percentile(sessions, 0.5),
+        session_wait_mean=_mean(sessions),
     )
 
 
 def completion_times(outcome: ReplayOutcome) -> list[float]:
     """Seconds from arrival to end of each job, the shortest first."""
-    return sorted(life.end - life.arrival for life in outcome.lives if life.end is not None)
+    return sorted(life.end - life.arrival for life in outcome.lives if life.end is not None and not life.session)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -274,6 +282,10 @@ def _table(policies: Sequence[PolicyResult], sentences: Sequence[str], width: in
     ]
     if any(figure.switches for figure in figures):
         columns.append(Column("SWITCHES", [Span(f"{figure.switches:.2f}") for figure in figures], 6, right=True))
+    if any(figure.session_wait_mean for figure in figures):
+        columns.append(
+            Column("SESSION", [Span(_duration(figure.session_wait_median)) for figure in figures], 6, right=True)
+        )
     faint = [(Span(sentence, "faint"),) for sentence in sentences]
     return table_lines(columns, "", faint, width, _LEAST_SENTENCE)
 

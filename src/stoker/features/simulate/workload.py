@@ -27,6 +27,8 @@ class TraceJob(Struct, frozen=True):
     """Jobs of one kind are runs of the same program."""
     devices: tuple[str, ...] = ()
     """The GPUs that it had."""
+    session: bool = False
+    """Whether a person waits for it, as with `stoker shell`."""
 
 
 class Work(Struct, frozen=True):
@@ -44,6 +46,7 @@ class Work(Struct, frozen=True):
     load: int
     swell: float = 1.0
     """Its peak beside others as a share of that: allocators fragment, and algorithms depend on free memory."""
+    session: bool = False
 
 
 class Life(Struct):
@@ -60,6 +63,7 @@ class Life(Struct):
     shared_failures: int = 0
     """Attempts that ran out of memory."""
     preemptions: int = 0
+    session: bool = False
 
 
 class Stay(Struct, frozen=True):
@@ -120,6 +124,18 @@ def paced(rows: Sequence[TraceJob], gpus: int, share: float) -> list[TraceJob]:
     if load in (0.0, float("inf")):
         return list(rows)
     return [replace(row, arrival=row.arrival * load / share) for row in rows]
+
+
+SESSION_SECONDS = 3600.0
+DAY = 86400.0
+
+
+def with_sessions(rows: Sequence[TraceJob], per_day: float, random: Random) -> list[TraceJob]:
+    """The jobs, and sessions of a person on one GPU at random times until the last job arrives."""
+    span = max((row.arrival for row in rows), default=0.0)
+    arrivals = [random.uniform(0.0, span) for _ in range(round(per_day * span / DAY))]
+    sessions = [TraceJob(arrival, SESSION_SECONDS, kind="session", session=True) for arrival in arrivals]
+    return sorted([*rows, *sessions], key=lambda row: row.arrival)
 
 
 GIB = 2**30
@@ -263,6 +279,7 @@ class _Drawing:
             peak=min(peak, self._largest),
             load=round(min(100.0, max(1.0, load))),
             swell=max(0.5, 1 + gauss(SWELL_MEAN, SWELL_SPREAD)),
+            session=row.session,
         )
 
     def _draw_kind(self, row: TraceJob) -> str:

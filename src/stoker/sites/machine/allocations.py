@@ -304,7 +304,7 @@ class Allocations:
         """When the running attempt will end, if its limit or history tells."""
         if not isinstance(head.state, Running) or (seconds := self._expects(head)) is None:
             return None
-        return head.state.since + max(0.0, seconds - head.kept_seconds)
+        return head.state.since + seconds
 
     def _worker_for(self, held: HeldLease | None) -> str:
         """A worker for a lease that was just claimed; if none can be started, release the lease."""

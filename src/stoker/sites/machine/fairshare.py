@@ -32,6 +32,7 @@ from stoker.core.planner.fairshare import (
     given_up,
     held_elsewhere,
     is_owed,
+    spare_gpus,
     usage_of,
     yield_devices,
     yield_reason,
@@ -135,6 +136,10 @@ class Sharing:
         """Names of devices that this user has booked for now: they are left to no other."""
         self._owed: list[tuple[Demand, int]] = []
         """Demands to which running jobs give way, and how many devices each gets anyway."""
+        self._elsewhere: frozenset[str] = frozenset()
+        """Names of devices that this user holds in other engines."""
+        self._gpus = self._users = 1
+        """How many devices there are, and users that hold some or wait for some."""
         self._given_up: dict[int, float] = {}
         """When jobs last gave way to a user."""
 
@@ -155,42 +160,56 @@ class Sharing:
         self._promised, self._owed = (), []
         own = (booking for booking in observation.bookings if booking.uid == os.geteuid())
         self._booked = booked_now(own, now)
+        self._elsewhere = held_elsewhere(observation.leases, self._owner)
         if not others:
             self._offers = NO_OFFERS
-            elsewhere = held_elsewhere(observation.leases, self._owner)
-            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
+            return FairShare(elsewhere=self._elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = demands_ahead(others, self._published.name if self._published else "", mine)
         names = [name for name in _all_names(observation) if name not in self._booked]
+        self._gpus = len(_all_names(observation))
+        holding = {lease.owner for lease in observation.leases}
+        self._users = len({self._owner, *holding, *(demand.owner for demand in others.values())})
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
         free = Counter(id(demand) for demand in step.left.values())
         self._owed = [(demand, free[id(demand)]) for _, demand in ahead if is_owed(demand, mine, now)]
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
-        return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
+        return FairShare(left, self._elsewhere, shared=True)
 
-    def give_up(self, slots: Sequence[Slot], allocations: Allocations, now: float) -> Iterator[tuple[int, str]]:
+    def give_up(
+        self, slots: Sequence[Slot], allocations: Allocations, leaving: Collection[int], now: float
+    ) -> Iterator[tuple[int, str]]:
         """Running jobs that give way to other engines, each with the reason; only those that ran long enough.
 
         Jobs give way to another user once an hour: a demand that never uses what it gets costs no more than that. What
-        its user does use then counts, so that the devices stay with it as long as its share lasts.
+        its user does use then counts, so that the devices stay with it as long as its share lasts. All other users
+        together get what is above our equal share. `leaving` are jobs that give way already.
         """
+        staying = {slot.job: _names(allocations[slot.worker]) for slot in slots if slot.job not in leaving}
         for demand, free in self._owed:
             is_own = demand.uid == os.geteuid()
             if now - self._given_up.get(demand.uid, -inf) < (RELIEF_SECONDS if is_own else USER_RELIEF_SECONDS):
                 continue
             held = [
-                Held(slot.job, slot.since, _names(allocations[slot.worker]))
+                Held(slot.job, slot.since, staying[slot.job])
                 for slot in slots
-                if not any(name in self._booked for name in _names(allocations[slot.worker]))
+                if slot.job in staying and not any(name in self._booked for name in staying[slot.job])
                 if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
             ]
-            if victims := given_up(demand, free, held):
-                self._given_up[demand.uid] = now
+            victims = given_up(demand, free, held)
+            after = {job: names for job, names in staying.items() if job not in victims}
+            if victims and (is_own or self._may_shrink(staying, after)):
+                self._given_up[demand.uid], staying = now, after
                 whom = "your session" if is_own else f"{demand.owner}, who used less lately"
                 yield from ((job_id, f"for {whom}") for job_id in victims)
+
+    def _may_shrink(self, before: Mapping[int, tuple[str, ...]], after: Mapping[int, tuple[str, ...]]) -> bool:
+        """Whether our jobs may hold only these devices, for other users; they are given by job."""
+        held, left = (len(self._elsewhere.union(*names.values())) for names in (before, after))
+        return held - left <= spare_gpus(self._gpus, held, self._users)
 
     def publish(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
         """Publish what our jobs wait for, if that has changed."""

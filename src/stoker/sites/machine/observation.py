@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from stoker.core.booking import Booking
 from stoker.core.device import Device, Process, Reading, Snapshot, with_drains
+from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
@@ -116,8 +117,6 @@ def _by_clock(bookings: Iterable[Booking], ahead: float) -> list[Booking]:
 
 SAME_BYTES = 64 * 2**20
 """Change of memory up to which a process counts as still."""
-IDLE_PERCENT = 5
-"""Utilisation up to which a GPU counts as idle."""
 AFTER_JOBS = 5.0
 """Seconds after the end of a job for which the driver's utilisation, a mean of the last second, may still be of it."""
 

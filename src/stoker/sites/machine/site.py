@@ -292,7 +292,10 @@ class MachineSite:
 
     def _give_up(self, slots: Sequence[Slot], now: float) -> None:
         """Let running jobs give way to other engines, as fair share demands."""
-        leaving = [*self._leave_booked(slots, now), *self._sharing.give_up(slots, self._allocations, now)]
+        leaving = [
+            *self._leave_booked(slots, now),
+            *self._sharing.give_up(slots, self._allocations, self._jobs.leaving, now),
+        ]
         for job_id, why in leaving:
             self._ask_to_leave(job_id, Displaced(now, note=why))
 

@@ -350,7 +350,7 @@ class Worker:
         if not order["saves"]:
             attempt.why = journal.PREEMPTED
             self._terminate(attempt, order["seconds"], order["signal"])
-        elif savers := [process for process in _descendants() if processes.handles(process, order["signal"])]:
+        elif savers := processes.that_handle(_descendants(), order["signal"]):
             attempt.why = journal.PREEMPTED
             attempt.leave_until = _boot_clock() + order["seconds"]
             processes.send(savers, order["signal"])

@@ -166,8 +166,10 @@ FEATURES: dict[str, Feature] = {
                 "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
             ),
             "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+            "message": FeatureCommand("stoker.features.lab.message", "Tell all users something.", "gpus"),
         },
         publisher="stoker.features.lab.publisher:LabPublisher",
+        checks={"rules": "stoker.features.lab.check:check"},
         job_views={
             "all-users": JobView(
                 "stoker.features.lab.screen:show",

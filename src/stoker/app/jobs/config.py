@@ -16,7 +16,9 @@ from msgspec import Struct
 
 from stoker.app.jobs.config_tables import checked_clusters, checked_defaults, checked_groups
 from stoker.app.jobs.context import current_user, working_directory
+from stoker.app.jobs.limits import checked_locked, limits_here
 from stoker.app.jobs.options import BY_NAME, OPTIONS, JobOptions, merged
+from stoker.core import places
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.core.settings import (
     CLUSTER_KEYS,
@@ -166,9 +168,10 @@ def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str
 
 
 _CLUSTER_BUILT_IN = {name: key.built_in for name, key in CLUSTER_KEYS.items()}
-SYSTEM_FILE = Path("/etc/stoker/config.toml")
+SYSTEM_FILE = Path(places.SYSTEM_FILE)
 _BUILT_IN = "built in"
 _CLUSTER = "cluster"
+_LOCKED = "locked"
 _GROUP = "group"
 _DEFAULTS = "defaults"
 _OF_JOBS = (_DEFAULTS, _GROUP)
@@ -223,7 +226,7 @@ class Config(Struct, frozen=True):
 
     def origins(self) -> list[SettingRow]:
         """Every value with its origin, engine settings first; secrets are hidden."""
-        order = {name: place for place, name in enumerate([*KEYS, _CLUSTER, _GROUP, _DEFAULTS])}
+        order = {name: place for place, name in enumerate([*KEYS, _LOCKED, _CLUSTER, _GROUP, _DEFAULTS])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [SettingRow(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
@@ -251,7 +254,10 @@ def load_config(
     shown = _flat({_CLUSTER: dict.fromkeys(named, _CLUSTER_BUILT_IN), _DEFAULTS: BUILT_IN}, _BUILT_IN)
     options = _nested(written)
     return Config(
-        engine=EngineSettings(**{name: read_setting(name, table.get(name, {}), name) for name in KEYS}),
+        engine=EngineSettings(
+            **{name: read_setting(name, table.get(name, {}), name) for name in KEYS},
+            locked=limits_here(table.get(_LOCKED, {})),
+        ),
         defaults=options.get(_DEFAULTS, {}),
         groups=options.get(_GROUP, {}),
         values=shown | values,  # for display only: JobOptions has None for them
@@ -281,8 +287,10 @@ def _found(environment: Mapping[str, str], cwd: Path | None, system: Path) -> It
     """All files, weakest first."""
     yield from read_settings(system)
     user = user_file(environment)
-    if user is not None:
-        yield from read_settings(user)
+    for settings in read_settings(user) if user is not None else ():
+        if isinstance(settings, Settings) and _LOCKED in settings.table:
+            raise UsageError(f"{settings.path}: [{_LOCKED}] counts only in {system}", "the administrator sets it there")
+        yield settings
     if cwd is not None:
         yield from read_project(cwd)
 
@@ -295,7 +303,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
-        if key not in KEYS and key not in (_CLUSTER, *_OF_JOBS):
+        if key not in KEYS and key not in (_CLUSTER, _LOCKED, *_OF_JOBS):
             _refuse_unknown(key, settings)
         if key not in _OF_JOBS and settings.project:
             header = _defaults_header(settings)
@@ -309,6 +317,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
         _DEFAULTS: checked_defaults(settings.table.get(_DEFAULTS, {}), place),
         _GROUP: checked_groups(settings.table.get(_GROUP, {}), place),
         _CLUSTER: checked_clusters(settings.table.get(_CLUSTER, {}), place),
+        _LOCKED: checked_locked(settings.table.get(_LOCKED, {}), place),
     }
     return _flat({**settings.table, **checked}, place)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import click
 from msgspec.structs import replace
 
+from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import LocalZone, clock_text
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import known_devices
@@ -25,6 +26,7 @@ from stoker.features.lab.bookings import (
     Bookings,
     booking_named,
     bookings_of,
+    check_booked,
     check_times,
     choose_devices,
     gpus_text,
@@ -72,7 +74,7 @@ def command(
     with known_devices(screen.paths) as facts:
         ledger = ledger_here(screen.paths)
         for word in cancel:
-            ledger.end_booking(booking_named(word, ledger.live()))
+            ledger.agreements.end_booking(booking_named(word, ledger.live()))
             say(f"cancelled booking {word}")
         if wants:
             if lasts is None:
@@ -80,6 +82,7 @@ def command(
             chosen = _named(named, gpus, facts)
             since, until = _times(begin, lasts, facts.now)
             wanted = Booking(facts.user, os.geteuid(), (), since, until, why)
+            check_booked(wanted, gpus or len(chosen), ledger.live(), load_config(os.environ, None).engine.locked)
             devices = choose_devices(gpus or len(chosen), chosen, wanted, ledger.live(), facts)
             name = _book(ledger, replace(wanted, claims=tuple(claim for device in devices for claim in device.claims)))
             _show(bookings_of(ledger.live(), facts), screen, name)
@@ -108,7 +111,7 @@ def _named(words: str | None, gpus: int | None, facts: QueueFacts) -> tuple[Devi
 
 
 def _book(ledger: Ledger, wanted: Booking) -> str:
-    outcome = ledger.book(wanted)
+    outcome = ledger.agreements.book(wanted)
     if isinstance(outcome, Booking):
         raise StokerError(f"{outcome.owner} has booked such a GPU at this moment", "try again")
     return outcome

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from support.cli import Outcome, Stoker
@@ -99,8 +100,12 @@ def lab_of(stoker: Stoker) -> Iterator[Lab]:
             reaper.start(_sshd(lab, name), environment, directory / f"{name}.log")
         stack.callback(_close_connections, lab)
         for name in NAMES:
-            wait_until(lambda name=name: lab.on(name, "true").code == 0)
+            wait_until(partial(_answers, lab, name))
         yield lab
+
+
+def _answers(lab: Lab, name: str) -> bool:
+    return lab.on(name, "true").code == 0
 
 
 def _user(stack: ExitStack, home: Path) -> User:

@@ -143,10 +143,10 @@ def try_to_hold(path: str, device: str) -> None:
     print(held.name if held else "")
 
 
-def litter(path: str, uid: str, count: str, contents: str = "") -> None:
-    """Leave many files that are named like leases of a user."""
+def litter(path: str, uid: str, count: str, contents: str = "", kind: str = "lease") -> None:
+    """Leave many files that are named like leases of a user, or like other files."""
     for number in range(int(count)):
-        (Path(path) / f"{uid}.{number:016x}.lease").write_text(contents)
+        (Path(path) / f"{uid}.{number:016x}.{kind}").write_text(contents)
 
 
 def enter(path: str) -> None:

@@ -27,11 +27,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 SIM = "--sim"
 SPEC = re.compile(r"\d+[a-z]", re.IGNORECASE)
 """How a value of `--sim` begins, right or mistyped; an id, a name or a command after it is not its value."""
-MEANINGS: Mapping[str, str] = {"--no-freeze": "--freeze=no"}
+MEANINGS: Mapping[str, str] = {"--no-freeze": "--freeze=no", "--no-warm": "--warm=no"}
 """Other words for an option with a value."""
-ALONE: Mapping[str, str] = {SIM: LAST_GPUS, "--mps": "true", "--freeze": "code", "--preemptible": "save"}
+ALONE: Mapping[str, str] = {
+    SIM: LAST_GPUS,
+    "--mps": "true",
+    "--freeze": "code",
+    "--preemptible": "save",
+    "--warm": "auto",
+}
 """Options whose value may be left out, and the value that they have then; else it follows `=`."""
-NEXT: Mapping[str, re.Pattern[str]] = {SIM: SPEC, "--preemptible": re.compile(r"(save|restart|[\d.,%]+%)\Z")}
+MODULES = re.compile(r"(?!python[\d.]*\Z)(?!.*\.\w{1,4}\Z)[^\W\d][\w.]*(,[^\W\d][\w.]*)*\Z")
+"""Names of modules; no program, and no file."""
+NEXT: Mapping[str, re.Pattern[str]] = {
+    SIM: SPEC,
+    "--preemptible": re.compile(r"(save|restart|[\d.,%]+%)\Z"),
+    "--warm": MODULES,
+}
 """Those of them whose value may also be the next word, and how it begins."""
 
 

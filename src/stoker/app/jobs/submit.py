@@ -43,6 +43,7 @@ from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy, beyond_rules
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
 from stoker.core.units import size_text
+from stoker.core.warm import AUTO
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.queries import jobs_of
@@ -223,6 +224,10 @@ class JobBuilder:
     def make(self, item: ParsedJob) -> NewJob:
         spec = self.preflight.without_unsupported_cap(item.command, self.spec(item))
         spec, has_files = self._preparations.prepare(item.command, spec)
+        if spec.warm == (AUTO,):
+            from stoker.app.jobs.imports import with_modules  # a parser of Python is slow to import
+
+            spec = with_modules(item.command, spec)
         self.needs_copy = self.needs_copy or not has_files
         command = item.command if has_files else self._command or item.command
         return NewJob(command, spec, self.options_of(item).name or "", item.task, item.array)
@@ -241,6 +246,8 @@ class JobBuilder:
         self.preflight.check_limits(spec)
         self.preflight.check_idle(spec)
         self.preflight.check_notify(spec)
+        if spec.cluster and spec.warm:
+            raise UsageError("--warm does not work on a cluster", "leave it out, or submit to this machine")
         if spec.cluster:  # its devices are not known here
             return spec
         resolved = self.preflight.without_unsupported_mps(spec, self.snapshot.devices if self.snapshot else ())

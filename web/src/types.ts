@@ -83,6 +83,15 @@ export interface BestView {
   values: Record<string, number>;
 }
 
+/** A time for which a user has booked the device. */
+export interface BookedTime {
+  user: string;
+  yours: boolean;
+  begin: string;
+  end: string;
+  why: string;
+}
+
 /** All that a verb did: `stoker cancel --json` and others. */
 export interface ChangeReport {
   schema: string;
@@ -191,6 +200,7 @@ export interface DeviceLine {
   strangers: ForeignProcess[];
   combined_speed: number | null;
   elsewhere: OtherJob[];
+  bookings: BookedTime[];
 }
 
 /** The curves of one GPU. */

@@ -129,6 +129,6 @@ def _gpu(device: DeviceLine) -> LabGpu:
         device.memory_bytes,
         device.used_bytes,
         device.utilisation_percent,
-        drained=device.drained is not None and device.drained.note == DRAINED_FOR_ALL,
+        drained=device.drained is not None and device.drained.note.startswith(DRAINED_FOR_ALL),
         strangers=sorted({process.owner for process in device.strangers if not process.graphics}),
     )

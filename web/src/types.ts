@@ -488,12 +488,20 @@ export interface LabJob {
   title: string;
 }
 
+/** A sentence of root or a coordinator to all users. */
+export interface LabMessage {
+  user: string;
+  at: string;
+  text: string;
+}
+
 /** The machine as all of its users may see it: `/api/v1/lab`. */
 export interface LabPage {
   schema: string;
   at: string;
   host: string;
   simulated: boolean;
+  messages: LabMessage[];
   gpus: LabGpu[];
   users: LabUser[];
   jobs: LabJob[];

@@ -87,6 +87,7 @@ test("a user reads when the own jobs are done", () => {
     at: at(0),
     host: "lab7",
     simulated: false,
+    messages: [],
     gpus: [GPU],
     users: [{ user: "anna", you: false, running: 1, gpus: 1, waiting: 12 }],
     jobs: [job("anna", -1, 2), job("anna", -1, 4)],

@@ -18,6 +18,7 @@ import { HOURS_AHEAD, holders, isNow, near, people, spanOnLane, sum, untilText, 
 const REST_MS = 5000;
 /** Users whom the line of a GPU names. */
 const MOST_USERS = 3;
+const MOST_MESSAGES = 3;
 const shown = signal<LabPage | null>(null);
 const problem = signal<Error | null>(null);
 
@@ -68,6 +69,11 @@ function Content({ page }: { page: LabPage }): JSX.Element {
           <b>No answer from the server.</b> This is the state of {clock(now, Date.now(), true)}.
         </p>
       ) : null}
+      {page.messages.slice(0, MOST_MESSAGES).map(({ user, at, text }) => (
+        <p key={at} class="banner held">
+          <b>{user} to all users:</b> {text}
+        </p>
+      ))}
       {view === "user" ? <Mine page={page} user={me} now={now} /> : null}
       <div class="parts">
         <Gpus page={page} now={now} me={view === "user" ? me : ""} />

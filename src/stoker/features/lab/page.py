@@ -15,7 +15,7 @@ from starlette.responses import Response
 from stoker.app.views.model import DeviceLine
 from stoker.core.device import DRAINED_FOR_ALL
 from stoker.features.lab.usage import WEEK_DAYS, UsageTotal
-from stoker.features.lab.view import Lab, LabJob, LabUser, LabWaiting, read_lab
+from stoker.features.lab.view import Lab, LabJob, LabMessage, LabUser, LabWaiting, read_lab
 from stoker.web.answers import QueueService, answer
 
 SCHEMA = "stoker.lab-page/1"
@@ -67,6 +67,7 @@ class LabPage(Struct, frozen=True):
     at: datetime
     host: str
     simulated: bool
+    messages: list[LabMessage]
     gpus: list[LabGpu]
     users: list[LabUser]
     jobs: list[LabJob]
@@ -96,6 +97,7 @@ def lab_page(lab: Lab) -> LabPage:
         lab.at,
         lab.host,
         lab.simulated,
+        messages=lab.messages,
         gpus=[_gpu(device) for device in lab.devices],
         users=[replace(line, you=False) for line in lab.users if line.running or line.waiting],
         jobs=[replace(job, you=False) for job in lab.jobs],

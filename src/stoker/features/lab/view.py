@@ -74,6 +74,14 @@ class LabUser(Struct, frozen=True):
     waiting: int
 
 
+class LabMessage(Struct, frozen=True):
+    """A sentence of root or a coordinator to all users."""
+
+    user: str
+    at: datetime
+    text: str
+
+
 class Lab(Struct, frozen=True):
     """All users of this machine: `stoker status --all-users --json`."""
 
@@ -88,6 +96,8 @@ class Lab(Struct, frozen=True):
     """By GPU and since when."""
     waiting: list[LabWaiting]
     """Those who wait longest first."""
+    messages: list[LabMessage]
+    """The newest first."""
     bookings: list[BookingLine]
     """Those that are not over, the next first."""
     usage: list[UsageTotal]
@@ -127,6 +137,7 @@ def lab_of(
         users=_users(facts, jobs, waiting),
         jobs=jobs,
         waiting=waiting,
+        messages=[LabMessage(one.owner, to_datetime(one.at), one.text) for one in view.messages],
         bookings=bookings_of(view, facts).bookings,
         usage=list(usage),
         notes=list(dict.fromkeys([*view.warnings, *warnings])),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stoker.core.job import GivingWay, Running, Waiting, state_word
 from stoker.core.requests import Preempt
 from stoker.core.spec import Resources
@@ -113,6 +115,26 @@ def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(wo
     world.clock.pass_seconds(2 * HOUR)
     world.turn(3)
     assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
+
+
+def test_a_job_that_saved_by_itself_loses_only_what_it_did_since(world: EngineOnFakeRunner) -> None:
+    """Without a save, two hours of work would be lost for a job of 3.9 hours; and then what is saved counts as done."""
+    long, key = long_job(world, preemptible="restart")
+    world.add(limit=3.9 * HOUR)
+    world.turn(3)
+    assert not world.runner.called("give_way")
+    since = world.job(long).state.since  # type: ignore[union-attr]
+    saves = [(1, HOUR), (1, 1.9 * HOUR), (2, 1.95 * HOUR), (1, 99 * HOUR)]
+    lines = [f'{{"at": {since + seconds}, "attempt": {attempt}, "saved": true}}' for attempt, seconds in saves]
+    report = world.paths.report(long)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    world.clock.pass_seconds(60.0)
+    world.turn(3)
+    assert len(world.runner.called("give_way")) == 1
+    world.runner.exited(key, -15, "preempted")
+    world.turn(2)
+    assert world.job(long).kept_seconds == pytest.approx(1.9 * HOUR)
 
 
 def test_the_next_engine_keeps_the_devices_for_the_same_job(world: EngineOnFakeRunner) -> None:

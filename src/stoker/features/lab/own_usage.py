@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from hashlib import sha256
@@ -29,7 +29,7 @@ INTERVAL = 60.0
 """Seconds between two looks, or more if a look takes long."""
 REST = 200.0
 """Times the duration of a look."""
-MOST_SPANS = 20_000
+MOST_SPANS = 10_000
 """Attempts of ended jobs that one look adds up, the newest: the engine waits for this."""
 LONGEST_NAME = 60
 """Characters of a group's name."""
@@ -121,7 +121,8 @@ def used_days(store: Reader, since: float, now: float, names: Mapping[str, str],
     """
     by_gpu: dict[tuple[int, str], list[GpuSpan]] = {}
     by_group: dict[tuple[int, str], list[GpuSpan]] = {}
-    for day, span in _parts(gpu_spans(store, Period(since, on_finish_jobs=True), now, MOST_SPANS)):
+    spans = gpu_spans(store, Period(since, on_finish_jobs=True), now, MOST_SPANS)
+    for day, span in _parts(spans, since, now):
         by_gpu.setdefault((day, names.get(span.device, span.device)), []).append(span)
         by_group.setdefault((day, span.group[:LONGEST_NAME] if groups else ""), []).append(span)
     idle, energy = _measured(store, since, now, names)
@@ -136,14 +137,19 @@ def used_days(store: Reader, since: float, now: float, names: Mapping[str, str],
     return UsageFile(gpus=tuple(gpu_days), groups=tuple(group_days))
 
 
-def _parts(spans: Iterable[GpuSpan]) -> Iterator[tuple[int, GpuSpan]]:
+def _parts(spans: Sequence[GpuSpan], since: float, now: float) -> Iterator[tuple[int, GpuSpan]]:
     """The spans on GPUs of this machine by day; the time that a job waited counts on the day of its start."""
-    for span in spans:
-        if node_gpu(span.device) is None:
-            for day, seconds in days_between(span.started, span.ended):
-                start = max(span.started, day)
-                waited = span.waited if start == span.started else 0.0
-                yield ordinal(day), span._replace(started=start, ended=start + seconds, waited=waited)
+    elsewhere = {device for device in {span.device for span in spans} if node_gpu(device) is not None}
+    for day, seconds in days_between(since, now):
+        number, end = ordinal(day), day + seconds
+        for span in spans:
+            if span.started < end and span.ended > day and span.device not in elsewhere:
+                if span.started >= day and span.ended <= end:
+                    yield number, span
+                else:
+                    waited = span.waited if span.started >= day else 0.0
+                    started, ended = max(span.started, day), min(span.ended, end)
+                    yield number, span._replace(started=started, ended=ended, waited=waited)
 
 
 def _measured(

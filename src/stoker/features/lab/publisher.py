@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.app.jobs.config import load_config
 from stoker.core.errors import StokerError
@@ -14,15 +15,19 @@ from stoker.core.job import Job, Running, id_text
 from stoker.core.planner.queue import WaitingGroup
 from stoker.core.text import title
 from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
-from stoker.features.lab.own_usage import OwnUsage
 from stoker.ledger import HeldPost, Ledger, LedgerUnusable
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
+
+if TYPE_CHECKING:  # a short run needs none
+    from stoker.features.lab.own_usage import OwnUsage
 
 INTERVAL = 2.0
 """Seconds between two boards."""
 REFRESH_INTERVAL = 60.0
 """Seconds after which an unchanged board is published again, in case a cleaner removed it."""
+FIRST_LOOK = 5.0
+"""Seconds after which an engine first adds up usage, so that short runs do not wait for it."""
 
 
 class LabPublisher:
@@ -31,7 +36,10 @@ class LabPublisher:
     def __init__(self, ledger: Path, state: Path, store: Reader) -> None:
         self._ledger = Ledger(ledger)
         self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
-        self._usage = OwnUsage(self._ledger, state, store)
+        self._state = state
+        self._store = store
+        self._usage: OwnUsage | None = None
+        self._usage_due = 0.0
         self._board: HeldPost | None = None
         self._board_at = 0.0
 
@@ -43,10 +51,12 @@ class LabPublisher:
         share = status.settings.share if status.settings else _configured_share()
         if share == "nothing":
             self._retract_board()
-            self._usage.withdraw()
+            self._opened_usage().withdraw()
             return
-        names = {device.id: device.claims[0] for device in status.devices if device.claims}
-        self._usage.publish(status.at, names, groups=share == "names")
+        self._usage_due = self._usage_due or status.at + FIRST_LOOK
+        if status.at >= self._usage_due:
+            names = {device.id: device.claims[0] for device in status.devices if device.claims}
+            self._opened_usage().publish(status.at, names, groups=share == "names")
         if status.at - self._board_at >= INTERVAL:
             jobs = list(_board_jobs(status, running, names=share == "names"))
             kinds = waiting_kinds(waiting)
@@ -55,7 +65,15 @@ class LabPublisher:
 
     def close(self) -> None:
         self._retract_board()
-        self._usage.close()
+        if self._usage is not None:
+            self._usage.close()
+
+    def _opened_usage(self) -> OwnUsage:
+        if self._usage is None:
+            from stoker.features.lab.own_usage import OwnUsage
+
+            self._usage = OwnUsage(self._ledger, self._state, self._store)
+        return self._usage
 
     def _retract_board(self) -> None:
         if self._board is not None:

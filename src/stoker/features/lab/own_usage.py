@@ -45,12 +45,10 @@ class OwnUsage:
         self._known: UsageFile | None = None
         self._name = ""
         self._due = 0.0
-        self._last: tuple[Mapping[str, str], bool] | None = None
 
-    def publish(self, now: float, names: Mapping[str, str], *, groups: bool) -> None:
-        """Add what was used since the last look; `names` are those of GPUs in the ledger, by their ids."""
-        self._last = names, groups
-        if now < self._due:
+    def publish(self, now: float, names: Mapping[str, str], *, groups: bool, last: bool = False) -> None:
+        """Look again if it is time, or the last time; `names` are those of GPUs in the ledger, by their ids."""
+        if now < self._due and not last:
             return
         began = time.thread_time()
         with suppress(StokerError):  # a ledger that cannot be used is reported where a claim fails
@@ -67,20 +65,13 @@ class OwnUsage:
         self._ledger.leave(name, encode_usage(known))
         self._name, self._known = name, known
 
-    def close(self) -> None:
-        """Add what was used until now, since the next engine of this queue may start much later."""
-        if self._last is not None:
-            names, groups = self._last
-            self._due = 0.0
-            self.publish(time.time(), names, groups=groups)
-
     def withdraw(self) -> None:
         """Tell nothing, not even of earlier days."""
         if self._due >= 0:
             self._found()
             if self._name:
                 self._ledger.withdraw(self._name)
-            self._name, self._known, self._last, self._due = "", None, None, -1.0
+            self._name, self._known, self._due = "", None, -1.0
 
     def _found(self) -> UsageFile:
         """The newest file of this queue, whose name is used again; an engine that ran beside this one left others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -40,6 +41,8 @@ class LabPublisher:
         self._store = store
         self._usage: OwnUsage | None = None
         self._usage_due = 0.0
+        self._shared: tuple[dict[str, str], bool] | None = None
+        """If a job ran: the names of GPUs by their ids, and whether names of groups are told."""
         self._board: HeldPost | None = None
         self._board_at = 0.0
 
@@ -50,12 +53,15 @@ class LabPublisher:
             return
         share = status.settings.share if status.settings else _configured_share()
         if share == "nothing":
+            self._shared = None
             self._retract_board()
             self._opened_usage().withdraw()
             return
+        names = {device.id: device.claims[0] for device in status.devices if device.claims}
+        if running:
+            self._shared = names, share == "names"
         self._usage_due = self._usage_due or status.at + FIRST_LOOK
         if status.at >= self._usage_due:
-            names = {device.id: device.claims[0] for device in status.devices if device.claims}
             self._opened_usage().publish(status.at, names, groups=share == "names")
         if status.at - self._board_at >= INTERVAL:
             jobs = list(_board_jobs(status, running, names=share == "names"))
@@ -65,8 +71,9 @@ class LabPublisher:
 
     def close(self) -> None:
         self._retract_board()
-        if self._usage is not None:
-            self._usage.close()
+        if self._shared is not None:  # the next engine of this queue may start much later
+            names, groups = self._shared
+            self._opened_usage().publish(time.time(), names, groups=groups, last=True)
 
     def _opened_usage(self) -> OwnUsage:
         if self._usage is None:

@@ -39,10 +39,12 @@ from stoker.core.launch import (
     log_pattern,
     without_given,
 )
+from stoker.core.pattern import Pattern
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy, beyond_rules
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
 from stoker.core.units import size_text
+from stoker.core.warm import AUTO
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.queries import jobs_of
@@ -123,6 +125,8 @@ class JobGroup(Struct, frozen=True):
     """Each may stand for several tasks."""
     array: str = ""
     """The indices as typed; empty where it is no array."""
+    patterns: Sequence[Pattern] = ()
+    """From which members follow that stand for several."""
 
 
 class Inserted(JobGroup, frozen=True, kw_only=True):
@@ -223,6 +227,10 @@ class JobBuilder:
     def make(self, item: ParsedJob) -> NewJob:
         spec = self.preflight.without_unsupported_cap(item.command, self.spec(item))
         spec, has_files = self._preparations.prepare(item.command, spec)
+        if spec.warm == (AUTO,):
+            from stoker.app.jobs.imports import with_modules  # a parser of Python is slow to import
+
+            spec = with_modules(item.command, spec)
         self.needs_copy = self.needs_copy or not has_files
         command = item.command if has_files else self._command or item.command
         return NewJob(command, spec, self.options_of(item).name or "", item.task, item.array)
@@ -241,6 +249,8 @@ class JobBuilder:
         self.preflight.check_limits(spec)
         self.preflight.check_idle(spec)
         self.preflight.check_notify(spec)
+        if spec.cluster and spec.warm:
+            raise UsageError("--warm does not work on a cluster", "leave it out, or submit to this machine")
         if spec.cluster:  # its devices are not known here
             return spec
         resolved = self.preflight.without_unsupported_mps(spec, self.snapshot.devices if self.snapshot else ())
@@ -262,7 +272,9 @@ class QueueSubmission:
         environment: Mapping[str, str],
         *,
         script: Script | None = None,
+        arrived: str = "",
     ) -> None:
+        """`arrived` is the code of the jobs, if it came from another machine."""
         self.needs_devices = False
         self.notes: list[str] = []
         """Warnings about the jobs, for the user."""
@@ -282,7 +294,8 @@ class QueueSubmission:
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
-        self._preparations = Preparations(PreparationContext(self._place_of, self._environment, self.notes.append))
+        context = PreparationContext(self._place_of, self._environment, self.notes.append, arrived=arrived)
+        self._preparations = Preparations(context)
         self._builder = JobBuilder(
             own_options,
             self._context(),
@@ -390,7 +403,11 @@ class QueueSubmission:
     def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
         cluster = group.jobs[0].spec.cluster
         ids = store.add_jobs(
-            batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held, lines=True
+            *(batch, engine_of(cluster), group.jobs, self._now),
+            array=bool(group.array),
+            held=held,
+            lines=True,
+            patterns=group.patterns,
         )
         if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)

@@ -430,7 +430,7 @@ class MachineSite:
         never_started = self._worker_events.on_worker_lost(worker, damaged=event.damaged)
         if event.errno:
             self._shortages.no_worker(f"cannot start a worker: {os.strerror(event.errno)}")
-        elif never_started:
+        elif never_started and not event.warm:
             self._trouble = "a worker died before it started a job; retrying"
             self._plan_after = self._jobs.clock() + RETRY_INTERVAL
 

@@ -39,6 +39,7 @@ SCHEMAS = (
     "sweep-page-1",
     "action-1",
     "change-1",
+    "lab-page-1",
 )
 """What the page exchanges with the server, by the names in docs/schema."""
 NAMED: dict[str, Any] = {

@@ -101,7 +101,7 @@ THIRD_PARTY: dict[str, str | tuple[str, ...]] = {
     "resvg_py": "stoker.cli.charts.chart",
     "tensorboard": "stoker.features.sweep.tuner.values",
     "tqdm": "stoker.python.api",
-    "starlette": ("stoker.web", "stoker.features.sweep.api", "stoker.features.freeze.api"),
+    "starlette": ("stoker.web", "stoker.features.sweep.api", "stoker.features.freeze.api", "stoker.features.lab.page"),
     **dict.fromkeys(["anyio", "prometheus_client", "sse_starlette", "uvicorn"], "stoker.web"),
     "yaml": "stoker.features.sweep.files",
 }

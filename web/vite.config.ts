@@ -1,8 +1,12 @@
 import { defineConfig } from "vite";
 
+/** The page of the queue, and one for each page that a feature shares. */
+const pages = ["index.html", "lab.html"];
+
 export default defineConfig({
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
+    rollupOptions: { input: pages },
     outDir: "../src/stoker/web/page",
     emptyOutDir: true,
     // The content security policy allows no data: scripts and no inline styles, so every asset is a file.

@@ -100,7 +100,7 @@ def test_a_job_that_stays_is_never_asked_again(world: EngineAtFakeSite) -> None:
 
 
 def test_the_next_engine_asks_again(world: EngineAtFakeSite) -> None:
-    """The first one may have died before it sent the order; the time to save goes on."""
+    """The first one may have died before it sent the order."""
     job_id = running(world, save_time=60.0)
     preempt(world, job_id)
     world.restart()
@@ -109,6 +109,20 @@ def test_the_next_engine_asks_again(world: EngineAtFakeSite) -> None:
     world.clock.pass_seconds(60.0 + ANSWER_SECONDS)
     world.turn()
     assert world.job(job_id).spec.preemptible == ""
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+def test_the_clock_is_set_between_two_engines(world: EngineAtFakeSite, jump: float) -> None:
+    """The job has its time to save, and no more."""
+    job_id = running(world, save_time=60.0)
+    preempt(world, job_id)
+    world.clock.now += jump
+    world.restart()
+    world.turn()
+    assert way_of(world, job_id) is not None
+    world.clock.pass_seconds(60.0 + ANSWER_SECONDS)
+    world.turn()
+    assert (way_of(world, job_id), world.job(job_id).spec.preemptible) == (None, "")
 
 
 def test_an_engine_that_died_before_it_recorded_the_order(world: EngineAtFakeSite) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -27,6 +28,7 @@ ARGUMENTS = (
     "--disable-sync",
 )
 WIDE, NARROW = (1280, 800), (390, 844)
+AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 _WATCH_POLICY = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
@@ -37,7 +39,7 @@ document.addEventListener("securitypolicyviolation", (event) => window.violation
 def chromium() -> Iterator[Browser]:
     """Debian's Chromium; where it or the built page is missing, tests are skipped, in CI they fail."""
     program = require("chromium")
-    if not is_built():
+    if not (is_built() and AXE.is_file()):
         refuse("the page is not built: make web")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=ARGUMENTS)
@@ -110,6 +112,12 @@ class View:
     def wait_charts(self, count: int) -> None:
         """Wait until so many charts are drawn."""
         self.page.wait_for_function("count => document.querySelectorAll('.chart canvas').length >= count", arg=count)
+
+    def assert_accessible(self) -> None:
+        """Axe finds no violation of its rules: names, contrast, order of headings and more."""
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
+        found = self.page.evaluate("axe.run()")["violations"]
+        assert not found, [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in found]
 
     def assert_fits(self) -> None:
         """Nothing is wider than the window."""

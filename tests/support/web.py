@@ -23,10 +23,11 @@ TOKEN = "a-token-of-the-tests-0123456789"
 class Browser:
     """Sends requests to the application of a queue, and keeps its cookies."""
 
-    def __init__(self, service: ServedQueue, **headers: str) -> None:
+    def __init__(self, service: ServedQueue, app: Any = None, **headers: str) -> None:
+        """Of the queue's own page, unless another application is given."""
         self.headers = headers
         self.cookies = httpx.Cookies()
-        self._app: Any = application(service, TOKEN, Broadcast(service.paths))
+        self._app: Any = app or application(service, TOKEN, Broadcast(service.paths))
 
     def get(self, path: str, **options: Any) -> httpx.Response:
         return self.request("GET", path, **options)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 
-import msgspec
-
 from stoker.core.job import Job, Running, Waiting
 from stoker.core.spec import Resources
-from stoker.store.schema import Change
 from support.background import Background
 from support.cli import until
+from support.typist import typing
 from support.wait import PATIENCE_SECONDS, wait_until
 
 WHOLE = Resources(gpus=2)
@@ -122,17 +120,6 @@ def test_a_drained_gpu_is_left_at_once(background: Background) -> None:
     assert "--now is for GPUs" in background("pause", "--queue", "--now").err
 
 
-def begun_earlier(background: Background, job_id: int, seconds: float) -> Job:
-    """The job as if it had started so much earlier: no test waits until it may give way."""
-    job = background.job(job_id)
-    assert isinstance(job.state, Running)
-    earlier = msgspec.structs.replace(job.state, since=job.state.since - seconds)
-    job = msgspec.structs.replace(job, state=earlier)
-    with background.open_store() as store:
-        store.record([Change(job, [])])
-    return job
-
-
 def test_another_engine_of_the_same_user_gets_the_gpus(background: Background) -> None:
     """A job in the queue gives way to an urgent command in a terminal, and goes on after it."""
     saves = f"trap 'exit 75' USR1; touch ready; {until('enough')}"
@@ -140,7 +127,7 @@ def test_another_engine_of_the_same_user_gets_the_gpus(background: Background) -
     wait_until((background.cwd / "ready").exists)
     background.wait_word("running", long)
     background.kill_engine()
-    begun_earlier(background, long, 3 * 3600.0)
+    background.started_earlier(long, 3 * 3600.0)
     background.start_engine()
     urgent = background.start("run", "--urgent", "-G", "2", "--", "sh", "-c", "touch urgent")
     assert urgent.wait(PATIENCE_SECONDS) == 0
@@ -152,6 +139,30 @@ def test_another_engine_of_the_same_user_gets_the_gpus(background: Background) -
     assert background.ended(long).result == "done"
 
 
+def test_a_session_gets_the_gpus_of_a_job(background: Background) -> None:
+    """The job saves while `stoker shell` waits, and goes on where it was after the session."""
+    (long,) = background.submit(f"{TRAINS} {until('enough')}", resources=WHOLE, preemptible="save")
+    wait_until((background.cwd / "ready").exists)
+    background.wait_word("running", long)
+    background.kill_engine()
+    background.started_earlier(long, 3 * 3600.0)
+    background.start_engine()
+    with typing(background, "shell", "-G", "2") as session:
+        session.wait_for("ready> ")
+        session.type("echo gpus=$CUDA_VISIBLE_DEVICES\r")
+        session.wait_for("gpus=0,1")
+        why = json.loads(background("status", str(long), "--json").out)["jobs"][0]["why"]
+        assert why.startswith("preempted: gave way (for your session)")
+        session.type("exit 0\r")
+        assert session.wait_end() == 0
+    background.wait_word("running", long)
+    wait_until(lambda: background.log(long, 1) == "start 7 restart=1 preempted=1 signal=USR1\n")
+    background.open_gate("enough")
+    background.wait_over(long)
+    job = background.job(long)
+    assert (background.ended(long).result, job.preemptions, job.failures) == ("done", 1, 0)
+
+
 def test_a_short_job_gets_the_gpus_of_a_long_one(background: Background) -> None:
     """Nobody has to ask; `status` of both says what happens."""
     saves = f"trap '{until('gate')}; exit 75' USR1; touch ready; {until('enough')}"
@@ -159,7 +170,7 @@ def test_a_short_job_gets_the_gpus_of_a_long_one(background: Background) -> None
     wait_until((background.cwd / "ready").exists)
     background.wait_word("running", long)
     background.kill_engine()
-    begun_earlier(background, long, 3 * 3600.0)
+    background.started_earlier(long, 3 * 3600.0)
     (short,) = background.submit("true", resources=WHOLE, limit=60.0)
     with background.open_store() as store:
         wait_until(lambda: is_leaving(store.job(long)))

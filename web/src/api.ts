@@ -59,7 +59,7 @@ export function parsed<T>(text: string): T {
   return JSON.parse(text.replace(TURNING, escaped)) as T;
 }
 
-async function call<T>(path: string, query: Query = {}, init: RequestInit = {}, parse = parsed<T>): Promise<T> {
+export async function call<T>(path: string, query: Query = {}, init: RequestInit = {}, parse = parsed<T>): Promise<T> {
   let response: Response;
   try {
     response = await fetch(address(path, query), { signal: AbortSignal.timeout(PATIENCE_MS), ...init });

@@ -83,6 +83,15 @@ export interface BestView {
   values: Record<string, number>;
 }
 
+/** A time for which a user has booked the device. */
+export interface BookedTime {
+  user: string;
+  yours: boolean;
+  begin: string;
+  end: string;
+  why: string;
+}
+
 /** All that a verb did: `stoker cancel --json` and others. */
 export interface ChangeReport {
   schema: string;
@@ -191,6 +200,7 @@ export interface DeviceLine {
   strangers: ForeignProcess[];
   combined_speed: number | null;
   elsewhere: OtherJob[];
+  bookings: BookedTime[];
 }
 
 /** The curves of one GPU. */
@@ -441,6 +451,82 @@ export interface JobsPage {
   pages: number;
   total: number;
   counts: Record<string, number>;
+}
+
+/** GPUs that are kept free for a user. */
+export interface LabBooking {
+  user: string;
+  gpus: string[];
+  begin: string;
+  end: string;
+  why: string;
+}
+
+/** A GPU as each user of the machine can see it, by the driver and by processes. */
+export interface LabGpu {
+  label: string;
+  model: string;
+  memory_bytes: number | null;
+  used_bytes: number | null;
+  utilisation_percent: number | null;
+  drained: boolean;
+  strangers: string[];
+}
+
+/** What holds GPUs: a running job of any user, or a lease whose engine tells no more. */
+export interface LabJob {
+  user: string;
+  you: boolean;
+  gpus: string[];
+  memory_bytes: number | null;
+  since: string;
+  expected_end: string | null;
+  latest_end: string | null;
+  utilisation_percent: number | null;
+  job: string;
+  pid: number;
+  title: string;
+}
+
+/** The machine as all of its users may see it: `/api/v1/lab`. */
+export interface LabPage {
+  schema: string;
+  at: string;
+  host: string;
+  simulated: boolean;
+  message: string;
+  gpus: LabGpu[];
+  users: LabUser[];
+  jobs: LabJob[];
+  waiting: LabWaiting[];
+  weeks: LabWeeks[];
+  bookings: LabBooking[];
+}
+
+/** One user in total. */
+export interface LabUser {
+  user: string;
+  you: boolean;
+  running: number;
+  gpus: number;
+  waiting: number;
+}
+
+/** Waiting jobs of one user that want the same. */
+export interface LabWaiting {
+  user: string;
+  you: boolean;
+  jobs: number;
+  gpus: number | null;
+  memory_bytes: number | null;
+  since: string | null;
+}
+
+/** What a user used in the last weeks, this one first. */
+export interface LabWeeks {
+  user: string;
+  gpu_hours: number[];
+  waiting_hours: number[];
 }
 
 /** One GPU. */

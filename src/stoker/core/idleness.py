@@ -8,6 +8,9 @@ from typing import NamedTuple
 from stoker.core.job import Job, Running
 from stoker.core.units import span_text
 
+IDLE_PERCENT = 5
+"""Utilisation up to which a GPU counts as idle."""
+
 
 class Idleness(NamedTuple):
     """A running job, and since when its GPUs have shown no utilisation; None if they are used."""

@@ -204,7 +204,8 @@ class Edited(Struct, frozen=True, tag="edited"):
 
     at: float
     spec: JobSpec
-    name: str
+    name: str | None = None
+    """None leaves it."""
 
 
 class Retried(Struct, frozen=True, tag="retried"):
@@ -262,11 +263,11 @@ Event = (
 )
 
 
-class Lines(Protocol):
-    """The commands of jobs that were submitted as lines of a list."""
+class Differences(Protocol):
+    """What jobs that share a row differ in."""
 
-    def words(self, job_id: int) -> tuple[str, ...]:
-        """Those of the command of one of the jobs."""
+    def fields(self, job: Job, first: int) -> dict[str, Any]:
+        """Those of one of the jobs that another one stands for."""
 
 
 class Job(Struct, frozen=True, gc=False):
@@ -303,12 +304,12 @@ class Job(Struct, frozen=True, gc=False):
     member: Member | None = None
     """Set if the jobs of its batch have parameters."""
     count: int = 1
-    """How many jobs with consecutive ids it stands for: tasks of an array, or lines of a list, that never started and
-    differ in nothing else. Id, task and command are those of the first."""
+    """How many jobs with consecutive ids it stands for: tasks of an array, lines of a list or points of a grid that
+    never started and differ in nothing else. Id, task, command, name and member are those of the first."""
     step: int = 1
     """Distance of their indices."""
-    lines: Lines | None = None
-    """Where the words of its command are, if it is one of many lines of a list."""
+    differences: Differences | None = None
+    """Set if it is a line of a list or a point of a grid that shared a row with others: what each of them has."""
 
     @property
     def last(self) -> int:
@@ -368,10 +369,8 @@ def part(job: Job, first: int, last: int) -> Job:
     if (first, last) == (job.id, job.last):
         return job
     task = None if job.task is None else job.task + (first - job.id) * job.step
-    command = job.command
-    if job.lines is not None and first != job.id:
-        command = Command(job.lines.words(first), command.shell)
-    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task, command=command)
+    own = job.differences.fields(job, first) if job.differences is not None and first != job.id else {}
+    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task, **own)
 
 
 def single(jobs: Iterable[Job]) -> Iterator[Job]:
@@ -512,7 +511,11 @@ def _edited(job: Job, event: Edited) -> Job:
     """The edited job; its memory floor is void if it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
     kind = kind_of(job.command, event.spec, job.member)
-    return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
+    return msgspec.structs.replace(job, spec=event.spec, name=_name(job, event), kind=kind, floor=floor)
+
+
+def _name(job: Job, event: Edited) -> str:
+    return job.name if event.name is None else event.name
 
 
 def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | Displaced | Stayed | Idled) -> Job:
@@ -529,7 +532,7 @@ def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | D
         or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec
     ):
         raise InvalidTransition(job, event)
-    return msgspec.structs.replace(job, spec=event.spec, name=event.name)
+    return msgspec.structs.replace(job, spec=event.spec, name=_name(job, event))
 
 
 def _displaced(job: Job, state: Active, event: Displaced | Stayed) -> Job:

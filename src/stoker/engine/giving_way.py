@@ -16,11 +16,13 @@ class Displacements:
     def __init__(self, jobs: Jobs, site: Site) -> None:
         self._jobs = jobs
         self._site = site
+        self._asked: dict[int, float] = {}
+        """When this engine asked jobs; the clock of an earlier one, which asked them first, may have been wrong."""
 
     @property
     def next_check(self) -> float | None:
         """When to look for jobs that stay."""
-        return min((_until(job) for job in self._leaving()), default=None)
+        return min((self._until(job) for job in self._leaving()), default=None)
 
     def displace(self, job: Job, to: int, note: str) -> bool:
         """Ask a job to leave; False if it cannot be asked, or was asked already."""
@@ -35,12 +37,15 @@ class Displacements:
     def ask(self, job: Job) -> None:
         """Send the order, if the job has to leave; again for one that a dead engine had asked."""
         if isinstance(self._site, GivesWay) and isinstance(job.state, Running) and job.state.giving_way is not None:
+            self._asked[job.id] = self._jobs.clock()
             self._site.give_way(job)
 
     def check(self, now: float) -> None:
         """Let the jobs stay whose time to save is over."""
-        for job in self._leaving():
-            if _until(job) <= now:
+        leaving = self._leaving()
+        self._asked = {job.id: self._asked[job.id] for job in leaving if job.id in self._asked}
+        for job in leaving:
+            if self._until(job) <= now:
                 self._jobs.apply(job, Stayed(now))
 
     def next_waiting(self, job: Job) -> int:
@@ -54,8 +59,7 @@ class Displacements:
         jobs = [table.active(job_id) for job_id in table.leaving if not table.is_adopted(job_id)]
         return [job for job in jobs if job is not None and job.spec.preemptible != "restart"]
 
-
-def _until(job: Job) -> float:
-    assert isinstance(job.state, Running)
-    assert job.state.giving_way is not None
-    return job.state.giving_way.since + job.spec.save_time + ANSWER_SECONDS
+    def _until(self, job: Job) -> float:
+        assert isinstance(job.state, Running)
+        assert job.state.giving_way is not None
+        return self._asked.get(job.id, job.state.giving_way.since) + job.spec.save_time + ANSWER_SECONDS

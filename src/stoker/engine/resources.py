@@ -116,7 +116,9 @@ class EngineRuntime:
         self._sampler = Sampler()
         if isinstance(config.site, UsesLedger):
             publishers = [load(feature.publisher) for feature in FEATURES.values() if feature.publisher]
-            self._publishers = [self.keep(publisher(config.site.ledger, self.store)) for publisher in publishers]
+            self._publishers = [
+                self.keep(publisher(config.site.ledger, paths.state, self.store)) for publisher in publishers
+            ]
 
     def keep(self, resource: Resource) -> Resource:
         """Close a resource together with the engine, before all that was opened earlier."""

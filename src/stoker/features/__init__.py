@@ -40,6 +40,26 @@ class JobView:
         self.of_ids = of_ids
 
 
+class SharedPage:
+    """A page of its own that a user may share with others by `stoker web`, after an option with its name."""
+
+    def __init__(self, reads: str, file: str, sentence: str) -> None:
+        """`reads` gives all paths of its API, which others may read. `sentence` is the help of the option."""
+        self.reads = reads
+        self.file = file
+        self.sentence = sentence
+
+
+class Elsewhere:
+    """How commands are carried to another machine."""
+
+    def __init__(self, forward: str = "", submit: str = "", commands: tuple[str, ...] = ()) -> None:
+        """`forward` runs one of the `commands` as it was typed there, `submit` submits jobs there."""
+        self.forward = forward
+        self.submit = submit
+        self.commands = commands
+
+
 class Feature:
     """The parts of a feature. A function is named by its module and its name, with a colon between them."""
 
@@ -62,6 +82,10 @@ class Feature:
         publisher: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
+        tables: dict[str, str] | None = None,
+        elsewhere: Elsewhere | None = None,
+        travel: str = "",
+        shared_pages: dict[str, SharedPage] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
 
@@ -74,7 +98,9 @@ class Feature:
 
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `publisher` tells other users what an engine does. `forgets` removes, in steps, files that no job needs any
-        more. `checks` are those of `stoker engine check`, by their topics.
+        more. `checks` are those of `stoker engine check`, by their topics. `shared_pages` are by the options of
+        `stoker web`. `tables` check the tables `[SECTION.NAME]` of the configuration, by their sections. `elsewhere`
+        carries commands to another machine, and `travel` takes there what jobs need of this one.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -92,6 +118,10 @@ class Feature:
         self.publisher = publisher
         self.forgets = forgets
         self.checks = checks or {}
+        self.tables = tables or {}
+        self.elsewhere = elsewhere or Elsewhere()
+        self.travel = travel
+        self.shared_pages = shared_pages or {}
 
 
 FEATURES: dict[str, Feature] = {
@@ -135,6 +165,7 @@ FEATURES: dict[str, Feature] = {
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
         bring="stoker.features.freeze.start:bring",
+        travel="stoker.features.freeze.travel:CodeTraveller",
         code="stoker.features.freeze.code_view:code_state",
         reads="stoker.features.freeze.api:reads",
         job_views={
@@ -148,8 +179,15 @@ FEATURES: dict[str, Feature] = {
         checks={"code": "stoker.features.freeze.retention:check"},
     ),
     "lab": Feature(
-        commands={"book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt")},
+        commands={
+            "usage": FeatureCommand(
+                "stoker.features.lab.usage_command", "Show GPU-hours of all users of this machine.", "gpus"
+            ),
+            "book": FeatureCommand("stoker.features.lab.book", "Keep GPUs free for you at a time.", "preempt"),
+            "message": FeatureCommand("stoker.features.lab.message", "Tell all users something.", "gpus"),
+        },
         publisher="stoker.features.lab.publisher:LabPublisher",
+        checks={"rules": "stoker.features.lab.check:check"},
         job_views={
             "all-users": JobView(
                 "stoker.features.lab.screen:show",
@@ -157,6 +195,35 @@ FEATURES: dict[str, Feature] = {
                 of_ids=False,
             )
         },
+        reads="stoker.features.lab.page:reads",
+        shared_pages={
+            "lab": SharedPage(
+                "stoker.features.lab.page:reads",
+                "lab.html",
+                "Serve the page of all users of this machine, which others may read.",
+            )
+        },
+    ),
+    "servers": Feature(
+        commands={
+            "servers": FeatureCommand(
+                "stoker.features.servers.command", "Use the queues of other servers through ssh.", "web"
+            )
+        },
+        tables={"servers": "stoker.features.servers.settings:checked_servers"},
+        job_views={
+            "servers": JobView(
+                "stoker.features.servers.screen:show", "Show all servers of `stoker servers`.", of_ids=False
+            )
+        },
+        elsewhere=Elsewhere(
+            "stoker.features.servers.forward:forward",
+            "stoker.features.servers.submit:submit_there",
+            (
+                *("submit", "shell", "status", "history", "logs", "wait", "cancel", "retry", "edit", "preempt"),
+                *("pause", "resume", "gpus", "top", "diff"),
+            ),
+        ),
     ),
     "report": Feature(
         commands={
@@ -183,9 +250,24 @@ def job_views() -> dict[str, JobView]:
     return {name: view for feature in FEATURES.values() for name, view in feature.job_views.items()}
 
 
+def shared_pages() -> dict[str, SharedPage]:
+    """The pages of all features that a user may share, by the options of `stoker web`."""
+    return {name: page for feature in FEATURES.values() for name, page in feature.shared_pages.items()}
+
+
 def feature_checks() -> dict[str, str]:
     """The checks of all features, by their topics."""
     return {topic: path for feature in FEATURES.values() for topic, path in feature.checks.items()}
+
+
+def feature_tables() -> dict[str, str]:
+    """What checks the tables of all features in the configuration, by their sections."""
+    return {section: path for feature in FEATURES.values() for section, path in feature.tables.items()}
+
+
+def elsewhere() -> Elsewhere:
+    """How commands are carried to another machine; without commands if no feature does that."""
+    return next((feature.elsewhere for feature in FEATURES.values() if feature.elsewhere.commands), Elsewhere())
 
 
 def batch_words(kind: str) -> BatchWords:

@@ -233,6 +233,8 @@ class GpuSpan(NamedTuple):
     device: str
     started: float
     ended: float
+    waited: float = 0.0
+    """Seconds that its job had waited when this first attempt started, told with one of the GPUs; 0 for others."""
 
     @property
     def seconds(self) -> float:
@@ -242,7 +244,11 @@ class GpuSpan(NamedTuple):
 def gpu_spans(reader: Reader, period: Period, now: float, limit: int) -> list[GpuSpan]:
     """The GPU time of the newest ended jobs of a period, up to so many attempts, and of those that run."""
     chosen_rows, where, values = _in_period(reader, period)
-    columns = "SELECT jobs.spec, attempts.devices, attempts.started, coalesce(attempts.ended, jobs.ended, ?)"
+    columns = (
+        "SELECT jobs.spec, attempts.devices, attempts.started, coalesce(attempts.ended, jobs.ended, ?),"
+        " (NOT EXISTS (SELECT 1 FROM attempts AS earlier WHERE earlier.job = attempts.job"
+        " AND earlier.number < attempts.number AND earlier.started IS NOT NULL)) * (attempts.started - jobs.submitted)"
+    )
     joined = "JOIN attempts ON attempts.job = jobs.id AND attempts.started IS NOT NULL"
     rows = reader.rows(
         f"{columns} FROM {chosen_rows.tables} {joined} WHERE {where} ORDER BY jobs.ended DESC LIMIT ?",
@@ -255,9 +261,15 @@ def gpu_spans(reader: Reader, period: Period, now: float, limit: int) -> list[Gp
     )
     groups = dict(reader.rows("SELECT id, coalesce(json_extract(body, '$.group'), '') FROM specs"))
     return [
-        GpuSpan(groups.get(spec, ""), device, max(started, period.since), ended)
-        for spec, devices, started, ended in rows
-        for device in json.loads(devices)
+        GpuSpan(
+            groups.get(spec, ""),
+            device,
+            max(started, period.since),
+            ended,
+            0.0 if place or started < period.since else max(0.0, waited),
+        )
+        for spec, devices, started, ended, waited in rows
+        for place, device in enumerate(json.loads(devices))
         if ended > period.since
     ]
 

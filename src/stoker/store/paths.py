@@ -127,6 +127,11 @@ class Paths(Struct, frozen=True):
         return self.state / "scripts"
 
     @property
+    def servers(self) -> Path:
+        """The last known states of other servers, and jobs on their way to them."""
+        return self.state / "servers"
+
+    @property
     def identity(self) -> Path:
         """A file with a name for this queue that no other queue has."""
         return self.state / "queue.id"
@@ -179,10 +184,13 @@ class Paths(Struct, frozen=True):
         """The secret of the web page's links."""
         return self.state / "web.token"
 
-    @property
-    def web_server(self) -> Path:
-        """Locked by the running web server; tells its address."""
-        return self.state / "web.server"
+    def page_server(self, page: str) -> Path:
+        """Locked by the running server of a page, `web` or a shared one; tells its address."""
+        return self.state / f"{page}.server"
+
+    def page_passes(self, page: str) -> Path:
+        """The passes of a shared page."""
+        return self.state / f"{page}.passes"
 
     @property
     def web_entrance(self) -> Path:

@@ -52,6 +52,26 @@ def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> 
         connection.execute(_DELETE, (max(row.minute for row in rows) - KEPT_MINUTES,))
 
 
+class HeldMinutes(NamedTuple):
+    """A period of a GPU, as far as jobs of this queue had it."""
+
+    device: str
+    idle: int
+    """Minutes with almost no utilisation."""
+    watt_minutes: float | None
+    """Energy; of a GPU that others used too, the part of the memory in use that was reserved. None if not measured."""
+
+
+def held_minutes(reader: Reader, since: float, until: float, idle: int) -> list[HeldMinutes]:
+    """Sum up the samples of a period; `idle` is the utilisation up to which a GPU counts as idle."""
+    rows = reader.rows(
+        "SELECT device, coalesce(sum(utilisation <= ?), 0), sum(power * reserved / max(reserved, coalesce(used, 0)))"
+        " FROM samples WHERE minute >= ? AND minute < ? AND reserved > 0 GROUP BY device",
+        *(idle, since // MINUTE, until // MINUTE),
+    )
+    return [HeldMinutes(*row) for row in rows]
+
+
 def samples_between(reader: Reader, since: float, until: float, step: int = 1) -> list[Sample]:
     """The samples of a period, oldest first; with a step, one for so many minutes, named by the first of them."""
     rows = reader.rows(

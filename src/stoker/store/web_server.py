@@ -1,4 +1,4 @@
-"""The running web server of a queue, known by its locked file, and the token of its links."""
+"""The running web servers of a queue, known by their locked files, and the token of the links of its own page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from msgspec import Struct
 from stoker.core.errors import StokerError
 from stoker.store.paths import UNREADABLE, Paths, replace_file, try_lock
 
+OWN_PAGE = "web"
+"""The page of the queue itself; the names of others are those of shared pages."""
 _TOKEN_BYTES = 24
 CODE_SECONDS = 600.0
 """How long the code of a link is valid."""
@@ -29,11 +31,10 @@ class WebServer(Struct, frozen=True):
 
 
 class WebLock:
-    """Proves that the web server of a queue is alive; the kernel releases it however the server ends."""
+    """Proves that the web server of a page is alive; the kernel releases it however the server ends."""
 
-    def __init__(self, paths: Paths) -> None:
-        self._path = paths.web_server
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __init__(self, paths: Paths, page: str = OWN_PAGE) -> None:
+        self._descriptor = os.open(paths.page_server(page), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if not try_lock(self._descriptor):
             os.close(self._descriptor)
             raise StokerError("a web server of this queue runs already", "stop it first, or use its address")
@@ -47,10 +48,10 @@ class WebLock:
         os.close(self._descriptor)
 
 
-def running_web_server(paths: Paths) -> WebServer | None:
-    """The web server of this queue; None if none runs."""
+def running_web_server(paths: Paths, page: str = OWN_PAGE) -> WebServer | None:
+    """The web server of a page of this queue; None if none runs."""
     try:
-        descriptor = os.open(paths.web_server, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(paths.page_server(page), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -69,10 +70,10 @@ def web_address(paths: Paths) -> str:
     return "" if running is None else running.address
 
 
-def last_address(paths: Paths) -> str:
+def last_address(paths: Paths, page: str = OWN_PAGE) -> str:
     """The address of the server that ran last; empty if unknown."""
     with contextlib.suppress(*UNREADABLE):
-        return msgspec.json.decode(paths.web_server.read_bytes(), type=WebServer).address
+        return msgspec.json.decode(paths.page_server(page).read_bytes(), type=WebServer).address
     return ""
 
 

@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Annotated, Literal
 
@@ -101,10 +101,11 @@ def routes(service: ServedQueue) -> list[BaseRoute]:
     }
     for path in [feature.reads for feature in FEATURES.values() if feature.reads]:
         reads |= load(path)(service)
-    return [
-        *(Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()),
-        Route("/api/v1/actions", api.act, methods=["POST"]),
-    ]
+    return [*read_routes(reads, service), Route("/api/v1/actions", api.act, methods=["POST"])]
+
+
+def read_routes(reads: Mapping[str, Endpoint], service: ServedQueue) -> list[BaseRoute]:
+    return [Route(f"/api/v1/{path}", explained(endpoint, service), methods=["GET"]) for path, endpoint in reads.items()]
 
 
 def explained(endpoint: Endpoint, service: ServedQueue) -> Endpoint:

@@ -1,10 +1,12 @@
-"""Who may use the server: token and cookie, the Host and Origin of a request, and headers that restrict the browser."""
+"""Who may use the server: tokens, passes, cookies, Host and Origin of a request, headers that restrict the browser."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import time
+from collections.abc import Sequence
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders, QueryParams
@@ -12,8 +14,10 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.core.errors import StokerError
+from stoker.store.paths import Paths
+from stoker.store.web_passes import cookie_value, pass_of, read_passes
 from stoker.store.web_server import CODE_SECONDS, time_of_code
-from stoker.web.answers import failure
+from stoker.web.answers import answer, failure
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self';"
@@ -42,27 +46,29 @@ _LOCKED = """<!doctype html><meta charset="utf-8"><title>Stoker</title>
 A link works once, within ten minutes.</p>
 """
 COOKIE_SECONDS = 30 * 86400
+ENTRANCE = "/api/v1/pass"
+"""Where the script of a shared page sends the pass that a visitor typed, to get a cookie: it is in no address."""
+
+
+class Door(Protocol):
+    """Decides who is admitted."""
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """The answer to a request of a stranger, or to a visit that asks to be admitted; None if it may pass."""
 
 
 class Guard:
-    """Lets only those through who know the token."""
+    """Lets only those requests through that come from this machine or a tunnel, and whom the door admits."""
 
-    def __init__(self, app: ASGIApp, token: str, *, readonly: bool, started: float) -> None:
-        """Take no link from before `started`, when the server began: it does not know which of those were used."""
+    def __init__(self, app: ASGIApp, door: Door, *, readonly: bool) -> None:
         self._app = app
-        self._token = token.encode()
+        self._door = door
         self._readonly = readonly
-        self._started = started
-        self._used: dict[str, float] = {}
-        """Codes of links that were opened, and when they expire."""
-        # A browser sends cookies to all ports of a host, so the name must differ between the servers of one machine.
-        self._cookie = f"stoker-{hashlib.sha256(self._token).hexdigest()[:12]}"
-        self._value = hmac.new(self._token, b"cookie", "sha256").hexdigest().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            answer = self._refusal(scope)
-            await (answer or self._app)(scope, receive, _with_headers(send))
+            refused = self._refusal(scope)
+            await (refused or self._app)(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that must not be served; None if it may."""
@@ -72,25 +78,40 @@ class Guard:
             return failure(StokerError("this host name is not served", "use the address that stoker web printed"), 421)
         if not _comes_from_here(headers, host, scope["method"]):
             return failure(StokerError("requests from other sites are not served", "use the page itself"), 403)
+        if (refused := self._door.refusal(scope, headers)) is not None:
+            return refused
+        if self._readonly and scope["method"] not in SAFE:
+            return failure(StokerError("this server is read-only", "start it without --readonly"), 403)
+        return None
+
+
+class TokenDoor:
+    """Admits those who know the token of the queue, and browsers that opened a link."""
+
+    def __init__(self, token: str, started: float) -> None:
+        """Take no link from before `started`, when the server began: it does not know which of those were used."""
+        self._token = token.encode()
+        self._started = started
+        self._used: dict[str, float] = {}
+        """Codes of links that were opened, and when they expire."""
+        # A browser sends cookies to all ports of a host, so the name must differ between the servers of one machine.
+        self._cookie = f"stoker-{hashlib.sha256(self._token).hexdigest()[:12]}"
+        self._value = hmac.new(self._token, b"cookie", "sha256").hexdigest()
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
         if (
             scope["path"] == "/"
             and scope["method"] == "GET"
             and (code := QueryParams(scope["query_string"]).get("code"))
         ):
             return self._entrance(code, headers, time.time())
-        if not self._bearer(headers) and not self._has_cookie(headers):
-            return _locked(scope["path"])
-        if self._readonly and scope["method"] not in SAFE:
-            return failure(StokerError("this server is read-only", "start it without --readonly"), 403)
-        return None
+        knows = hmac.compare_digest(bearer(headers).encode(), self._token)
+        return None if knows or self._has_cookie(headers) else _locked(scope["path"])
 
     def _entrance(self, code: str, headers: Headers, now: float) -> Response:
         if not self._take(code, now):
             return HTMLResponse(_ENTRANCE) if self._has_cookie(headers) else HTMLResponse(_LOCKED, 401)
-        answer = HTMLResponse(_ENTRANCE)
-        value = self._value.decode()
-        answer.set_cookie(self._cookie, value, COOKIE_SECONDS, path="/", httponly=True, samesite="strict")
-        return answer
+        return with_cookie(HTMLResponse(_ENTRANCE), self._cookie, self._value, COOKIE_SECONDS)
 
     def _take(self, code: str, now: float) -> bool:
         """Use a code up; False if it is not valid."""
@@ -101,15 +122,58 @@ class Guard:
         self._used[code] = made + CODE_SECONDS
         return True
 
-    def _bearer(self, headers: Headers) -> bool:
-        kind, _, given = _single(headers, "authorization").partition(" ")
-        return kind.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
-
     def _has_cookie(self, headers: Headers) -> bool:
-        """Whether one of the cookies is ours; those of other servers of this host may be anything."""
-        pairs = (cookie.strip().partition("=") for line in headers.getlist("cookie") for cookie in line.split(";"))
-        given = [value.encode() for name, _, value in pairs if name == self._cookie]
-        return any(hmac.compare_digest(value, self._value) for value in given)
+        return has_cookie(headers, self._cookie, [self._value])
+
+
+class PassDoor:
+    """Admits to a shared page: those with a pass, and browsers that exchanged one for a cookie.
+
+    The files of the page are the same in each installation, and are served to all.
+    """
+
+    def __init__(self, paths: Paths, page: str) -> None:
+        self._paths = paths
+        self._page = page
+        name = hashlib.sha256(str(paths.page_passes(page)).encode()).hexdigest()[:12]
+        self._cookie = f"stoker-{page}-{name}"
+
+    def refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if not scope["path"].startswith("/api/"):
+            return None
+        passes = read_passes(self._paths, self._page, now := time.time())  # at each request: one may be revoked
+        known = pass_of(passes, bearer(headers))
+        if known is not None and scope["path"] == ENTRANCE:
+            return with_cookie(answer({}), self._cookie, cookie_value(known), int(known.until - now))
+        if known is not None or has_cookie(headers, self._cookie, [cookie_value(each) for each in passes]):
+            return None
+        error = StokerError("the pass is missing, not valid any more, or wrong", "ask the person who runs this page")
+        return failure(error, 401, {"WWW-Authenticate": "Bearer"})
+
+
+class OpenDoor:
+    """Admits all: users of this machine who connected to the socket of a shared page."""
+
+    def refusal(self, _scope: Scope, _headers: Headers) -> Response | None:
+        return None
+
+
+def bearer(headers: Headers) -> str:
+    """What the request gives as its token or pass; empty for nothing."""
+    kind, _, given = _single(headers, "authorization").partition(" ")
+    return given.strip() if kind.lower() == "bearer" else ""
+
+
+def has_cookie(headers: Headers, name: str, values: Sequence[str]) -> bool:
+    """Whether one of the cookies is ours; those of other servers of this host may be anything."""
+    pairs = (cookie.strip().partition("=") for line in headers.getlist("cookie") for cookie in line.split(";"))
+    given = [value.encode() for of, _, value in pairs if of == name]
+    return any(hmac.compare_digest(value, known.encode()) for value in given for known in values)
+
+
+def with_cookie(response: Response, name: str, value: str, seconds: int) -> Response:
+    response.set_cookie(name, value, seconds, path="/", httponly=True, samesite="strict")
+    return response
 
 
 def is_loopback(host: str) -> bool:

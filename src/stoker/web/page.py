@@ -1,4 +1,4 @@
-"""The built page: files of the package, of which all but the first have a digest in their names."""
+"""The built pages: files of the package, of which all but those of HTML have a digest in their names."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ _MISSING = f"""<!doctype html><meta charset="utf-8"><title>Stoker</title>
 """
 
 
-def is_built() -> bool:
-    return (FOLDER / INDEX).is_file()
+def is_built(index: str = INDEX) -> bool:
+    return (FOLDER / index).is_file()
 
 
-def routes() -> list[BaseRoute]:
-    """A route for each file: no part of a request becomes a path."""
-    return [Route("/", _index), *(Route(f"/{name}", _asset(path)) for name, path in _files() if name != INDEX)]
+def routes(index: str = INDEX) -> list[BaseRoute]:
+    """A route for each file: no part of a request becomes a path. The root is the file that is named."""
+    files = [Route(f"/{name}", _asset(path)) for name, path in _files() if name != INDEX]
+    return [Route("/", _first(index)), *files]
 
 
 def _files() -> Iterator[tuple[str, Path]]:
@@ -35,10 +36,13 @@ def _files() -> Iterator[tuple[str, Path]]:
             yield path.relative_to(FOLDER).as_posix(), path
 
 
-async def _index(_request: Request) -> Response:
-    if not is_built():
-        return HTMLResponse(_MISSING)
-    return FileResponse(FOLDER / INDEX, headers={"Cache-Control": "no-cache"})
+def _first(index: str) -> Callable[[Request], Awaitable[Response]]:
+    async def send(_request: Request) -> Response:
+        if not is_built(index):
+            return HTMLResponse(_MISSING)
+        return FileResponse(FOLDER / index, headers={"Cache-Control": "no-cache"})
+
+    return send
 
 
 def _asset(path: Path) -> Callable[[Request], Awaitable[Response]]:

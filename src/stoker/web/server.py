@@ -12,7 +12,7 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,20 @@ from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stoker.core.errors import StokerError
+from stoker.features import SharedPage, load
 from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
-from stoker.store.web_server import WebLock, WebServer, last_address
+from stoker.store.web_server import OWN_PAGE, WebLock, WebServer, last_address
 from stoker.web import api, metrics, page
 from stoker.web.answers import failure
 from stoker.web.api import ServedQueue
 from stoker.web.feed import Broadcast
-from stoker.web.guard import Guard
+from stoker.web.guard import Door, Guard, TokenDoor
 
 ADDRESS = "127.0.0.1"
 PORT = 7717
@@ -48,23 +49,39 @@ GRACE_SECONDS = 1
 
 
 @contextlib.contextmanager
-def listening(paths: Paths, port: int | None, path: str | None) -> Iterator[tuple[socket.socket, str]]:
-    """A socket that listens, and its address: `http://127.0.0.1:7717`, or the path of a Unix socket."""
+def listening(
+    paths: Paths, port: int | None, path: str | None, page_name: str = OWN_PAGE
+) -> Iterator[tuple[socket.socket, str]]:
+    """A socket that listens, and its address: `http://127.0.0.1:7717`, or the path of a Unix socket.
+
+    To the socket of the queue's own page only its user can connect, to that of a shared page all users.
+    """
     if path is not None:
-        with _at_path(Path(path).absolute()) as made:
+        with _at_path(Path(path).absolute(), 0o600 if page_name == OWN_PAGE else 0o666) as made:
             yield made, str(Path(path).absolute())
         return
-    with contextlib.closing(_at_port(port) if port is not None else _at_any_port(paths)) as made:
+    with contextlib.closing(_at_port(port) if port is not None else _at_any_port(paths, page_name)) as made:
         yield made, f"http://{ADDRESS}:{made.getsockname()[1]}"
 
 
 def serve(service: ServedQueue, token: str, listener: socket.socket, address: str, lock: WebLock) -> None:
-    """Serve until a signal ends it."""
+    """Serve the page of the queue until a signal ends it."""
     broadcast = Broadcast(service.paths)
+    app = application(service, token, broadcast)
+    serve_application(app, listener, WebServer(os.getpid(), address, service.readonly), lock, broadcast.close)
+
+
+def serve_application(
+    app: ASGIApp,
+    listener: socket.socket,
+    known_as: WebServer,
+    lock: WebLock,
+    end_streams: Callable[[], None] | None = None,
+) -> None:
     prepare_decoders()  # requests are answered in threads
     BoundedConnection.most = most_connections()
     config = uvicorn.Config(
-        application(service, token, broadcast),
+        app,
         http=BoundedConnection,
         ws="none",
         lifespan="off",
@@ -74,9 +91,9 @@ def serve(service: ServedQueue, token: str, listener: socket.socket, address: st
         proxy_headers=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    lock.announce(WebServer(os.getpid(), address, service.readonly))
+    lock.announce(known_as)
     AppStatus.enable_automatic_graceful_drain = False  # the server ends the streams itself
-    server = _Server(config, broadcast)
+    server = _Server(config, end_streams)
     for number in (signal.SIGTERM, signal.SIGHUP):  # uvicorn ends the server, and then raises the signal once more
         signal.signal(number, server.handle_exit)
     server.run(sockets=[listener])
@@ -85,22 +102,23 @@ def serve(service: ServedQueue, token: str, listener: socket.socket, address: st
 class _Server(uvicorn.Server):
     """Ends the events of all browsers before it waits for the last answers."""
 
-    def __init__(self, config: uvicorn.Config, broadcast: Broadcast) -> None:
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None] | None) -> None:
         super().__init__(config)
-        self._broadcast = broadcast
+        self._end_streams = end_streams
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(LoopErrors())
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._broadcast.close()
+        if self._end_streams is not None:
+            self._end_streams()
         await super().shutdown(sockets)
 
 
-def _at_any_port(paths: Paths) -> socket.socket:
+def _at_any_port(paths: Paths, page_name: str) -> socket.socket:
     """The port of the last server, so that links stay valid; else the first free one."""
-    port_text = last_address(paths).rpartition(":")[2]
+    port_text = last_address(paths, page_name).rpartition(":")[2]
     last = [int(port_text)] if port_text.isdecimal() else []
     for port in (*last, *range(PORT, PORT + TRIES)):
         with contextlib.suppress(StokerError):
@@ -125,10 +143,10 @@ def _at_port(port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _at_path(path: Path) -> Iterator[socket.socket]:
-    """A Unix socket that only this user can connect to; one that a killed server left is replaced."""
+def _at_path(path: Path, mode: int) -> Iterator[socket.socket]:
+    """A Unix socket to which those can connect whom the mode lets; one that a killed server left is replaced."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as made:
-        mask = os.umask(0o177)  # before it exists, since others could connect before a chmod
+        mask = os.umask(0o777 & ~mode)  # before it exists, since others could connect before a chmod
         try:
             _remove_left(path)
             made.bind(str(path))
@@ -233,14 +251,22 @@ def application(service: ServedQueue, token: str, broadcast: Broadcast) -> ASGIA
             broadcast.events(), ping=HEARTBEAT_SECONDS, sep="\n", ping_message_factory=lambda: HEARTBEAT
         )
 
-    app = Starlette(
-        routes=[*api.routes(service), Route("/api/v1/events", events), metrics.route(service), *page.routes()],
+    routes = [*api.routes(service), Route("/api/v1/events", events), metrics.route(service), *page.routes()]
+    return Guard(_answering(routes), TokenDoor(token, service.started), readonly=service.readonly)
+
+
+def shared_application(service: ServedQueue, shared: SharedPage, door: Door) -> ASGIApp:
+    """A page that others may read: its file, and the reads of its feature, and nothing else of the queue."""
+    reads = load(shared.reads)(service)
+    return Guard(_answering([*api.read_routes(reads, service), *page.routes(shared.file)]), door, readonly=True)
+
+
+def _answering(routes: list[BaseRoute]) -> ASGIApp:
+    return Starlette(
+        routes=routes,
         middleware=[Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)],
         exception_handlers={HTTPException: _no_such_thing, Exception: _broken},
     )
-    return Guard(
-        app, token, readonly=service.readonly, started=service.started
-    )  # outermost: its headers are on every answer
 
 
 async def _no_such_thing(_request: Request, error: Exception) -> Response:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
 from stoker.features.lab.formats import BOARD, BoardJob, WaitingKind, decode_board, encode_board
-from stoker.ledger import Ledger, prepare_ledger
+from stoker.ledger import Ledger
 from stoker.ledger.files import MOST_BYTES
 from support.ledger_files import lease_name, planted
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(prepare_ledger(tmp_path / "ledger"))
-
 
 GOOD = '{"version":1,"jobs":[{"job":"1","pid":7,"since":5.0,"utilisation":50,"title":"vit"}]}'
 

@@ -300,6 +300,7 @@ function runningLine(job: JobLine): JSX.Element {
         {job.progress === null ? null : <Progress part={job.progress} label={`progress of job ${job.label}`} />}
       </span>
       <span class="right">{whenText(job, now.value)}</span>
+      <Second text={job.why} />
     </>
   );
 }

@@ -152,7 +152,7 @@ def days_of(spans: Iterable[GpuSpan]) -> list[DayUsage]:
     """GPU-hours by day and group; a span that passes midnight counts for both days."""
     seconds: dict[tuple[float, str], float] = {}
     for span in spans:
-        for day, part in _days(span.started, span.ended):
+        for day, part in days_between(span.started, span.ended):
             seconds[day, span.group] = seconds.get((day, span.group), 0.0) + part
     return [
         DayUsage(time.strftime("%Y-%m-%d", time.localtime(day)), group, round(used / 3600, 4))
@@ -160,7 +160,7 @@ def days_of(spans: Iterable[GpuSpan]) -> list[DayUsage]:
     ]
 
 
-def _days(started: float, ended: float) -> Iterator[tuple[float, float]]:
+def days_between(started: float, ended: float) -> Iterator[tuple[float, float]]:
     """The days of a period, each with the seconds of the period that are in it."""
     day = midnight(started)
     while day < ended:

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 
 import click
 
-from stoker.app.jobs.installation import how_to_add_extra
 from stoker.cli.console import say, tell
 from stoker.cli.options import StokerCommand, sim_option
+from stoker.cli.shared_page import Sharing, extra_needed, reach, share, sharing_options
 from stoker.core.errors import StokerError, UsageError
 from stoker.devices.interface import user_name
-from stoker.store.paths import Paths, host_name, replace_file
+from stoker.store.paths import Paths, replace_file
 from stoker.store.web_server import WebLock, WebServer, entry_code, running_web_server, web_token
-
-PORT = 7717
-"""Of this machine, and of another computer that uses a tunnel to a Unix socket."""
-MISSING = ("anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn")
-"""Libraries of the extra `web`."""
 
 
 @click.command(name="web", cls=StokerCommand)
@@ -28,8 +22,18 @@ MISSING = ("anyio", "prometheus_client", "sse_starlette", "starlette", "uvicorn"
 @click.option("--readonly", is_flag=True, help="Refuse all actions: the page only shows.")
 @click.option("--open", "opens", is_flag=True, help="Open the page in your browser.")
 @click.option("--new-token", is_flag=True, help="Make a new token; links and open pages of the old one stop working.")
+@sharing_options
 @sim_option
-def command(*, port: int | None, path: str | None, readonly: bool, opens: bool, new_token: bool, paths: Paths) -> int:
+def command(
+    *,
+    port: int | None,
+    path: str | None,
+    readonly: bool,
+    opens: bool,
+    new_token: bool,
+    sharing: Sharing | None,
+    paths: Paths,
+) -> int:
     """Serve a live page of the queue: GPUs, timeline, jobs, logs and history; Ctrl-C ends it.
 
     It prints a link that works once, within ten minutes; the browser then stays admitted for 30 days. Only programs on
@@ -42,18 +46,21 @@ def command(*, port: int | None, path: str | None, readonly: bool, opens: bool, 
       stoker web --open           open it in your browser
       stoker web --readonly       for a screen on the wall
       stoker web --socket ~/web   no port: ssh -L 7717:/home/you/web SERVER
+      stoker web --lab --link 7d  the page of all users, for those who get the link
     """
     if port is not None and path is not None:
         raise UsageError("--port and --socket cannot be combined", "give one of them")
+    if sharing is not None:
+        if readonly or opens or new_token:
+            raise UsageError(
+                f"--{sharing.page} only reads, and has links of its own", "leave out --readonly, --open and --new-token"
+            )
+        return share(paths, sharing, port, path)
     if (running := running_web_server(paths)) is not None:
         return _show_running(paths, running, new_token=new_token, opens=opens)
-    try:
+    with extra_needed():
         from stoker.web import page, server
         from stoker.web.api import ServedQueue
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in MISSING:
-            raise
-        raise StokerError(f"stoker web needs the package {error.name}", how_to_add_extra("web")) from error
     from contextlib import closing
 
     from stoker.store.writer import open_store
@@ -83,14 +90,11 @@ def _show_running(paths: Paths, running: WebServer, *, new_token: bool, opens: b
 
 def _announce(paths: Paths, running: WebServer, token: str, *, opens: bool) -> None:
     """Print the link, and how to reach it from another computer."""
-    at_port = running.address.startswith("http://")
-    port = running.address.rpartition(":")[2] if at_port else str(PORT)
-    link = f"http://127.0.0.1:{port}/?code={entry_code(token, time.time())}"
+    address, tunnel = reach(running.address)
+    link = f"{address}?code={entry_code(token, time.time())}"
     print(link, flush=True)
-    end = f"127.0.0.1:{port}" if at_port else shlex.quote(running.address)
-    user, host = user_name(os.geteuid()), host_name()
-    tell(f"from another computer: ssh -L {port}:{end} {user}@{host}")
-    if opens and at_port:
+    tell(f"from another computer: {tunnel}")
+    if opens and running.address.startswith("http://"):
         _open(paths, link)
     elif opens:
         say("a browser cannot open a Unix socket; use the tunnel above")

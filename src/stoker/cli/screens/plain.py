@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
 from stoker.app.views.columns import COLUMNS, HISTORY_PLAIN, STATUS_PLAIN
 from stoker.core.text import printable
-
-if TYPE_CHECKING:
-    from stoker.app.views.job import PastLine
 
 FORMULA = ("=", "+", "-", "@")
 """Beginnings of cells that spreadsheets execute; a ' before them prevents that. No number is negative."""
@@ -78,10 +75,10 @@ def tab_line(cells: Iterable[str]) -> str:
     return "\t".join(map(printable, cells))
 
 
-def csv_lines(jobs: Iterable[PastLine]) -> Iterator[str]:
+def csv_lines(lines: Iterable[Struct], columns: Columns = PAST_COLUMNS) -> Iterator[str]:
     """The same for spreadsheets: fields with commas or quotes are quoted, unknown ones are empty."""
-    yield ",".join(PAST_COLUMNS)
-    for fields in _fields(jobs, PAST_COLUMNS):
+    yield ",".join(columns)
+    for fields in _fields(lines, columns):
         safe = (f"'{field}" if field.startswith(FORMULA) else field for field in fields)
         quoted = (field.replace('"', '""') for field in safe)
         yield ",".join(f'"{field}"' if '"' in field or "," in field else field for field in quoted)

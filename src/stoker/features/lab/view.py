@@ -15,6 +15,7 @@ from stoker.app.views.status import device_lines
 from stoker.app.views.summary import ledger_here
 from stoker.core.lease import Lease
 from stoker.features.lab.formats import BOARD, Board, BoardJob, decode_board
+from stoker.features.lab.usage import WEEK_DAYS, UsageTotal, usage_files, usage_totals
 from stoker.ledger import LedgerView
 from stoker.ledger.files import owner_name
 from stoker.store.paths import Paths, host_name
@@ -86,6 +87,8 @@ class Lab(Struct, frozen=True):
     """By GPU and since when."""
     waiting: list[LabWaiting]
     """Those who wait longest first."""
+    usage: list[UsageTotal]
+    """Of the last 7 days, by day and user."""
     notes: list[str]
     """Warnings about files that were ignored."""
 
@@ -95,11 +98,17 @@ def read_lab(paths: Paths) -> Lab:
     ledger = ledger_here(paths)
     with known_devices(paths) as facts:
         view, boards = ledger.live(), ledger.posts(BOARD, decode_board)
-        return lab_of(facts, view, list(boards.contents.values()), boards.warnings)
+        files, warnings = usage_files(ledger)
+        usage = usage_totals(facts, files, WEEK_DAYS, "day")
+        return lab_of(facts, view, boards.contents.values(), usage, [*boards.warnings, *warnings])
 
 
 def lab_of(
-    facts: QueueFacts, view: LedgerView, boards: Iterable[tuple[int, Board]], warnings: Iterable[str] = ()
+    facts: QueueFacts,
+    view: LedgerView,
+    boards: Iterable[tuple[int, Board]],
+    usage: Sequence[UsageTotal] = (),
+    warnings: Iterable[str] = (),
 ) -> Lab:
     by_user: dict[str, list[Board]] = {}
     for uid, board in boards:
@@ -115,6 +124,7 @@ def lab_of(
         users=_users(facts, jobs, waiting),
         jobs=jobs,
         waiting=waiting,
+        usage=list(usage),
         notes=list(dict.fromkeys([*view.warnings, *warnings])),
     )
 

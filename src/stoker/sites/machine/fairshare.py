@@ -12,6 +12,7 @@ from math import ceil, inf
 
 from msgspec.structs import replace
 
+from stoker import __version__
 from stoker.core.booking import booked_now
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
@@ -32,6 +33,7 @@ from stoker.core.planner.fairshare import (
     given_up,
     held_elsewhere,
     is_owed,
+    spare_gpus,
     usage_of,
     yield_devices,
     yield_reason,
@@ -72,13 +74,13 @@ class OwnUsage:
         """Add an attempt of this engine that is over."""
         if self._read_at is not None:
             self._age(max(self._at, ended))
-            self._total += usage_of([(_gpus(devices), began, ended)], self._at)
+            self._total += usage_of([(count_gpus(devices), began, ended)], self._at)
 
     def until(self, now: float, running: Iterable[tuple[tuple[str, ...], float]]) -> float:
         """GPU-seconds up to now, with those of running attempts (devices and start)."""
         self._read(now)
         self._age(now)
-        return self._total + usage_of([(_gpus(devices), began, None) for devices, began in running], now)
+        return self._total + usage_of([(count_gpus(devices), began, None) for devices, began in running], now)
 
     def _read(self, now: float) -> None:
         if self._read_at is None:  # the first read includes those of this engine
@@ -89,21 +91,21 @@ class OwnUsage:
             return
         self._read_at = now
         self._age(now)
-        spent = [(_written_gpus(text), began, ended) for ref, text, began, ended in rows if not is_nested(ref)]
+        spent = [(written_gpus(text), began, ended) for ref, text, began, ended in rows if not is_nested(ref)]
         self._total += usage_of(spent, now)
 
     def _age(self, now: float) -> None:
         self._total, self._at = decayed(self._total, now - self._at), now
 
 
-def _gpus(devices: Iterable[str]) -> int:
+def count_gpus(devices: Iterable[str]) -> int:
     """Number of GPUs among the devices: users do not compete for slots without one."""
     return sum(device.partition("#")[0] != NO_GPU for device in devices)
 
 
 @functools.lru_cache(maxsize=1024)
-def _written_gpus(text: str) -> int:
-    return _gpus(json.loads(text))
+def written_gpus(text: str) -> int:
+    return count_gpus(json.loads(text))
 
 
 PUBLISH_INTERVAL = 0.25
@@ -135,6 +137,10 @@ class Sharing:
         """Names of devices that this user has booked for now: they are left to no other."""
         self._owed: list[tuple[Demand, int]] = []
         """Demands to which running jobs give way, and how many devices each gets anyway."""
+        self._elsewhere: frozenset[str] = frozenset()
+        """Names of devices that this user holds in other engines."""
+        self._gpus = self._users = 1
+        """How many devices there are, and users that hold some or wait for some."""
         self._given_up: dict[int, float] = {}
         """When jobs last gave way to a user."""
 
@@ -155,42 +161,56 @@ class Sharing:
         self._promised, self._owed = (), []
         own = (booking for booking in observation.bookings if booking.uid == os.geteuid())
         self._booked = booked_now(own, now)
+        self._elsewhere = held_elsewhere(observation.leases, self._owner)
         if not others:
             self._offers = NO_OFFERS
-            elsewhere = held_elsewhere(observation.leases, self._owner)
-            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
+            return FairShare(elsewhere=self._elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = demands_ahead(others, self._published.name if self._published else "", mine)
         names = [name for name in _all_names(observation) if name not in self._booked]
+        self._gpus = len(_all_names(observation))
+        holding = {lease.owner for lease in observation.leases}
+        self._users = len({self._owner, *holding, *(demand.owner for demand in others.values())})
         step = yield_devices(ahead, _free(names, busy, observation.leases), self._offers, now)
         self._promised = yield_devices(ahead, names, step.offers, now).left.keys()
         self._offers = step.offers
         free = Counter(id(demand) for demand in step.left.values())
         self._owed = [(demand, free[id(demand)]) for _, demand in ahead if is_owed(demand, mine, now)]
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
-        return FairShare(left, held_elsewhere(observation.leases, self._owner), shared=True)
+        return FairShare(left, self._elsewhere, shared=True)
 
-    def give_up(self, slots: Sequence[Slot], allocations: Allocations, now: float) -> Iterator[tuple[int, str]]:
+    def give_up(
+        self, slots: Sequence[Slot], allocations: Allocations, leaving: Collection[int], now: float
+    ) -> Iterator[tuple[int, str]]:
         """Running jobs that give way to other engines, each with the reason; only those that ran long enough.
 
         Jobs give way to another user once an hour: a demand that never uses what it gets costs no more than that. What
-        its user does use then counts, so that the devices stay with it as long as its share lasts.
+        its user does use then counts, so that the devices stay with it as long as its share lasts. All other users
+        together get what is above our equal share. `leaving` are jobs that give way already.
         """
+        staying = {slot.job: _names(allocations[slot.worker]) for slot in slots if slot.job not in leaving}
         for demand, free in self._owed:
             is_own = demand.uid == os.geteuid()
             if now - self._given_up.get(demand.uid, -inf) < (RELIEF_SECONDS if is_own else USER_RELIEF_SECONDS):
                 continue
             held = [
-                Held(slot.job, slot.since, _names(allocations[slot.worker]))
+                Held(slot.job, slot.since, staying[slot.job])
                 for slot in slots
-                if not any(name in self._booked for name in _names(allocations[slot.worker]))
+                if slot.job in staying and not any(name in self._booked for name in staying[slot.job])
                 if slot.since is not None and (moment := may_leave_from(slot)) is not None and moment <= now
             ]
-            if victims := given_up(demand, free, held):
-                self._given_up[demand.uid] = now
+            victims = given_up(demand, free, held)
+            after = {job: names for job, names in staying.items() if job not in victims}
+            if victims and (is_own or self._may_shrink(staying, after)):
+                self._given_up[demand.uid], staying = now, after
                 whom = "your session" if is_own else f"{demand.owner}, who used less lately"
                 yield from ((job_id, f"for {whom}") for job_id in victims)
+
+    def _may_shrink(self, before: Mapping[int, tuple[str, ...]], after: Mapping[int, tuple[str, ...]]) -> bool:
+        """Whether our jobs may hold only these devices, for other users; they are given by job."""
+        held, left = (len(self._elsewhere.union(*names.values())) for names in (before, after))
+        return held - left <= spare_gpus(self._gpus, held, self._users)
 
     def publish(self, own_demand: OwnDemand | None, allocations: Iterable[Allocation], now: float) -> None:
         """Publish what our jobs wait for, if that has changed."""
@@ -288,7 +308,7 @@ class Notices:
             for allocation, job in told
             if job
         }
-        notice = LedgerNotice(waiting=waiting, leases=leases)
+        notice = LedgerNotice(program=__version__, waiting=waiting, leases=leases)
         before = self._published
         if before is not None and before.notice == notice and now - self._published_at < REFRESH_INTERVAL:
             return

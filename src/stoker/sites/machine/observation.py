@@ -10,7 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.booking import Booking
-from stoker.core.device import Device, Process, Reading, Snapshot, with_drains
+from stoker.core.device import Device, Drain, Process, Reading, Snapshot, with_drains
+from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.devices.interface import Devices
@@ -48,7 +49,7 @@ class Observation:
         self.bookings: Sequence[Booking] = ()
         """Those of all users, with their times by the clock of the engine."""
         self.warnings: tuple[str, ...] = ()
-        self._drained: Mapping[str, float] = {}
+        self._drained: Mapping[str, Drain] = {}
         self._leased: frozenset[str] = frozenset()
         self._still = StillProcesses()
         self.snapshot = Snapshot(0.0, ())
@@ -116,8 +117,6 @@ def _by_clock(bookings: Iterable[Booking], ahead: float) -> list[Booking]:
 
 SAME_BYTES = 64 * 2**20
 """Change of memory up to which a process counts as still."""
-IDLE_PERCENT = 5
-"""Utilisation up to which a GPU counts as idle."""
 AFTER_JOBS = 5.0
 """Seconds after the end of a job for which the driver's utilisation, a mean of the last second, may still be of it."""
 

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from stoker.core.errors import StokerError
 from stoker.core.job import Assigned, Displaced, Event, Exited, Job, Returned, Started, Waiting
+from stoker.core.planner import displacement
 from stoker.core.spec import Command, JobSpec, Resources, digest_of
 from stoker.devices.detect import simulate
 from stoker.features.slurm.pilot import runtime
@@ -206,23 +208,34 @@ def test_a_job_gives_way_to_another(head: Head) -> None:
     assert (type(exited), getattr(exited, "why", ""), getattr(exited, "code", 0)) == (Exited, "preempted", 75)
 
 
-@pytest.fixture
-def inside(tmp_path: Path) -> Iterator[PilotRuntime]:
-    """A pilot in this process, with two GPUs, whose head has given it three jobs."""
-    folder = PilotFolder(tmp_path / "pilot")
-    plan = PilotPlan("lab", str(tmp_path), 60.0, simulated_gpus="2x8G", ledger=str(tmp_path / "ledger"))
+def job_here(directory: Path, number: int, line: str, *, gpus: int = 1, **spec: Any) -> Job:
+    usual = {"cwd": str(directory), "environment": digest_of(ENVIRONMENT), "out": str(directory / "%j.log")}
+    whole = JobSpec(Resources(gpus=gpus), **{**usual, **spec})
+    return Job(number, 1, Command((line,), "/bin/sh"), whole, Waiting(0.0), 0.0)
+
+
+@contextlib.contextmanager
+def pilot_here(directory: Path) -> Iterator[PilotRuntime]:
+    """A pilot in this process, with two GPUs."""
+    folder = PilotFolder(directory / "pilot")
+    plan = PilotPlan("lab", str(directory), 60.0, simulated_gpus="2x8G", ledger=str(directory / "ledger"))
     folder.make_pilot(plan)
-    state = tmp_path / "state"
+    state = directory / "state"
     state.mkdir()
-    (state / "reports").symlink_to(tmp_path)
-    spec = JobSpec(cwd=str(tmp_path), environment=digest_of(ENVIRONMENT), out=str(tmp_path / "%j.log"))
-    line = f"touch began$STOKER_JOB_ID; {until('gate')}; exit 143"
-    jobs = [Job(number, 1, Command((line,), "/bin/sh"), spec, Waiting(0.0), 0.0) for number in (3, 4, 5)]
-    folder.give([RunJob(job, ENVIRONMENT) for job in jobs])
+    (state / "reports").symlink_to(directory)
     with (
-        contextlib.closing(simulate(plan.simulated_gpus, str(tmp_path / "simulator"), [], time.time())) as devices,
+        contextlib.closing(simulate(plan.simulated_gpus, str(directory / "simulator"), [], time.time())) as devices,
         contextlib.closing(PilotRuntime(folder, plan, state, devices, "n7")) as pilot,
     ):
+        yield pilot
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Iterator[PilotRuntime]:
+    """A pilot in this process that has three jobs, of which two run."""
+    line = f"touch began$STOKER_JOB_ID; {until('gate')}; exit 143"
+    with pilot_here(tmp_path) as pilot:
+        pilot._folder.give([RunJob(job_here(tmp_path, number, line), ENVIRONMENT) for number in (3, 4, 5)])
         pilot._take_orders()
         turns(pilot, lambda: all((tmp_path / f"began{number}").exists() for number in (3, 4)))
         yield pilot
@@ -283,3 +296,19 @@ def test_a_recall_while_the_store_of_the_node_cannot_be_written(
         inside._take_orders()
     turns(inside, lambda: {3, 4}.isdisjoint(inside._taken))
     assert (kinds(inside)["3.1"], kinds(inside)["4.1"]) == (RAN_ONCE, RAN_ONCE)
+
+
+def test_a_short_job_gets_the_gpus_of_a_long_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of the pilot decides so by itself, once the long one has run long enough."""
+    monkeypatch.setattr(displacement, "LEAST_RUN_SECONDS", 0.0)
+    monkeypatch.setattr(displacement, "SWITCHES_PER_RUN", 0.0)
+    with pilot_here(tmp_path) as pilot:
+        saves = job_here(tmp_path, 3, f"trap 'exit 75' USR1; touch ready; {until('gate')}", gpus=2, preemptible="save")
+        pilot._folder.give([RunJob(saves, ENVIRONMENT)])
+        pilot._take_orders()
+        turns(pilot, (tmp_path / "ready").exists)
+        pilot._folder.give([RunJob(job_here(tmp_path, 4, "true", gpus=2, limit=60.0))])
+        pilot._take_orders()
+        turns(pilot, lambda: not pilot._taken)
+        found = kinds(pilot)
+    assert (found["3.1"], found["4.1"]) == ([Assigned, Started, Displaced, Exited], RAN_ONCE)

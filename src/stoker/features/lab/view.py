@@ -24,7 +24,7 @@ SCHEMA = "stoker.lab/1"
 
 
 class LabJob(Struct, frozen=True):
-    """What holds GPUs: a running job of any user, or a lease whose engine tells no more."""
+    """A running job of any user that has GPUs, or a lease whose engine tells no more."""
 
     user: str
     you: bool
@@ -94,7 +94,7 @@ class Lab(Struct, frozen=True):
 
 
 def read_lab(paths: Paths) -> Lab:
-    """What all users of this machine do now."""
+    """Read the leases, boards and usage of all users."""
     ledger = ledger_here(paths)
     with known_devices(paths) as facts:
         view, boards = ledger.live(), ledger.posts(BOARD, decode_board)

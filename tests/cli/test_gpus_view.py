@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from stoker.app.jobs.local_time import to_datetime
+from msgspec.structs import replace
+
+from stoker.app.jobs.local_time import clock_text, to_datetime, to_datetime_or_none
 from stoker.app.views.gpus import Gpus
 from stoker.app.views.model import DeviceLine, ForeignProcess, LeaseLine, OtherJob
 from stoker.cli.screens.gpus import device_table, render_gpus
@@ -24,6 +26,24 @@ def test_jobs_of_other_users_are_grouped_by_user() -> None:
     """One phrase for each user, with the memory of all jobs and the processes to ask about."""
     leases = [a_lease("alice", 71), a_lease("bob", 80, None), a_lease("alice", 72), a_lease("alice", 73)]
     assert cell_of(a_device(leases=leases)) == "alice: 3 jobs 12G (pids 71 72 73); bob: 1 job whole GPU (pid 80)"
+
+
+def test_the_last_end_is_told() -> None:
+    """As expected, or by the limit; unknown if one of the jobs has neither."""
+
+    def cell(*ends: tuple[float | None, float | None]) -> str:
+        leases = [
+            replace(a_lease("alice", 7), expected_end=to_datetime_or_none(expected), until=to_datetime_or_none(latest))
+            for expected, latest in ends
+        ]
+        return cell_of(a_device(leases=leases)).rpartition(": ")[0]
+
+    hour = 3600.0
+    expected, latest = (clock_text(NOW + hours * hour, NOW) for hours in (1, 2))
+    assert cell((NOW + hour, NOW + 2 * hour)) == f"alice until ~{expected}"
+    assert cell((NOW + hour, None), (None, NOW + 2 * hour)) == f"alice until {latest} latest"
+    assert cell((None, None), (None, NOW + 2 * hour)) == "alice"
+    assert cell((NOW - hour, NOW + 2 * hour)) == f"alice until {latest} latest"
 
 
 def test_the_process_of_an_engine_is_named_as_such() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import stoker.ledger
+import stoker.ledger.agreements
 from stoker.core.booking import MOST_OF_ONE_USER, Booking
 from stoker.core.errors import UsageError
 from stoker.ledger import Ledger
@@ -43,37 +43,37 @@ def written(**changes: object) -> str:
 def test_a_booking_lasts_without_a_process(ledger: Ledger) -> None:
     """Another reader sees it as it was made; its user can remove it."""
     booking = wanted("A", "B", why="a\x1b[31m\nline")
-    name = ledger.book(booking)
+    name = ledger.agreements.book(booking)
     assert isinstance(name, str)
     (seen,) = Ledger(ledger.path).live().bookings.values()
     assert (seen.claims, seen.uid, seen.why) == (("A", "B"), os.geteuid(), r"a\x1b[31m\nline")
     assert (seen.since, seen.until) == (booking.since, booking.until)
-    ledger.end_booking(name)
+    ledger.agreements.end_booking(name)
     assert ledger.live().bookings == {}
 
 
 def test_the_first_of_two_bookings_stands(ledger: Ledger) -> None:
     """The second gets the first as an answer; other times and devices are free."""
     first = wanted("A", "B")
-    ledger.book(first)
-    assert isinstance(ledger.book(wanted("B", "C", after=1.5 * HOUR)), Booking)
-    assert isinstance(ledger.book(wanted("B", "C", after=2.1 * HOUR)), str)
-    assert isinstance(ledger.book(wanted("C", "D")), str)
+    ledger.agreements.book(first)
+    assert isinstance(ledger.agreements.book(wanted("B", "C", after=1.5 * HOUR)), Booking)
+    assert isinstance(ledger.agreements.book(wanted("B", "C", after=2.1 * HOUR)), str)
+    assert isinstance(ledger.agreements.book(wanted("C", "D")), str)
 
 
 def test_bookings_that_meet_in_the_middle(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another is published between our look and our file: it is older, so ours is withdrawn."""
-    publish = stoker.ledger.publish  # type: ignore[attr-defined]
+    publish = stoker.ledger.agreements.publish  # type: ignore[attr-defined]
     others: list[str | Booking] = []
 
     def after_another(directory: int, name: str, contents: bytes) -> int:
         if not others:
             others.append("")
-            others[0] = Ledger(ledger.path).book(wanted("A"))
+            others[0] = Ledger(ledger.path).agreements.book(wanted("A"))
         return int(publish(directory, name, contents))
 
-    monkeypatch.setattr(stoker.ledger, "publish", after_another)
-    rival = ledger.book(wanted("A", "B"))
+    monkeypatch.setattr(stoker.ledger.agreements, "publish", after_another)
+    rival = ledger.agreements.book(wanted("A", "B"))
     assert isinstance(rival, Booking)
     assert list(ledger.live().bookings) == others
 
@@ -81,9 +81,9 @@ def test_bookings_that_meet_in_the_middle(ledger: Ledger, monkeypatch: pytest.Mo
 def test_own_bookings_have_a_limit(ledger: Ledger) -> None:
     """Others would not count more."""
     for number in range(MOST_OF_ONE_USER):
-        ledger.book(wanted(str(number)))
+        ledger.agreements.book(wanted(str(number)))
     with pytest.raises(UsageError, match="the limit per user"):
-        ledger.book(wanted("Z"))
+        ledger.agreements.book(wanted("Z"))
     assert len(Ledger(ledger.path).live().bookings) == MOST_OF_ONE_USER
 
 

@@ -1,4 +1,4 @@
-"""Engines tell other users which jobs run under their leases; root drains devices for all."""
+"""Engines tell other users which jobs run under their leases."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.ledger import Ledger, LedgerNotice, LedgerUnusable, prepare_ledger
+from stoker.ledger import Ledger, LedgerNotice, prepare_ledger
 from stoker.ledger.formats import LeaseJob
 from support.ledger_files import lease_name, planted, taken
 
@@ -54,44 +54,3 @@ def test_bad_contents_are_ignored(ledger: Ledger, contents: str) -> None:
         view = ledger.live()
         assert (list(view.leases.values()), view.waiting) == ([held.lease], {})
         assert name in view.warnings[0]
-
-
-def test_drains_of_root(ledger: Ledger) -> None:
-    """Are added and removed one by one."""
-    ledger.drain({"A": 5.0, "B": 6.0})
-    ledger.drain({"A": None})
-    assert ledger.live().drained == ({"B": 6.0} if os.geteuid() == 0 else {})
-    ledger.drain({"B": None})
-    assert not list(ledger.path.iterdir())
-
-
-@pytest.mark.parametrize("contents", ["[]", '{"A":"x"}', '{"A":1e300}', "{"])
-def test_a_bad_list_of_drains(ledger: Ledger, contents: str) -> None:
-    """Drains nothing, and is told."""
-    (ledger.path / "drained").write_text(contents)
-    view = ledger.live()
-    assert not view.drained
-    assert "drained" in view.warnings[0]
-
-
-def test_a_list_of_drains_that_is_not_of_root(ledger: Ledger) -> None:
-    """Neither a file of another user nor a link counts."""
-    path = ledger.path / "drained"
-    if os.geteuid() == 0:
-        path.write_text('{"A":1.0}')
-        os.chown(path, 12345, 12345)
-        view = ledger.live()
-        assert (view.drained, "only root drains devices" in view.warnings[0]) == ({}, True)
-        path.unlink()
-    path.symlink_to("/etc/hostname")
-    view = ledger.live()
-    assert (view.drained, "it cannot be opened" in view.warnings[0]) == ({}, True)
-
-
-def test_a_directory_in_the_place_of_the_list(ledger: Ledger) -> None:
-    """It drains nothing, and the error says what to remove."""
-    (ledger.path / "drained").mkdir()
-    view = ledger.live()
-    assert (view.drained, len(view.warnings)) == ({}, 1)
-    with pytest.raises(LedgerUnusable, match="drained is a directory"):
-        ledger.drain({"A": 5.0})

@@ -16,7 +16,7 @@ import psutil
 from stoker.runner import processes
 from stoker.runner.processes import SeenProcess, descendants, marked, send
 from support.local import end, engine_process, lives, wait_pid
-from support.wait import PATIENCE_SECONDS, ending, wait_until
+from support.wait import PATIENCE_SECONDS, ending, line_from, wait_until
 
 LINE_OF_FOUR = "sh -c 'sh -c \"sleep 1000 & echo \\$! > pid; wait\" & wait' & wait"
 
@@ -54,6 +54,53 @@ def tree(script: str, directory: Path, **variables: str) -> Iterator[subprocess.
 
 def numbers(found: list[SeenProcess]) -> list[int]:
     return [process.pid for process in found]
+
+
+class TestSignalsThatAreHandled:
+    """A process that does not die of a signal, as /proc shows it."""
+
+    BLOCKED = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {}); print('ready', flush=True); {}"
+
+    def handles(self, program: str, state: str) -> bool:
+        command = [sys.executable, "-c", program]
+        with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as child:
+            line_from(child.stdout)
+            wait_until(lambda: f"State:\t{state}" in Path(f"/proc/{child.pid}/status").read_text())
+            (seen,) = (process for process in descendants(os.getpid()) if process.pid == child.pid)
+            child_handles = processes.handles(seen, signal.SIGUSR1)
+            child.kill()
+            return child_handles
+
+    def test_one_that_keeps_it_for_later(self) -> None:
+        """It blocks the signal, or all of them, and sleeps; another thread may wait for them."""
+        waits = "signal.pause()"
+        assert self.handles(self.BLOCKED.format("[signal.SIGUSR1]", waits), "S")
+        assert self.handles(self.BLOCKED.format("signal.valid_signals()", waits), "S")
+
+    def test_one_that_blocks_it_and_works(self) -> None:
+        """It asks for the signal when it has time."""
+        assert self.handles(self.BLOCKED.format("[signal.SIGUSR1]", "\nwhile True: pass"), "R")
+
+    def test_one_that_is_starting_a_process(self) -> None:
+        """A shell blocks all signals for a moment then, and would die of this one afterwards."""
+        assert not self.handles(self.BLOCKED.format("signal.valid_signals()", "\nwhile True: pass"), "R")
+
+    def test_copies_of_one(self) -> None:
+        """A program gets the signal once: its copies by fork have its handler, but need not know what to save."""
+        program = "import os, signal; signal.signal(10, print); os.fork(); os.write(1, b'ready\\n'); signal.pause()"
+        with ending(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)) as child:
+            assert [line_from(child.stdout) for _ in range(2)] == ["ready\n"] * 2
+            family = [process for process in descendants(os.getpid()) if child.pid in (process.pid, process.parent)]
+            told = processes.that_handle(family, signal.SIGUSR1)
+            for process in family:
+                os.kill(process.pid, signal.SIGKILL)
+        assert (len(family), numbers(told)) == (2, [child.pid])
+
+    def test_one_that_is_gone(self) -> None:
+        """It handles nothing."""
+        child = subprocess.Popen(["true"])
+        child.wait(PATIENCE_SECONDS)
+        assert not processes.handles(SeenProcess(child.pid, 0, 0), signal.SIGUSR1)
 
 
 class TestDescendants:

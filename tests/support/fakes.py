@@ -16,6 +16,7 @@ from stoker.core.planner.forecast import Forecast
 from stoker.core.planner.reasons import Reason
 from stoker.core.settings import Policy
 from stoker.core.spec import Command, JobSpec, NewJob, Resources
+from stoker.core.warm import Template
 from stoker.devices.detect import DeclaredDevices
 from stoker.devices.interface import Devices
 from stoker.engine.job_table import Jobs
@@ -82,6 +83,8 @@ class FakeRunner:
         self.next_cleanup: float | None = None
         self.survivors: dict[int, str] = {}
         self.trouble = ""
+        self.refusals: dict[str, str] = {}
+        """By key of a template."""
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
@@ -118,7 +121,10 @@ class FakeRunner:
     def fileno(self) -> int:
         return self._descriptor
 
-    def start_worker(self) -> str:
+    def refusal(self, template: Template) -> str:
+        return self.refusals.get(template.key, "")
+
+    def start_worker(self, template: Template | None = None) -> str:
         if self.fails:
             raise self.fails
         self._count += 1

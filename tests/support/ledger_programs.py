@@ -143,10 +143,10 @@ def try_to_hold(path: str, device: str) -> None:
     print(held.name if held else "")
 
 
-def litter(path: str, uid: str, count: str, contents: str = "") -> None:
-    """Leave many files that are named like leases of a user."""
+def litter(path: str, uid: str, count: str, contents: str = "", kind: str = "lease") -> None:
+    """Leave many files that are named like leases of a user, or like other files."""
     for number in range(int(count)):
-        (Path(path) / f"{uid}.{number:016x}.lease").write_text(contents)
+        (Path(path) / f"{uid}.{number:016x}.{kind}").write_text(contents)
 
 
 def enter(path: str) -> None:
@@ -161,7 +161,7 @@ def enter(path: str) -> None:
 def book(path: str, device: str) -> None:
     """Book a device from now for an hour, and print the name of the booking, or the user who has it."""
     now = time.time()
-    outcome = Ledger(Path(path)).book(Booking("", os.geteuid(), (device,), now, now + 3600.0))
+    outcome = Ledger(Path(path)).agreements.book(Booking("", os.geteuid(), (device,), now, now + 3600.0))
     print(outcome.owner if isinstance(outcome, Booking) else outcome)
 
 
@@ -173,7 +173,7 @@ def book_many(path: str, rounds: str, begin: str) -> None:
         time.sleep(0.001)
     for number in range(int(rounds)):
         device = str(number)
-        if isinstance(ledger.book(Booking("", os.geteuid(), (device,), since, since + 60.0)), str):
+        if isinstance(ledger.agreements.book(Booking("", os.geteuid(), (device,), since, since + 60.0)), str):
             granted.append(device)
             if len(granted) >= 30:
                 break
@@ -191,3 +191,18 @@ def remove(path: str) -> None:
         os.unlink(path)
     except OSError as error:
         print(type(error).__name__)
+
+
+def book_later(path: str, device: str, begin: str, seconds: str) -> None:
+    """Book a device for a time to come."""
+    since = float(begin)
+    Ledger(Path(path)).agreements.book(Booking("", os.geteuid(), (device,), since, since + float(seconds)))
+
+
+def book_thousands(path: str, count: str) -> None:
+    """Write as many bookings, beside the limits that Stoker's own code has, and bad ones among them."""
+    now, uid = time.time(), os.geteuid()
+    for number in range(int(count)):
+        since = (now + 86400.0, 0.0, 2.5e11, -5.0)[number % 4]
+        body = {"version": 1, "claims": [f"x{number}"], "since": since, "until": since + 60.0, "why": "\x1b[31m"}
+        (Path(path) / f"{uid}.{number:016x}.booking").write_text(json.dumps(body))

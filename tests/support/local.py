@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from stoker.core.launch import LaunchOrder
+from stoker.core.warm import Template, WarmRun
 from stoker.runner.interface import WorkerLost
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted, Fact
 from stoker.runner.local import LocalRunner
@@ -76,6 +77,23 @@ class Yard:
         """Run the words to their end as attempt 1.1 of a new worker."""
         self.begin(*words, **changes)
         return self.wait_over()
+
+    def template(self, *modules: str, start: Sequence[str] = (sys.executable,), **changes: Any) -> Template:
+        """A template in the yard's directory, whose modules are also found there."""
+        usual: dict[str, Any] = {
+            "directory": str(self.directory),
+            "search_path": str(self.directory),
+            "environment": tuple(VARIABLES.items()),
+        }
+        return Template(tuple(start), modules, **{**usual, **changes})
+
+    def fork(self, attempt: str, template: Template, target: str, *arguments: str, **changes: Any) -> str:
+        """Give an attempt that runs a script to a new worker with the modules of a template."""
+        kind = changes.pop("kind", "file")
+        worker = self.runner.start_worker(template)
+        words = (*template.start, *(["-m"] if kind == "module" else []), target, *arguments)
+        self.start(worker, attempt, *words, warm=WarmRun(template.key, kind, target, arguments), **changes)
+        return worker
 
     def listen(self) -> None:
         """Collect what workers said since the last time."""

@@ -11,6 +11,7 @@ import click
 
 from stoker import __version__
 from stoker.cli.console import json_is_default, leave, open_missing_streams, say, silence_output, tell
+from stoker.cli.messages import QUIET, show_messages
 from stoker.cli.options import StokerCommand, sim_words
 from stoker.core.errors import EXIT_CODES, NoSuchJob, StokerError, UsageError, did_you_mean
 from stoker.features import feature_commands
@@ -183,6 +184,8 @@ def run_cli(arguments: list[str]) -> int:
 
 def _run_command(arguments: list[str]) -> int:
     ours = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    if not QUIET.intersection(ours) and ours[:2] != ["engine", "run"] and not json_is_default():
+        show_messages()
     as_json = "--json" in ours or json_is_default()
     words = _with_command(arguments)
     outcome: Any = 0

@@ -108,7 +108,8 @@ class Reading(Struct, frozen=True):
     accounts: tuple[Account, ...] | None = None
     """Running and recently ended processes; None where accounting is off."""
     drained_at: float | None = None
-    """When root drained the device for all users."""
+    """When root or a coordinator drained the device for all users."""
+    drained_by: str = "root"
     still_since: float | None = None
     """Since when its processes neither computed nor changed their memory; None if one is not known to be still."""
 
@@ -128,15 +129,31 @@ class Snapshot(Struct, frozen=True):
 
 
 NO_READING = Reading()
-DRAINED_FOR_ALL = "drained for all by root"
+
+DRAINED_FOR_ALL = "drained for all"
 
 
-def with_drains(snapshot: Snapshot, drained: Mapping[str, float]) -> Snapshot:
-    """The snapshot with the devices marked that root drained, by their ledger names."""
+class Drain(NamedTuple):
+    """A device that is drained for all users: since when, and who did it."""
+
+    since: float
+    by: str
+
+
+def drained_for_all(reading: Reading) -> str:
+    """The note of a device that is drained for all users."""
+    return f"{DRAINED_FOR_ALL} by {reading.drained_by}"
+
+
+def with_drains(snapshot: Snapshot, drained: Mapping[str, Drain]) -> Snapshot:
+    """The snapshot with the devices marked that are drained for all users, by their ledger names."""
     closed = {device.id: drained[name] for device in snapshot.devices for name in device.claims if name in drained}
     if not closed:
         return snapshot
-    marked = {device_id: replace(snapshot.reading(device_id), drained_at=since) for device_id, since in closed.items()}
+    marked = {
+        device_id: replace(snapshot.reading(device_id), drained_at=drain.since, drained_by=drain.by)
+        for device_id, drain in closed.items()
+    }
     return replace(snapshot, readings={**snapshot.readings, **marked})
 
 

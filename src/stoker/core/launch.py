@@ -13,6 +13,7 @@ from stoker.core.device import Device
 from stoker.core.job import Ended, Job, id_text, resources_of
 from stoker.core.ranges import run_text
 from stoker.core.spec import LIMIT_FIELDS, Command, EarlySignal, JobSpec, NewJob, Resources, amount_on
+from stoker.core.warm import WarmRun
 
 INHERIT = "-"
 _NO_PREALLOCATION = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -60,6 +61,10 @@ class LaunchOrder(Struct, frozen=True):
     """Whether an earlier attempt may have read the standard input."""
     terminal: str = ""
     """Path of the terminal that becomes the controlling one; in place of `out` and `err`."""
+    warm: WarmRun | None = None
+    """How it is forked from a template, if its worker has one."""
+    cold: str = ""
+    """Why it is not forked from a template, although the user wants that."""
     own_log: bool = False
     """Whether `out` is in Stoker's own directory, so that it is never the job's fault if that cannot be written."""
 

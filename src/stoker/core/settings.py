@@ -10,12 +10,34 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from stoker.core.errors import UsageError
+from stoker.core.places import SYSTEM_FILE
 from stoker.core.planner.queue import CPU_JOBS
-from stoker.core.planner.reasons import OutOfResources
+from stoker.core.planner.reasons import OutOfResources, WeekUsed
+from stoker.core.spec import Resources
 from stoker.core.text import PATTERNS
 from stoker.core.units import parse_duration, parse_size
 
 MIB = 2**20
+
+
+class Limits(Struct, frozen=True, omit_defaults=True):
+    """The limits of one user that the administrator set in `[locked]`; None is no limit."""
+
+    gpus: int | None = None
+    """GPUs at once, in all engines together."""
+    gpu_hours: int | None = None
+    """In a week, which begins on Monday."""
+    longest: float | None = None
+    """Seconds of a job."""
+    waiting: int | None = None
+    """Waiting jobs."""
+    booked: int | None = None
+    """GPU-hours booked ahead."""
+
+    @staticmethod
+    def named(key: str) -> str:
+        """A limit as errors and reasons name it."""
+        return f"the rule {key} of {SYSTEM_FILE}"
 
 
 class PlanSettings(Struct, frozen=True):
@@ -48,6 +70,9 @@ class PlanSettings(Struct, frozen=True):
 class Policy(PlanSettings, frozen=True):
     """All that a plan depends on besides jobs and devices."""
 
+    locked: Limits = Limits()
+    week_used: WeekUsed | None = None
+    """Why no job with GPUs may start until next week."""
     max_running: int | None = None
     limits: Mapping[str, int] = {}
     """How many jobs may run at once, by name of a cap."""
@@ -92,6 +117,8 @@ class EngineSettings(PlanSettings, frozen=True):
     """Command that runs whenever a job ends; empty is none."""
     secrets: tuple[str, ...] = PATTERNS
     """Name patterns of variables whose values are never shown."""
+    locked: Limits = Limits()
+    """The limits that the user cannot change."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
     share: Literal["nothing", "numbers", "names"] = "numbers"
@@ -138,11 +165,18 @@ LOCAL = "local"
 """The name that means this machine; no cluster can have it."""
 
 
+def beyond_rules(resources: Resources, limits: Limits) -> str:
+    """Why a job can never start by the rules of the administrator; empty if it can."""
+    if limits.gpus is None or resources.gpus <= limits.gpus:
+        return ""
+    return f"needs {resources.gpus} GPUs; {limits.named('gpus')} allows {limits.gpus} per user"
+
+
 def policy_of(settings: EngineSettings, cores: int) -> Policy:
     """The policy of the plan on a machine with this many cores."""
     groups = {f"group {name}": limit for name, limit in settings.groups.items()}
     chosen = {name: getattr(settings, name) for name in PlanSettings.__struct_fields__}
-    return Policy(**chosen, limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores})
+    return Policy(**chosen, locked=settings.locked, limits={**groups, CPU_JOBS.name: settings.cpu_jobs or cores})
 
 
 class SettingKey(Struct, frozen=True):
@@ -303,6 +337,17 @@ KEYS: Mapping[str, SettingKey] = {
     "share": SettingKey("numbers", "nothing, numbers or names", "names", _one_of("nothing", "numbers", "names")),
     "mps_exclusive": SettingKey(False, "true or false", True, _flag),
 }
+
+_LIMIT = _unless("none", _whole(0))
+LOCKED_KEYS: Mapping[str, SettingKey] = {
+    "gpus": SettingKey("none", "a number of GPUs or none", 4, _LIMIT),
+    "gpu_hours": SettingKey("none", "a number of GPU-hours or none", 200, _LIMIT),
+    "longest": SettingKey("none", "a duration with a unit or none", "2d", _unless("none", _duration)),
+    "waiting": SettingKey("none", "a number of jobs or none", 500, _LIMIT),
+    "booked": SettingKey("none", "a number of GPU-hours or none", 96, _LIMIT),
+    "coordinators": SettingKey("", "the name of a Unix group", "gpu-admins", _word),
+}
+"""Every key of the table `[locked]`, which counts only in the file of the system."""
 
 PILOTS = ("auto", "never", "always")
 

@@ -154,6 +154,8 @@ class JobSpec(Struct, frozen=True):
     """How the user wants its code to be frozen: `code`, `tree` or `no`; empty is the default."""
     code: str = ""
     """The code that it runs, in the words of the feature that prepares jobs; empty is what is there at its start."""
+    warm: tuple[str, ...] = ()
+    """Modules that are imported once for all such jobs; empty starts a new Python."""
     fill: bool = False
     """Whether {i}, {id}, {gpu} and {name} in the command are replaced."""
     cap: bool = False

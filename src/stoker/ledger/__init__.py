@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
-from stoker.core.booking import MOST_OF_ONE_USER, Booking, standing
-from stoker.core.errors import StokerError, UsageError
+from stoker.core.booking import Booking
+from stoker.core.device import Drain
 from stoker.core.lease import Claim, Lease, fits
 from stoker.core.planner.fairshare import Demand
+from stoker.ledger.agreements import Agreements
+from stoker.ledger.directory import (
+    PLACES,
+    LedgerUnusable,
+    entered,
+    explained_errors,
+    find_ledger,
+    ledger_path,
+    prepare_ledger,
+)
 from stoker.ledger.files import (
     MOST_BYTES,
     WHAT_LIMIT,
@@ -27,12 +34,10 @@ from stoker.ledger.files import (
     printable,
     publish,
     purpose,
-    unlink,
     within_limit,
 )
 from stoker.ledger.formats import (
     DEMAND,
-    DRAINED,
     LEASE,
     NOTICE,
     HeldDemand,
@@ -45,11 +50,10 @@ from stoker.ledger.formats import (
     encode_lease,
     encode_notice,
     explained,
-    read_drains,
+    programs,
     waiting_jobs,
-    write_drains,
 )
-from stoker.ledger.lasting import BOOKING, LastingFiles, decode_booking, encode_booking, lasting_names
+from stoker.ledger.lasting import Message
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -75,21 +79,8 @@ __all__ = [
 
 Contents = TypeVar("Contents")
 
-PLACES = (Path("/run/lock/stoker"), Path("/tmp/.stoker"))
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_SHARED_HINT = "set STOKER_LEDGER to a directory with mode 1777 that all users of this machine share"
-_HINTS = {
-    errno.ENOSPC: "free some space on its file system; jobs then start automatically",
-    errno.EDQUOT: "free some of your quota on its file system; jobs then start automatically",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-}
 _LOOKS = 5
 """How often the older of two claims that met looks whether the younger has withdrawn."""
-
-
-class LedgerUnusable(StokerError):
-    """The ledger is not safe or not writable, so nothing can be claimed."""
 
 
 class HeldLease(Struct, frozen=True):
@@ -128,38 +119,14 @@ class LedgerView(Struct, frozen=True):
     demands: Mapping[str, Demand] = {}
     waiting: Mapping[str, int] = {}
     """How many jobs of each user wait, as far as engines tell."""
-    drained: Mapping[str, float] = {}
-    """Ledger names of the devices that root drained for all users, and since when."""
+    drained: Mapping[str, Drain] = {}
+    """The devices that root or a coordinator drained for all users, by ledger name."""
     bookings: Mapping[str, Booking] = {}
     """Those that count and are not over."""
-
-
-def find_ledger(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
-    """The directory that all users of the machine share, created if it is missing."""
-    return prepare_ledger(ledger_path(environment, paths))
-
-
-def ledger_path(environment: Mapping[str, str], paths: Iterable[Path] = PLACES) -> Path:
-    """Where that directory is or would be; whether it can be used is seen at a claim."""
-    chosen = environment.get("STOKER_LEDGER", "")
-    if chosen:
-        if not chosen.startswith("/"):
-            raise UsageError(f"STOKER_LEDGER is {chosen!r}, which is not an absolute path", _SHARED_HINT)
-        return Path(chosen)
-    # Prefer an existing directory: else users who may not write to the first parent would use different ones.
-    ordered = sorted(paths, key=lambda place: not os.path.lexists(place))
-    return next(
-        (place for place in ordered if os.path.lexists(place) or os.access(place.parent, os.W_OK | os.X_OK)), ordered[0]
-    )
-
-
-def prepare_ledger(path: Path) -> Path:
-    """Create the directory if it is missing, and refuse one that is not safe to share."""
-    with _explained(path):
-        with suppress(FileExistsError):
-            path.mkdir(0o1777)
-        with _entered(path):
-            return path
+    messages: tuple[Message, ...] = ()
+    """What root and coordinators tell all users, the newest first."""
+    programs: Mapping[str, frozenset[str]] = {}
+    """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
 
 
 class Ledger:
@@ -173,7 +140,7 @@ class Ledger:
         self.path = path
         self._reader = LedgerReader(path)
         self._removed = RemovedLeases(path)
-        self._bookings = LastingFiles(self._reader, BOOKING, decode_booking)
+        self.agreements = Agreements(path, self._reader)
 
     def claim(
         self,
@@ -192,7 +159,7 @@ class Ledger:
         contents = encode_lease(lease)
         # Cleaners of temporary files remove directories that were idle for long.
         prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory:
+        with explained_errors(self.path), entered(self.path) as directory:
             listing = listed(directory)
             self._reader.sweep(directory, listing)
             before = self._reader.read(directory, listing, LEASE, decode_lease)
@@ -242,16 +209,25 @@ class Ledger:
     def live(self) -> LedgerView:
         """The live leases and demands. Removes stale files of this user; no content can make it fail."""
         try:
-            with _entered(self.path) as directory:
+            with entered(self.path) as directory:
                 listing = listed(directory)
                 live_leases = self._reader.read(directory, listing, LEASE, decode_lease).contents
                 live_leases.update(self._removed.look(directory, listing, live_leases))
                 wanted = self._reader.read(directory, listing, DEMAND, decode_demand).contents
                 told = self._reader.read(directory, listing, NOTICE, decode_notice).contents.values()
-                drained, planted = self._drained(directory) if DRAINED in listing else ({}, ())
-                bookings = self._booked(directory, listing) if lasting_names(listing) else {}
-                warnings = (*self._reader.warnings(listing), *self._removed.warnings(), *planted)
-                return LedgerView(explained(live_leases, told), warnings, wanted, waiting_jobs(told), drained, bookings)
+                agreed = self.agreements.look(directory, listing)
+                warnings = (*self._reader.warnings(listing), *self._removed.warnings())
+                leases = explained(live_leases, told)
+                return LedgerView(
+                    leases,
+                    warnings,
+                    wanted,
+                    waiting_jobs(told),
+                    agreed.drained,
+                    agreed.bookings,
+                    agreed.messages,
+                    programs(told),
+                )
         except FileNotFoundError:
             return LedgerView({})
         except (OSError, LedgerUnusable) as error:
@@ -314,7 +290,7 @@ class Ledger:
     def posts(self, kind: str, decode: Callable[[bytes, int], Contents], *, lasting: bool = False) -> Posts[Contents]:
         """What users publish of one kind; no content can make it fail. `decode` gets the uid of the owner, too."""
         try:
-            with _entered(self.path) as directory:
+            with entered(self.path) as directory:
                 listing = listed(directory)
                 read = self._reader.read(directory, listing, kind, decode, lasting=lasting)
                 return Posts(read.contents, self._reader.warnings(listing))
@@ -331,113 +307,16 @@ class Ledger:
 
     def _replace(self, before: HeldDemand | HeldNotice | HeldPost | None, path: Path, contents: bytes) -> int:
         prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory:
+        with explained_errors(self.path), entered(self.path) as directory:
             fd = publish(directory, path.name, contents)
         if before:
             os.close(before.fd)
         return fd
 
-    def book(self, booking: Booking) -> str | Booking:
-        """Publish a booking of this user and return its name, or the booking of the same GPU that was first.
-
-        As with a claim: of two bookings that meet, at least one sees the other; the younger withdraws at once, and the
-        older one after a few more looks.
-        """
-        contents, uid = encode_booking(booking), os.geteuid()
-        prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory:
-            listing = listed(directory)
-            before = self._booked(directory, listing)
-            if sum(other.uid == uid for other in before.values()) >= MOST_OF_ONE_USER:
-                text = f"you have {MOST_OF_ONE_USER} bookings, the limit per user"
-                raise UsageError(text, "cancel one: stoker book --cancel ID")
-            if rival := next(filter(booking.meets, before.values()), None):
-                return rival
-            name = new_name(BOOKING)
-            os.close(publish(directory, name, contents))
-            rival = self._rival(directory, name, listing)
-            if rival is not None:
-                unlink(directory, name)
-            return rival or name
-
-    def _rival(self, directory: int, name: str, before: Mapping[str, int]) -> Booking | None:
-        """The booking because of which a new one of ours has to be withdrawn."""
-        rivals: list[tuple[float, str, Booking]] = []
-        for _ in range(_LOOKS):
-            found = self._bookings.look(directory, listed(directory), time.time())
-            if (mine := found.get(name)) is None:  # root or a cleaner has removed it
-                break
-            others = {key: other for key, other in found.items() if key not in before and key != name}
-            rivals = [(other.made, key, other) for key, other in others.items() if mine.meets(other)]
-            if not rivals or min(rivals)[:2] < (mine.made, name):
-                break
-            os.sched_yield()
-        return min(rivals)[2] if rivals else None
-
-    def end_booking(self, name: str) -> None:
-        """Remove a booking: one of this user, or as root of any."""
-        with _explained(self.path), _entered(self.path) as directory:
-            os.unlink(_name_in(name), dir_fd=directory)
-
-    def _booked(self, directory: int, listing: Mapping[str, int]) -> dict[str, Booking]:
-        now = time.time()
-        return standing(self._bookings.look(directory, listing, now), now)
-
-    def drain(self, changes: Mapping[str, float | None]) -> None:
-        """Drain devices for all users, by ledger name, or use them again (None). Engines honour it only of root."""
-        prepare_ledger(self.path)
-        with _explained(self.path), _entered(self.path) as directory:
-            drained, _ = self._drained(directory)
-            changed: dict[str, float | None] = {**drained, **changes}
-            write_drains(directory, {name: since for name, since in changed.items() if since is not None})
-
-    def _drained(self, directory: int) -> tuple[dict[str, float], tuple[str, ...]]:
-        """The devices that root drained, and a warning where another user planted the list."""
-        try:
-            return read_drains(directory), ()
-        except InvalidFile as error:
-            return {}, (printable(f"ignored {self.path / DRAINED}: {error}"),)
-
 
 def _name_in(lease: str) -> str:
     """The file name of a lease that is given by path or name."""
     return lease.rpartition("/")[2]
-
-
-@contextmanager
-def _entered(path: Path) -> Iterator[int]:
-    try:
-        directory = os.open(path, _DIRECTORY)
-    except NotADirectoryError as error:
-        message = f"{path} is a file or a symbolic link, not a directory"
-        raise LedgerUnusable(message, f"remove it, or {_SHARED_HINT}") from error
-    try:
-        _check_directory(directory, path)
-        yield directory
-    finally:
-        os.close(directory)
-
-
-def _check_directory(directory: int, path: Path) -> None:
-    status = os.fstat(directory)
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o022 and not mode & stat.S_ISVTX:
-        message = f"{path} has mode {mode:o}: without the sticky bit, users could remove each other's leases"
-        raise LedgerUnusable(message, f"run 'chmod 1777 {path}', or {_SHARED_HINT}")
-    # Sticky but not open to all is what mkdir leaves under a umask; its owner opens it.
-    if mode & stat.S_ISVTX and mode != 0o1777 and status.st_uid == os.geteuid():
-        os.fchmod(directory, 0o1777)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        named = isinstance(error.filename, str) and not error.filename.endswith(".new")
-        place = path / error.filename if named else path
-        hint = _HINTS.get(error.errno or 0, f"check its permissions, or {_SHARED_HINT}")
-        raise LedgerUnusable(f"the ledger cannot be used: {place}: {error.strerror}", hint) from error
 
 
 def _check_own(seen: CachedEntry[Lease], contents: bytes) -> None:

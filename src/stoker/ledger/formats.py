@@ -1,9 +1,8 @@
-"""The files of the ledger: leases, demands and notices of engines, and the devices that root drained."""
+"""The files of the ledger: leases, demands and notices of engines."""
 
 from __future__ import annotations
 
 import os
-import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -18,28 +17,20 @@ from stoker.core.errors import UsageError
 from stoker.core.lease import OURS, Claim, Lease
 from stoker.core.planner.fairshare import Demand
 from stoker.ledger.files import (
-    FAULTS_OF_THE_FILE,
     LARGEST,
-    MOST_BYTES,
     MOST_GPUS,
     InvalidFile,
     Moment,
     Process,
-    opened,
     owner_name,
-    publish,
     purpose,
-    unlink,
     within_limit,
 )
 
 LEASE, DEMAND, NOTICE = "lease", "demand", "jobs"
 """How names of files end."""
-DRAINED = "drained"
-"""A fixed name: a file of another user in this place is ignored, and root replaces it."""
 MOST_LEASES = 400
 """Leases that one notice tells of: more would not fit into the size that readers accept."""
-ROOT = 0
 Written = TypeVar("Written")
 
 
@@ -190,6 +181,8 @@ class LedgerNotice(Struct, frozen=True, forbid_unknown_fields=True):
     """The jobs of one engine."""
 
     version: Literal[1] = 1
+    program: Annotated[str, Meta(pattern=r"^[0-9A-Za-z.+-]{0,40}\Z")] = ""
+    """The version of Stoker that the engine runs."""
     waiting: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
     """How many jobs wait for their turn, whether they could start now or not."""
     leases: Annotated[dict[str, LeaseJob], Meta(max_length=MOST_LEASES)] = {}
@@ -230,44 +223,15 @@ def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
     return waiting
 
 
+def programs(notices: Iterable[tuple[int, LedgerNotice]]) -> dict[str, frozenset[str]]:
+    """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
+    found: dict[str, set[str]] = {}
+    for uid, notice in notices:
+        found.setdefault(owner_name(uid), set()).add(notice.program)
+    return {owner: frozenset(versions) for owner, versions in found.items()}
+
+
 def _explained(lease: Lease, job: LeaseJob | None) -> Lease:
     return (
         lease if job is None else replace(lease, job=job.job, process=job.pid, until=job.until, expected=job.expected)
     )
-
-
-# -- drained devices -------------------------------------------------------------------------------
-
-
-_drains = Decoder(dict[str, Moment])
-
-
-def read_drains(directory: int) -> dict[str, float]:
-    """Ledger names of the devices that root drained, each with the time; an error if the file is not root's."""
-    try:
-        with opened(directory, DRAINED) as fd:
-            status = os.fstat(fd)
-            if status.st_uid != ROOT:
-                raise InvalidFile(f"it belongs to {owner_name(status.st_uid)}, and only root drains devices for all")
-            if not stat.S_ISREG(status.st_mode):
-                raise InvalidFile("not a file of Stoker")
-            return dict(_drains.decode(within_limit(os.read(fd, MOST_BYTES + 1))))
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise InvalidFile(f"its contents are no list of devices ({error})") from error
-    except OSError as error:
-        if error.errno not in FAULTS_OF_THE_FILE:
-            raise
-        raise InvalidFile("it cannot be opened") from error
-
-
-def write_drains(directory: int, drains: Mapping[str, float]) -> None:
-    """Replace the list."""
-    if not drains:
-        unlink(directory, DRAINED)
-        return
-    try:
-        os.close(publish(directory, DRAINED, within_limit(msgspec.json.encode(drains))))
-    except IsADirectoryError as error:
-        raise OSError(error.errno, f"{DRAINED} is a directory that a user made there: remove it") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Annotated, Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -12,10 +13,14 @@ from msgspec import Meta, Struct
 
 from stoker.core.booking import LONGEST_SECONDS, Booking
 from stoker.core.errors import UsageError
-from stoker.ledger.files import MOST_GPUS, InvalidFile, Moment, owner_name, purpose, unlink, within_limit
+from stoker.core.units import DAY
+from stoker.ledger.coordinators import is_coordinator
+from stoker.ledger.files import MOST_GPUS, WHAT_LIMIT, InvalidFile, Moment, owner_name, purpose, unlink, within_limit
+from stoker.ledger.formats import decoded
 from stoker.ledger.reader import MEMORY_SECONDS, LedgerReader, Listing
 
-BOOKING = "booking"
+BOOKING, DRAINS, MESSAGE = "booking", "drains", "message"
+"""How names of files end."""
 KEPT_SECONDS = 3600.0
 """How long the owner keeps a file whose time is over: the clock may go back."""
 
@@ -94,14 +99,77 @@ def encode_booking(booking: Booking) -> bytes:
 
 
 def decode_booking(contents: bytes, uid: int, made: float) -> Booking:
-    try:
-        written = _bookings.decode(contents)
-    except ValueError as error:
-        raise InvalidFile(f"its contents are not a booking ({error})") from error
+    written = decoded(_bookings, contents, "a booking")
     if not 0 < written.until - written.since <= LONGEST_SECONDS:
         raise InvalidFile(f"it books for {written.until - written.since:.0f} seconds")
     names = tuple(dict.fromkeys(written.claims))
     return Booking(owner_name(uid), uid, names, written.since, written.until, purpose(written.why), made)
+
+
+# -- what root and coordinators tell -----------------------------------------------------------------
+
+LONGEST_MESSAGE_SECONDS = 31 * DAY
+
+
+class Drains(Struct, frozen=True):
+    """The devices that one user drained for all, each with the time."""
+
+    uid: int
+    owner: str
+    devices: Mapping[str, float]
+    until: float = inf
+
+
+class Message(Struct, frozen=True):
+    """A sentence for all users."""
+
+    uid: int
+    owner: str
+    text: str
+    at: float
+    until: float
+
+
+class _WrittenDrains(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    devices: Annotated[dict[str, Moment], Meta(max_length=MOST_GPUS)]
+
+
+class _WrittenMessage(Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    text: Annotated[str, Meta(min_length=1, max_length=WHAT_LIMIT)]
+    until: Moment
+
+
+_drains = msgspec.json.Decoder(_WrittenDrains)
+_messages = msgspec.json.Decoder(_WrittenMessage)
+
+
+def encode_drains(drains: Drains) -> bytes:
+    return within_limit(msgspec.json.encode(_WrittenDrains(1, dict(drains.devices))))
+
+
+def decode_drains(contents: bytes, uid: int, made: float) -> Drains:
+    del made
+    _check_coordinator(uid)
+    return Drains(uid, owner_name(uid), decoded(_drains, contents, "a list of devices").devices)
+
+
+def encode_message(message: Message) -> bytes:
+    return within_limit(msgspec.json.encode(_WrittenMessage(1, purpose(message.text), message.until)))
+
+
+def decode_message(contents: bytes, uid: int, made: float) -> Message:
+    _check_coordinator(uid)
+    written = decoded(_messages, contents, "a message")
+    return Message(
+        uid, owner_name(uid), purpose(written.text), made, min(written.until, made + LONGEST_MESSAGE_SECONDS)
+    )
+
+
+def _check_coordinator(uid: int) -> None:
+    if not is_coordinator(uid):
+        raise InvalidFile(f"it belongs to {owner_name(uid)}; only root and coordinators speak for all users")
 
 
 def lasting_names(listing: Mapping[str, int]) -> bool:
@@ -109,4 +177,4 @@ def lasting_names(listing: Mapping[str, int]) -> bool:
     return any(name.endswith(_KINDS) for name in listing)
 
 
-_KINDS = (f".{BOOKING}",)
+_KINDS = tuple(f".{kind}" for kind in (BOOKING, DRAINS, MESSAGE))

@@ -115,6 +115,15 @@ def _write(file: BinaryIO, function: Callable[..., Any], calls: Sequence[Call]) 
     file.write(table + len(table).to_bytes(LENGTH, "little"))
 
 
+def pickled(value: object) -> bytes:
+    """A function or arguments as they are written; empty if they cannot be, which `written` reports."""
+    cloudpickle = _cloudpickle()
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception:  # pickling runs code of the objects
+        return b"N."
+
+
 def _sources(function: Callable[..., Any]) -> dict[str, list[str]]:
     """The lines of notebook cells that define the function and the functions it uses; tracebacks quote them."""
     import linecache

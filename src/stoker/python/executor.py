@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import UsageError
 from stoker.core.units import count_text
 from stoker.python import submitting
@@ -57,6 +58,8 @@ class Executor(concurrent.futures.Executor):
             raise UsageError("an Executor takes no array option", "use map_array()")
         self._link = find_link()
         submitting.check(self._link, self._options)
+        self._modules: list[str] = []
+        """What jobs import before they are forked, as its first call shows; empty until then, or if they are not."""
         self._lock = threading.Lock()
         self._open: set[Job] = set()
         self._is_shut = False
@@ -121,13 +124,22 @@ class Executor(concurrent.futures.Executor):
         if self._is_shut:
             raise RuntimeError("cannot schedule new futures after shutdown")
         function = self._prepared(fn) if self._prepared else fn
-        ids = submitting.submit_calls(self._link, function, calls, self._options, array, pool=self._pool)
+        options = self._warm_options(function, calls[0]) if self._options.warm else self._options
+        ids = submitting.submit_calls(self._link, function, calls, options, array, pool=self._pool)
         jobs = handles_of(self._link, ids)
         with self._lock:
             self._open.update(jobs)
         for job in jobs:
             job.add_done_callback(self._forget)
         return jobs
+
+    def _warm_options(self, function: Callable[..., Any], call: Call) -> JobOptions:
+        """The options with the modules of a template: all calls share one, so they are those of the first call."""
+        if not self._modules:
+            from stoker.python.modules import modules_of
+
+            self._modules = modules_of(function, call, self._options.warm)
+        return msgspec.structs.replace(self._options, warm=",".join(self._modules) or None)
 
     def _forget(self, job: concurrent.futures.Future[Any]) -> None:
         assert isinstance(job, Job)

@@ -58,6 +58,7 @@ class Keywords(TypedDict, total=False):
     urgent: bool
     chdir: str | os.PathLike[str]
     freeze: str | bool
+    warm: str | bool | list[str]
     env: dict[str, Any]
     out: str | os.PathLike[str]
     err: str | os.PathLike[str]

@@ -14,21 +14,28 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 
 from stoker.runner import processes
 from stoker.runner.inherited import NUMBERS, inherited_locks
+from stoker.runner.spawn import ForkedJob, Image
 from stoker.runner.worker import Worker
 
 IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
 
 def main() -> None:
+    """Serve until the engine's end of the socket closes."""
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+def serve(control: socket.socket, image: Image | None = None, streams: Sequence[int] = (0, 1, 2)) -> None:
     """Fork a worker for every message: a byte each for sharing our input and output, and its folder.
 
     The descriptors with it are the listener, the lock, the journal, and the lock that jobs inherit. If no process can
-    be made, the answer is the error's number and the folder.
+    be made, the answer is the error's number and the folder. `image` has modules for jobs that the workers fork; then
+    our streams have other numbers.
     """
-    control = socket.socket(fileno=int(sys.argv[1]))
     os.chdir("/")
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # a worker that inherited a blocked SIGCHLD would miss ends
     for signal_number in IGNORED:
@@ -50,46 +57,59 @@ def main() -> None:
                 control.send(b"%d " % (error.errno or 0) + data[2:], socket.MSG_DONTWAIT)
         if is_worker:
             control.close()
-            _leave_streams(share_input=bool(data[0]), share_output=bool(data[1]))
-            _become_worker(os.fsdecode(data[2:]), boot, *descriptors)
+            _leave_streams(share_input=bool(data[0]), share_output=bool(data[1]), streams=streams)
+            _become_worker(os.fsdecode(data[2:]), boot, descriptors, image)
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _leave_streams(*, share_input: bool, share_output: bool) -> None:
+def _leave_streams(*, share_input: bool, share_output: bool, streams: Sequence[int] = (0, 1, 2)) -> None:
     """Close streams that jobs do not use: a worker outlives the engine and must not keep a terminal or pipe open."""
     nothing = os.open(os.devnull, os.O_RDWR)
-    for number, shared in ((0, share_input), (1, share_output), (2, share_output)):
-        if not shared:
-            os.dup2(nothing, number)
+    for number, (stream, shared) in enumerate(zip(streams, (share_input, share_output, share_output), strict=True)):
+        source = stream if shared else nothing
+        if source != number:
+            os.dup2(source, number)
     os.close(nothing)
+    for stream in {*streams} - {0, 1, 2}:
+        os.close(stream)
 
 
-def _become_worker(folder: str, boot: str, listener: int, _lock: int, journal: int, inherited: int) -> None:
-    """Never return. The lock is held as long as this process lives, because its descriptor stays open.
+def _become_worker(folder: str, boot: str, descriptors: Sequence[int], image: Image | None) -> None:
+    """Never return, but raise ForkedJob in a process of a job that has the modules of the image.
 
-    The inherited lock is held as long as this process or one of its jobs lives that did not close the descriptor.
+    The lock is held as long as this process lives, because its descriptor stays open. The inherited lock is held as
+    long as this process or one of its jobs lives that did not close the descriptor.
     """
     try:
-        os.setsid()
-        processes.become_subreaper()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        passed = [_pass_on(inherited), *NUMBERS]
-        worker = Worker(socket.socket(fileno=listener), journal, boot)
-        worker.serve()
-        if worker.lost_engine:
-            for number in passed:  # the engine would keep the lock
-                with contextlib.suppress(OSError):
-                    os.set_inheritable(number, False)
-            _restart_engine(os.path.dirname(os.path.dirname(folder)))
+        _work(folder, boot, descriptors, image)
+    except ForkedJob:
+        raise
     except BaseException:
         import traceback  # seldom needed, and slow to import
 
-        with open(f"{folder}/error", "w") as report:
+        with contextlib.suppress(OSError), open(f"{folder}/error", "w") as report:
             traceback.print_exc(file=report)
+    os._exit(0)
+
+
+def _work(folder: str, boot: str, descriptors: Sequence[int], image: Image | None) -> None:
+    listener, _lock, journal, inherited = descriptors
+    os.setsid()
+    processes.become_subreaper()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    passed = [_pass_on(inherited), *NUMBERS]
+    worker = Worker(socket.socket(fileno=listener), journal, boot, image)
+    try:
+        worker.serve()
+    except ForkedJob:
+        worker.let_go()
         raise
-    finally:
-        os._exit(0)
+    if worker.lost_engine:
+        for number in passed:  # the engine would keep the lock
+            with contextlib.suppress(OSError):
+                os.set_inheritable(number, False)
+        _restart_engine(os.path.dirname(os.path.dirname(folder)))
 
 
 def _pass_on(descriptor: int) -> int:

@@ -15,7 +15,7 @@ from stoker.core.errors import StokerError
 from stoker.runner.inherited import inherited_locks
 
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); from stoker.runner.forkserver import main; main()"
-_PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
+PACKAGE_PARENT = str(Path(__file__).resolve().parents[2])
 
 
 class Shared(NamedTuple):
@@ -23,6 +23,11 @@ class Shared(NamedTuple):
 
     input: bool
     output: bool
+
+
+def message_of(folder: Path, shared: Shared) -> bytes:
+    """The message that asks for a worker."""
+    return bytes([shared.input, shared.output]) + os.fsencode(folder)
 
 
 class Forkserver:
@@ -38,7 +43,7 @@ class Forkserver:
 
     def fork(self, folder: Path, descriptors: list[int], shared: Shared) -> None:
         """Fork a worker; a forkserver that was killed is replaced once."""
-        message = bytes([shared.input, shared.output]) + os.fsencode(folder)
+        message = message_of(folder, shared)
         for _ in range(2):
             if self._running is None:
                 self._running = _start(self._marks)
@@ -72,7 +77,7 @@ def _start(marks: Mapping[str, str]) -> tuple[subprocess.Popen[bytes], socket.so
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGE_PARENT, str(theirs.fileno())],
+            [sys.executable, "-I", "-S", "-c", _PROGRAM, PACKAGE_PARENT, str(theirs.fileno())],
             pass_fds=[theirs.fileno(), *inherited_locks()],  # of the job that the engine runs in, if any
             start_new_session=True,
             env=dict(marks),

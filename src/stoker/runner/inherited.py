@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import os
 
+MARKER = "STOKER_WORKER"
+"""Variable in every job's environment by which processes of a dead worker are found."""
+READY, FAILED = b"+", b"!"
+"""How messages of a template to the engine begin."""
 INHERITED = "jobs"
 """The lock file in a worker's folder."""
 NUMBERS = range(60, 64)

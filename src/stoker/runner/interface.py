@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from stoker.core.errors import StokerError
 from stoker.core.launch import LaunchOrder
 from stoker.core.spec import JobSpec
+from stoker.core.warm import Template
 from stoker.runner.journal import AttemptExited, AttemptReturned, AttemptStarted
 
 __all__ = [
@@ -31,6 +32,8 @@ class WorkerLost(NamedTuple):
     """Why no process could be made for it; 0 if there was one."""
     damaged: bool = False
     """Whether its journal could not be read to the end: what it did not report may have run."""
+    warm: bool = False
+    """Whether a template should have forked it, or has."""
 
 
 class ShortOfResources(StokerError):
@@ -95,8 +98,11 @@ class Runner(Protocol):
 class Workers(Protocol):
     """The operations for allocations: workers that hold leases."""
 
-    def start_worker(self) -> str:
-        """Start a worker and return its name."""
+    def start_worker(self, template: Template | None = None) -> str:
+        """Start a worker, which has the modules of a template, and return its name."""
+
+    def refusal(self, template: Template) -> str:
+        """Why a job that wants the template starts cold; empty if workers can have its modules."""
 
     def stop_worker(self, worker: str) -> None:
         """Let the worker exit when it is idle."""

@@ -18,14 +18,17 @@ import msgspec
 
 from stoker.core.errors import StokerError
 from stoker.core.launch import LaunchOrder
-from stoker.core.spec import LIMIT_FIELDS, EarlySignal, JobSpec
+from stoker.core.spec import LIMIT_FIELDS, JobSpec
+from stoker.core.warm import Template
 from stoker.runner import journal, processes
 from stoker.runner.forkserver_client import Forkserver, Shared
-from stoker.runner.inherited import INHERITED
+from stoker.runner.inherited import INHERITED, MARKER
 from stoker.runner.interface import Event, ShortOfResources, WorkerLost
 from stoker.runner.processes import ALLOCATION
 from stoker.runner.spawn import is_shortage
-from stoker.runner.worker_link import LOCK, MARKER, WorkerLink, lives
+from stoker.runner.templates import Templates
+from stoker.runner.worker import OUTDATED
+from stoker.runner.worker_link import LOCK, WorkerLink, lives
 
 COPIES_LIMIT = 20
 """Copies of damaged journals that are kept."""
@@ -69,6 +72,7 @@ class LocalRunner:
         self._count = 0
         self._marks = {ALLOCATION: tied_to} if tied_to else {}
         self._forkserver = forkserver or Forkserver(self._marks)
+        self._templates = Templates(self._marks)
         self._links: dict[str, WorkerLink] = {}
         self._ended: dict[str, WorkerLink] = {}
         """Workers whose connection closed: dead, or about to be."""
@@ -88,13 +92,17 @@ class LocalRunner:
 
     # -- verbs -----------------------------------------------------------------------------------
 
-    def start_worker(self) -> str:
-        """Start a worker and return its name."""
+    def refusal(self, template: Template) -> str:
+        """Why a job that wants the template starts cold; empty if workers can have its modules."""
+        return self._templates.refusal(template)
+
+    def start_worker(self, template: Template | None = None) -> str:
+        """Start a worker, which has the modules of a template, and return its name."""
         self._count += 1
         folder = self._directory / f"{self._engine}-{self._count}"
         try:
             folder.mkdir(mode=0o700)
-            self._watch(self._establish(folder))
+            self._watch(self._establish(folder, template))
         except StokerError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -119,8 +127,8 @@ class LocalRunner:
         if link := self._links.get(worker):
             link.put_environment(order.environment, variables)
             extra = {**order.extra, **self._marks, MARKER: worker}
-            early = _plain(order.signal)
-            fields = {**msgspec.structs.asdict(order), "extra": extra, "signal": early, "tied": bool(self._marks)}
+            structs = {"signal": _plain(order.signal), "warm": _plain(order.warm)}
+            fields = {**msgspec.structs.asdict(order), **structs, "extra": extra, "tied": bool(self._marks)}
             link.put({"do": "run", **fields})
             link.expect(order.attempt)
             self._unsent[worker] = link
@@ -177,6 +185,8 @@ class LocalRunner:
         now = time.monotonic()
         if now >= self._look_at:
             self._continue_stopped(now)
+        for ended in self._templates.look():
+            self._retire_template(ended)
         for link in [link for link in self._ended.values() if link.check_at <= now]:
             yield from self._clean_up(link)
 
@@ -233,6 +243,7 @@ class LocalRunner:
         for link in [*self._links.values(), *self._ended.values()]:
             link.close()
         self._selector.close()
+        self._templates.close()
         self._forkserver.close()
 
     # -- messages --------------------------------------------------------------------------------
@@ -269,6 +280,9 @@ class LocalRunner:
             hint = b"?"
         except OSError:
             hint = b""
+        if OUTDATED in hint:
+            self._retire_template(link.template)
+            link.outdated = True
         yield from self._news(link)
         if not hint:
             self._selector.unregister(connection)
@@ -291,7 +305,15 @@ class LocalRunner:
         yield from ((link.name, record) for record in link.last_news())
         del self._ended[link.name]
         link.close()
-        yield link.name, WorkerLost(self._forkserver.failure(link.folder), bool(link.damage))
+        yield link.name, WorkerLost(self._forkserver.failure(link.folder), bool(link.damage), bool(link.template))
+
+    def _retire_template(self, key: str) -> None:
+        """Let a template end, and its workers when they are idle."""
+        self._templates.retire(key)
+        for link in [link for link in self._links.values() if key and link.template == key]:
+            link.outdated = True
+            if link.is_idle:
+                self._send(link.name, {"do": "leave"})
 
     def _continue_stopped(self, now: float) -> None:
         """Let stopped workers go on: each would keep its job, its GPUs and the time limit from ending for good."""
@@ -345,7 +367,7 @@ class LocalRunner:
 
     # -- starting a worker -----------------------------------------------------------------------
 
-    def _establish(self, folder: Path) -> WorkerLink:
+    def _establish(self, folder: Path, template: Template | None) -> WorkerLink:
         """Make a worker's lock, journal and socket, connect to the socket, and only then fork the worker.
 
         It inherits all of them, so there is no moment at which it lives without its lock.
@@ -357,15 +379,19 @@ class LocalRunner:
             link = WorkerLink(folder, journal.JournalReader(str(folder / "journal")))
             try:
                 link.connection = _connect(folder)
-                self._forkserver.fork(folder, [listener.fileno(), lock, record, jobs], self._shared)
+                descriptors = [listener.fileno(), lock, record, jobs]
+                if template is not None and self._templates.fork(template, folder, descriptors, self._shared):
+                    link.template = template.key
+                else:
+                    self._forkserver.fork(folder, descriptors, self._shared)
             except BaseException:
                 link.close()
                 raise
         return link
 
 
-def _plain(early: EarlySignal | None) -> dict[str, Any] | None:
-    return None if early is None else msgspec.structs.asdict(early)
+def _plain(value: msgspec.Struct | None) -> dict[str, Any] | None:
+    return None if value is None else msgspec.structs.asdict(value)
 
 
 def _opened(folder: Path) -> WorkerLink:

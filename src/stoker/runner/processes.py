@@ -163,10 +163,28 @@ def send(targets: Iterable[SeenProcess], signal_number: int) -> None:
 
 
 def handles(process: SeenProcess, signal_number: int) -> bool:
-    """Whether a process catches a signal, or waits for it, so that it does not die of it."""
-    status = _content(f"/proc/{process.pid}/status")
-    masks = re.findall(rb"^Sig(?:Cgt|Blk):\t([0-9a-f]+)$", status, re.MULTILINE)
-    return any(int(mask, 16) >> (signal_number - 1) & 1 for mask in masks)
+    """Whether a process catches a signal, or keeps it for later, so that it does not die of it.
+
+    One whose first thread is in `sigwait` looks as if it would die: the kernel shows the signal as not blocked.
+    """
+    status = dict(re.findall(rb"^(State|SigCgt|SigBlk):\t(\w+)", _content(f"/proc/{process.pid}/status"), re.MULTILINE))
+    caught, blocked = (int(status.get(name, b"0"), 16) for name in (b"SigCgt", b"SigBlk"))
+    # A shell or the C library blocks all signals for a moment while it starts a process. It does not sleep meanwhile.
+    if blocked >> (signal.SIGSEGV - 1) & 1 and status[b"State"] != b"S":
+        blocked = 0
+    return bool((caught | blocked) >> (signal_number - 1) & 1)
+
+
+def that_handle(seen: Iterable[SeenProcess], signal_number: int) -> list[SeenProcess]:
+    """Those of the processes that handle a signal, without copies that such a process made of itself by fork.
+
+    A copy has the handlers of the process only until it becomes another program, which would die of the signal.
+    """
+    commands = {
+        process: _content(f"/proc/{process.pid}/cmdline") for process in seen if handles(process, signal_number)
+    }
+    told = {process.pid: command for process, command in commands.items()}
+    return [process for process, command in commands.items() if told.get(process.parent) != command]
 
 
 def _send_one(process: SeenProcess, signal_number: int) -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import stat
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 INHERIT = "-"
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
@@ -39,6 +39,24 @@ class StartDeferred(Exception):
         self.note = note
 
 
+class ForkedJob(BaseException):
+    """Raised in a process that was forked from a template, so that it leaves all that its worker was doing."""
+
+    def __init__(self, order: Mapping[str, Any], environment: Mapping[str, str], words: Sequence[str]) -> None:
+        super().__init__(order, environment, words)
+        self.job = order, environment, words
+
+
+class Image(Protocol):
+    """The modules of a template, in a worker that the template forked."""
+
+    def outdated(self) -> str:
+        """The file that has changed since its import; empty if none has."""
+
+    def refusal(self, order: Mapping[str, Any]) -> str:
+        """Why an order's process cannot be forked here; empty if it can."""
+
+
 def is_shortage(error: OSError) -> bool:
     """Whether an error is the machine's and not the job's, so that the same start may succeed later."""
     return error.errno in _MACHINE_WIDE or error.errno in _OF_A_DISK
@@ -49,14 +67,19 @@ def is_machine_wide(error_number: int) -> bool:
     return error_number in _MACHINE_WIDE
 
 
-def launch(order: Mapping[str, Any], environment: Mapping[str, str]) -> int:
-    """Start an order's command and return its process id."""
+def launch(order: Mapping[str, Any], environment: Mapping[str, str], image: Image | None = None) -> int:
+    """Start an order's command and return its process id; fork it if the order wants that and the image allows it."""
     os.umask(order["umask"])
     terminal = order.get("terminal", "")
     paths = (_within(order["cwd"], terminal or order[name]) for name in ("out", "err"))
     out, err = _open_outputs(*paths, own=order.get("own_log", False))
     try:
         _enter(order["cwd"])
+        if order.get("warm") and image is not None and not (refusal := image.refusal(order)):
+            return _fork(order, environment, out, err)
+        if cold := order.get("cold") or (order.get("warm") and (refusal if image else "it has no template")):
+            with contextlib.suppress(OSError):
+                os.write(err, f"stoker: started cold: {cold}\n".encode(errors="backslashreplace"))
         return _spawn(order, environment, out, err)
     except Refused as refusal:
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not cost the exit code
@@ -129,6 +152,32 @@ def _spawn(order: Mapping[str, Any], environment: Mapping[str, str], out: int, e
         return _spawn_apart(program, words, environment, actions)
     except (OSError, ValueError) as error:
         raise _refusal(error, words) from None
+
+
+def _fork(order: Mapping[str, Any], environment: Mapping[str, str], out: int, err: int) -> int:
+    """Fork a process that has the worker's modules; in it, raise. Signals wait until it is like a new one."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        pid = os.fork()
+    except OSError as error:
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        raise _refusal(error, order["words"]) from None
+    if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        return pid
+    signal.set_wakeup_fd(-1)
+    for source, target in ((out, 1), (err, 2)):
+        if source != target:
+            os.dup2(source, target)
+    raise ForkedJob(order, environment, order["words"])
+
+
+def drop_half_read_input(order: Mapping[str, Any]) -> None:
+    """Give this process no input, if an earlier attempt has read a part of it."""
+    if order.get("again") and not _can_reread(0):
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
 
 
 def _can_reread(descriptor: int) -> bool:

@@ -20,7 +20,7 @@ from collections import deque
 from typing import Any
 
 from stoker.runner import journal, processes
-from stoker.runner.spawn import Refused, StartDeferred, is_machine_wide, launch, spawn_silently
+from stoker.runner.spawn import Image, Refused, StartDeferred, is_machine_wide, launch, spawn_silently
 
 LINGER_SECONDS = 1.0
 """Seconds for which processes that a finished command left may go on."""
@@ -42,6 +42,8 @@ QUIET_START_SECONDS = 0.01
 """Seconds before the engine gets a hint of a start: most very short attempts end earlier, and one hint is enough."""
 PIECE_BYTES = 1 << 16
 """Bytes of orders read at once; a buffer beyond 128 KiB would be mapped, cleared and unmapped every time."""
+OUTDATED = b"T"
+"""The hint that a module of the worker's template has changed."""
 HINT_INTERVAL_SECONDS = 0.02
 """Seconds within which several ends get one hint while more attempts are queued."""
 
@@ -174,8 +176,18 @@ class RunningAttempt:
 class Worker:
     """The loop of one worker process."""
 
-    def __init__(self, listener: socket.socket | None, journal_descriptor: int, boot: str = "") -> None:
-        """Without a listener no engine can connect; the worker gets its attempts by `give`."""
+    def __init__(
+        self,
+        listener: socket.socket | None,
+        journal_descriptor: int,
+        boot: str = "",
+        image: Image | None = None,
+    ) -> None:
+        """Without a listener no engine can connect; the worker gets its attempts by `give`.
+
+        `image` has the modules of the template that forked it.
+        """
+        self._image = image
         self._listener = listener
         self._journal = journal_descriptor
         self._boot = boot
@@ -206,6 +218,12 @@ class Worker:
         self._poller.register(self._alarm, select.POLLIN)
         signal.set_wakeup_fd(alarm_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def let_go(self) -> None:
+        """Close all that is the worker's, in a process that it forked."""
+        for connection in (self._listener, self._engine, self._alarm, self._alarm_end):
+            if connection is not None:
+                connection.close()
 
     def serve(self) -> None:
         """Work until the engine says to leave or, once it is gone, until no attempt is left."""
@@ -350,7 +368,7 @@ class Worker:
         if not order["saves"]:
             attempt.why = journal.PREEMPTED
             self._terminate(attempt, order["seconds"], order["signal"])
-        elif savers := [process for process in _descendants() if processes.handles(process, order["signal"])]:
+        elif savers := processes.that_handle(_descendants(), order["signal"]):
             attempt.why = journal.PREEMPTED
             attempt.leave_until = _boot_clock() + order["seconds"]
             processes.send(savers, order["signal"])
@@ -368,6 +386,9 @@ class Worker:
     def _start_next(self) -> None:
         while self._queue and self._current is None:
             order = self._queue.popleft()
+            if self._image is not None and order.get("warm") and self._image.outdated():
+                self._return_outdated(order)
+                return
             self._write(journal.AttemptStarted(order["attempt"], time.time()))
             try:
                 self._current = self._spawn(order)
@@ -377,6 +398,12 @@ class Worker:
             except StartDeferred as shortage:
                 self._give_back(order["attempt"], shortage)
 
+    def _return_outdated(self, order: dict[str, Any]) -> None:
+        """Return all attempts, for a worker with the modules as they are now."""
+        self._queue.appendleft(order)
+        self._recall()
+        self._hint(OUTDATED)
+
     def _give_back(self, key: str, shortage: StartDeferred) -> None:
         """Return an attempt that cannot be started now, and those behind it if they could not be started either."""
         self._over(journal.AttemptReturned(key, time.time(), shortage.errno, shortage.note))
@@ -385,7 +412,7 @@ class Worker:
 
     def _spawn(self, order: dict[str, Any]) -> RunningAttempt:
         sizes = (*(_size(os.path.join(order["cwd"], order[name])) for name in ("out", "err")), _size(_report_of(order)))
-        pid = launch(order, {**self._environments[order["environment"]], **order["extra"]})
+        pid = launch(order, {**self._environments[order["environment"]], **order["extra"]}, self._image)
         self._write(journal.Born(order["attempt"], pid, os.getpid(), processes.ticks_now(), self._boot))
         self._childless = False
         return RunningAttempt(order, pid, sizes)
@@ -503,11 +530,11 @@ class Worker:
         os.pwrite(self._journal, line, self._offset)
         self._offset += len(line)
 
-    def _hint(self) -> None:
+    def _hint(self, hint: bytes = b"!") -> None:
         self._unhinted_since = None
         if self._engine is not None:
             with contextlib.suppress(OSError):  # full: it has enough hints; closed: the next read finds that
-                self._engine.send(b"!")
+                self._engine.send(hint)
 
     def _timeout(self) -> float | None:
         attempt = self._current

@@ -16,10 +16,8 @@ import msgspec
 
 from stoker.core.launch import parse_key
 from stoker.runner import journal, processes
-from stoker.runner.inherited import INHERITED
+from stoker.runner.inherited import INHERITED, MARKER
 
-MARKER = "STOKER_WORKER"
-"""Variable in every job's environment by which processes of a dead worker are found."""
 LOCK = "lock"
 """File that the worker alone keeps locked, which proves that it lives."""
 FIRST_PAUSE_SECONDS = 0.002
@@ -37,6 +35,10 @@ class WorkerLink:
         self.name = folder.name
         self.connection: socket.socket | None = None
         self.reader = reader
+        self.template = ""
+        """The key of the template that forks it, if one does."""
+        self.outdated = False
+        """Whether its template has ended, or a module of it has changed."""
         self._damage = damage
         self._environments: set[str] = set()
         self._outbox: deque[tuple[bytes, list[int]]] = deque()
@@ -90,7 +92,12 @@ class WorkerLink:
     @property
     def worn_out(self) -> bool:
         """Whether the worker should get no more attempts."""
-        return self.reader is None or bool(self.reader.damage) or self.reader.nearly_full
+        return self.outdated or self.reader is None or bool(self.reader.damage) or self.reader.nearly_full
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all attempts that it was given are over."""
+        return not self._open
 
     def leftovers(self) -> list[processes.SeenProcess] | None:
         """The processes that a dead worker's attempts left; None if there are none.

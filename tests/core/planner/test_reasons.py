@@ -31,6 +31,7 @@ from stoker.core.planner.reasons import (
     Unclaimable,
     UnknownDuration,
     Unusable,
+    WeekUsed,
     Yields,
     sentence,
 )
@@ -88,6 +89,11 @@ SENTENCES: list[tuple[Reason, str]] = [
     (Yields("alice", "waited longer"), "alice is ahead (waited longer)"),
     (Yields(""), "your older run goes first"),
     (MaxUse(1), "1 GPU in use (limit --max-use)"),
+    (MaxUse(4, "the rule gpus of a file"), "4 GPUs in use (the rule gpus of a file)"),
+    (
+        WeekUsed(200, 203.51, 9.5, "the rule gpu_hours of a file"),
+        "203.5 of 200 GPU-hours of this week are used (the rule gpu_hours of a file); it ends 9.5",
+    ),
     (MinFree(2), "2 GPUs left free for others (--min-free)"),
     (Drained("3", "drained by you"), "GPU 3 is drained by you"),
     (CapFull("group vision", 4), "group 'vision' is at its limit (4 running)"),

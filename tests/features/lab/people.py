@@ -7,10 +7,11 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
+from stoker.features.lab.usage import LabUsage
 from stoker.features.lab.view import Lab
 from stoker.ledger import prepare_ledger
 from support.background import Background
@@ -60,8 +61,8 @@ class Person(Background):
     def lab(self) -> Lab:
         return msgspec.json.decode(self.do("status", "--all-users", "--json"), type=Lab)
 
-    def usage(self, *words: str) -> Any:
-        return msgspec.json.decode(self.do("usage", "--json", *words))
+    def usage(self, *words: str) -> LabUsage:
+        return msgspec.json.decode(self.do("usage", "--json", *words), type=LabUsage)
 
 
 @contextlib.contextmanager

@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 from stoker.app.control.requests import Control, change, default_log, interrupted, spec_in_queue, warn
 from stoker.app.control.sentences import Effect, effect
+from stoker.app.jobs.config import load_config
 from stoker.app.jobs.context import SubmitContext, context_of
 from stoker.app.jobs.job_spec import options_of, slurm_options, spec_of, with_options
+from stoker.app.jobs.limits import within_longest
 from stoker.app.jobs.option_values import check_early_signal, check_mps, parse_vram, vram_word
 from stoker.app.jobs.options import BY_NAME, TABLES, WHILE_RUNNING, JobOptions, ShownNames, Value
 from stoker.app.jobs.preflight import Preflight
@@ -121,6 +123,8 @@ class Rewriter:
         spec = with_options(job.spec, _with_tables(job.spec, read, changes), changes)
         slurm_options(dict(spec.slurm), spec.cluster)
         check_early_signal(spec.signal, spec.limit)
+        if "time" in changes:
+            spec = within_longest(spec, load_config(os.environ, None).engine.locked)
         self._refuse_passed_limit(job, spec)
         if spec.resources != job.spec.resources:
             check_mps(spec.resources)
@@ -207,7 +211,7 @@ def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes
     for job in (job for job in jobs if isinstance(job.state, CHANGEABLE)):
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
-        edits.append(Edit(job.id, spec, job.name if name is None else name, count=job.count))
+        edits.append(Edit(job.id, spec, name, count=job.count))
     in_order = sorted(edits, key=lambda edit: edit.job)
     return [
         _edited(rewriter, before, after, _edit_of(before, in_order)) for before, after in change(control, jobs, edits)

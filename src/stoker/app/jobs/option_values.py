@@ -12,9 +12,10 @@ from stoker.app.jobs.context import find_program
 from stoker.app.jobs.local_time import LocalZone
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.outcomes import RETRIED
-from stoker.core.selectors import Named, parse_selection
+from stoker.core.selectors import Named, parse_selection, quoted
 from stoker.core.spec import Dependency, EarlySignal, IdleAction, IdleRule, Name, Preemptible, Resources, parse_array
 from stoker.core.units import parse_duration, parse_moment, parse_size, size_text
+from stoker.core.warm import AUTO
 
 LONGEST_NAME = 1000
 LARGEST_NUMBER = 10**9
@@ -37,6 +38,18 @@ def parse_freeze(text: str) -> str:
             f"--freeze={text} is not code, tree or no", "write it as --freeze, --freeze=tree or --no-freeze"
         )
     return wish
+
+
+def parse_warm(value: str | bool) -> tuple[str, ...]:
+    """The modules to import once for all jobs; `auto` for those that a script imports, and none for `no`."""
+    text = str(value).strip()
+    if text.lower() in {*_YES, *_NO, AUTO}:
+        return () if text.lower() in _NO else (AUTO,)
+    modules = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for module in modules:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise UsageError(f"--warm: {quoted(module)} is not the name of a module", "write it as --warm=torch,numpy")
+    return modules
 
 
 def parse_mps(value: str | bool) -> int | None:

@@ -34,6 +34,7 @@ from stoker.app.jobs.option_values import (
     parse_save_signal,
     parse_sbatch_option,
     parse_targets,
+    parse_warm,
     request_text,
     seconds_text,
     shown_target,
@@ -82,6 +83,7 @@ class JobOptions(Struct, frozen=True, forbid_unknown_fields=True):
     urgent: bool | None = None
     chdir: str | None = None
     freeze: str | bool | None = None
+    warm: str | bool | None = None
     env: dict[str, str] = {}
     out: str | None = None
     err: str | None = None
@@ -530,6 +532,18 @@ OPTIONS = (
         parse=parse_freeze,
         show=lambda job, _: job.spec.freeze,
         at_submit=True,
+    ),
+    Option(
+        name="warm",
+        help="Fork Python from a process that has imported these modules; alone: those that the script imports.",
+        metavar="[MODULES]",
+        is_list=True,
+        fields=("warm",),
+        parse=parse_warm,
+        show=lambda job, _: ",".join(module.partition(":")[0] for module in job.spec.warm),
+        label="warm",
+        at_submit=True,
+        alone="auto",
     ),
     Option(
         name="env",

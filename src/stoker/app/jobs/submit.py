@@ -22,6 +22,7 @@ from stoker.app.jobs.context import SubmitContext, check_directory, context_here
 from stoker.app.jobs.directives import placed
 from stoker.app.jobs.job_files import COMMAND_LINE, PLAIN, ParsedJob, PlainLines
 from stoker.app.jobs.job_spec import spec_of
+from stoker.app.jobs.limits import check_waiting, within_longest
 from stoker.app.jobs.options import JobOptions, merged
 from stoker.app.jobs.preflight import Checkouts, KernelLimits, Preflight, start_notes
 from stoker.app.jobs.preparation import PreparationContext, Preparations
@@ -38,10 +39,12 @@ from stoker.core.launch import (
     log_pattern,
     without_given,
 )
+from stoker.core.pattern import Pattern
 from stoker.core.planner.reasons import never_fits
-from stoker.core.settings import LOCAL, Policy
+from stoker.core.settings import LOCAL, Policy, beyond_rules
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
 from stoker.core.units import size_text
+from stoker.core.warm import AUTO
 from stoker.store.engine_lock import engine_of
 from stoker.store.paths import Paths
 from stoker.store.queries import jobs_of
@@ -122,6 +125,8 @@ class JobGroup(Struct, frozen=True):
     """Each may stand for several tasks."""
     array: str = ""
     """The indices as typed; empty where it is no array."""
+    patterns: Sequence[Pattern] = ()
+    """From which members follow that stand for several."""
 
 
 class Inserted(JobGroup, frozen=True, kw_only=True):
@@ -222,6 +227,10 @@ class JobBuilder:
     def make(self, item: ParsedJob) -> NewJob:
         spec = self.preflight.without_unsupported_cap(item.command, self.spec(item))
         spec, has_files = self._preparations.prepare(item.command, spec)
+        if spec.warm == (AUTO,):
+            from stoker.app.jobs.imports import with_modules  # a parser of Python is slow to import
+
+            spec = with_modules(item.command, spec)
         self.needs_copy = self.needs_copy or not has_files
         command = item.command if has_files else self._command or item.command
         return NewJob(command, spec, self.options_of(item).name or "", item.task, item.array)
@@ -232,13 +241,16 @@ class JobBuilder:
     def spec(self, item: ParsedJob) -> JobSpec:
         key = _key(item)
         if key not in self._specs:
-            self._specs[key] = self._resolved(spec_of(self.options_of(item), self.context))
+            spec = within_longest(spec_of(self.options_of(item), self.context), self._policy.locked)
+            self._specs[key] = self._resolved(spec)
         return self._specs[key]
 
     def _resolved(self, spec: JobSpec) -> JobSpec:
         self.preflight.check_limits(spec)
         self.preflight.check_idle(spec)
         self.preflight.check_notify(spec)
+        if spec.cluster and spec.warm:
+            raise UsageError("--warm does not work on a cluster", "leave it out, or submit to this machine")
         if spec.cluster:  # its devices are not known here
             return spec
         resolved = self.preflight.without_unsupported_mps(spec, self.snapshot.devices if self.snapshot else ())
@@ -260,7 +272,9 @@ class QueueSubmission:
         environment: Mapping[str, str],
         *,
         script: Script | None = None,
+        arrived: str = "",
     ) -> None:
+        """`arrived` is the code of the jobs, if it came from another machine."""
         self.needs_devices = False
         self.notes: list[str] = []
         """Warnings about the jobs, for the user."""
@@ -280,13 +294,14 @@ class QueueSubmission:
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
-        self._preparations = Preparations(PreparationContext(self._place_of, self._environment, self.notes.append))
+        context = PreparationContext(self._place_of, self._environment, self.notes.append, arrived=arrived)
+        self._preparations = Preparations(context)
         self._builder = JobBuilder(
             own_options,
             self._context(),
             self._environment,
             self.notes.append,
-            policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free),
+            policy=Policy(max_use=config.engine.max_use, min_free=config.engine.min_free, locked=config.engine.locked),
             options_of=options_of,
             preparations=self._preparations,
             command=script.copied(self.files) if script else None,
@@ -373,6 +388,7 @@ class QueueSubmission:
         with store.writing():
             if key and (before := earlier_submit(store, key)):
                 return before
+            check_waiting(store, sum(job.count for group in groups for job in group.jobs), self._config.engine.locked)
             self._preparations.keep()
             if self._script and self._builder.needs_copy:
                 self._script.keep(self.files)
@@ -387,7 +403,11 @@ class QueueSubmission:
     def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
         cluster = group.jobs[0].spec.cluster
         ids = store.add_jobs(
-            batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held, lines=True
+            *(batch, engine_of(cluster), group.jobs, self._now),
+            array=bool(group.array),
+            held=held,
+            lines=True,
+            patterns=group.patterns,
         )
         if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)
@@ -471,6 +491,8 @@ def _unknown_device(word: str) -> str:
 
 
 def _refuse_impossible(spec: JobSpec, snapshot: Snapshot, policy: Policy) -> None:
+    if beyond := beyond_rules(spec.resources, policy.locked):
+        raise Impossible(beyond, "request less, or ask the administrator")
     if not snapshot.devices:
         raise Impossible(
             snapshot.note or "no GPU found",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from stoker.core.booking import Booking
 from stoker.core.device import Device, Reading
 from stoker.core.learning import Live
 from stoker.core.lease import Lease
@@ -86,6 +87,10 @@ class EngineStatuses(Struct, frozen=True):
     @property
     def leases(self) -> tuple[Lease, ...]:
         return tuple(dict.fromkeys(lease for status in self.current for lease in status.leases))
+
+    @property
+    def bookings(self) -> tuple[Booking, ...]:
+        return tuple(dict.fromkeys(booking for status in self.current for booking in status.bookings))
 
     def reasons(self) -> dict[tuple[str, ReasonKey], Reason]:
         """Why jobs wait, by engine and reason key, and by the key without memory for jobs that are not listed."""

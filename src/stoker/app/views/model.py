@@ -79,6 +79,16 @@ class OtherJob(Struct, frozen=True):
     """Reserved for it on the device; null where unknown."""
 
 
+class BookedTime(Struct, frozen=True):
+    """A time for which a user has booked the device."""
+
+    user: str
+    yours: bool
+    begin: datetime
+    end: datetime
+    why: str = ""
+
+
 class DeviceLine(Struct, frozen=True):
     """One device, and who has what of it."""
 
@@ -107,6 +117,8 @@ class DeviceLine(Struct, frozen=True):
     """The sum of the speeds of our jobs, each a part of its speed alone; null for a single job, or if unknown."""
     elsewhere: list[OtherJob] = []
     """Jobs of other queues of this user."""
+    bookings: list[BookedTime] = []
+    """In the order in which they begin."""
 
 
 class Counts(Struct, frozen=True):

@@ -14,6 +14,7 @@ from stoker.app.views.engines import EngineStatuses
 from stoker.app.views.facts import QueueFacts, jobs_by_device
 from stoker.app.views.job import JobLine, PastLine, job_line, past_line
 from stoker.app.views.model import (
+    BookedTime,
     Counts,
     DeviceLine,
     EngineLine,
@@ -25,7 +26,7 @@ from stoker.app.views.model import (
     OtherJob,
     Status,
 )
-from stoker.core.device import DRAINED_FOR_ALL, Device, Process, Reading
+from stoker.core.device import Device, Process, Reading, drained_for_all
 from stoker.core.job import Ended, Job, Queued, id_text, is_delegated, resources_of, single
 from stoker.core.outcomes import FAILURES, WAITING
 from stoker.core.selectors import number_ranges
@@ -179,13 +180,21 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
         ],
         combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, facts)),
+        bookings=list(_booked(device, facts)),
     )
 
 
 def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None:
     if reading.drained_at is not None:
-        return Mark(DRAINED_FOR_ALL, to_datetime(reading.drained_at))
+        return Mark(drained_for_all(reading), to_datetime(reading.drained_at))
     return mark_of(facts.settings.get(drained_key(device.id)))
+
+
+def _booked(device: Device, facts: QueueFacts) -> Iterator[BookedTime]:
+    for booking in sorted(facts.statuses.bookings, key=lambda booking: booking.since):
+        if not set(booking.claims).isdisjoint(device.claims) and booking.until > facts.now:
+            begin, end = to_datetime(booking.since), to_datetime(booking.until)
+            yield BookedTime(booking.owner, booking.owner == facts.user, begin, end, booking.why)
 
 
 def _holders(device: Device, reading: Reading, jobs: Sequence[Job], facts: QueueFacts) -> Holders:

@@ -15,11 +15,12 @@ from stoker.app.jobs.select import find, find_queued, jobs_in_order
 from stoker.cli.console import say, say_progress
 from stoker.cli.options import StokerCommand, complete_jobs, controlling
 from stoker.cli.screens.changes import report
-from stoker.core.device import Device, resolve
+from stoker.core.device import Device, Drain, resolve
 from stoker.core.errors import UsageError
 from stoker.core.job import Active, Job, id_text
 from stoker.core.units import count_text
 from stoker.ledger import Ledger
+from stoker.ledger.coordinators import is_coordinator
 from stoker.store.engine_lock import QUEUE, wake
 from stoker.store.paths import Paths
 from stoker.store.queries import drained_key, paused_key
@@ -27,7 +28,7 @@ from stoker.store.status_file import EngineStatus, read_status
 
 PAUSED = "paused by you"
 DRAINED = "drained by you"
-FOR_ALL = click.option("--for-all", is_flag=True, help="With --gpu: for all users of this machine; only root can.")
+FOR_ALL = click.option("--for-all", is_flag=True, help="With --gpu: for all users, as root or coordinator.")
 
 
 @click.command(name="pause", cls=StokerCommand)
@@ -51,7 +52,7 @@ def pause(
       stoker pause --queue    start no more jobs
       stoker pause --gpu 3    drain a GPU, for your own queue only
       stoker pause --gpu 3 --now   preemptible jobs on it save and leave
-      stoker pause --gpu 3 --for-all   drain it for all users, as root
+      stoker pause --gpu 3 --for-all   drain it for all users, as root or coordinator
     """
     _check(ids, queue=queue, gpus=gpus, for_all=for_all)
     if now and gpus is None:
@@ -116,8 +117,9 @@ def _check(ids: Sequence[str], *, queue: bool, gpus: str | None, for_all: bool) 
         raise UsageError("no jobs given", "name jobs, --queue or --gpu N")
     if for_all and (gpus is None or ids or queue):
         raise UsageError("--for-all is for GPUs", "write it as --gpu N --for-all")
-    if for_all and os.geteuid() != 0:
-        raise UsageError("only root can drain GPUs for all users", "without --for-all it is for your own queue")
+    if for_all and not is_coordinator(os.geteuid()):
+        who = "only root and coordinators (see docs/lab.md) can drain GPUs for all users"
+        raise UsageError(who, "without --for-all it is for your own queue")
 
 
 def _drain_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
@@ -125,7 +127,7 @@ def _drain_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
     ledger, now = _ledger(control), time.time()
     before = ledger.live().drained
     new = [device for device in devices if not all(name in before for name in device.claims)]
-    ledger.drain({name: now for device in new for name in device.claims if name not in before})
+    ledger.agreements.drain({name: now for device in new for name in device.claims if name not in before})
     return [
         f"GPU {device.label} drained for all users: no new jobs"
         if device in new
@@ -137,11 +139,15 @@ def _drain_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
 def _use_for_all(control: Control, devices: Sequence[Device]) -> list[str]:
     ledger = _ledger(control)
     before = ledger.live().drained
-    ledger.drain({name: None for device in devices for name in device.claims})
-    return [
-        f"GPU {device.label} {'is no longer' if _is_among(device, before) else 'was not'} drained for all users"
-        for device in devices
-    ]
+    ledger.agreements.drain({name: None for device in devices for name in device.claims})
+    after = ledger.live().drained
+    return [_used_for_all(device, before, after) for device in devices]
+
+
+def _used_for_all(device: Device, before: Mapping[str, Drain], after: Mapping[str, Drain]) -> str:
+    if drain := _drain_of(device, after):
+        return f"GPU {device.label} stays drained for all users by {drain.by}; only {_ended_by(drain)} can end this"
+    return f"GPU {device.label} {'is no longer' if _drain_of(device, before) else 'was not'} drained for all users"
 
 
 def _ledger(control: Control) -> Ledger:
@@ -152,13 +158,18 @@ def _ledger(control: Control) -> Ledger:
 
 def _use(control: Control, device: Device) -> str:
     label, was_drained = device.label, _unset(control, drained_key(device.id))
-    if _is_among(device, _ledger(control).live().drained):
-        return f"GPU {label} is drained for all users; only root can end this: stoker resume --gpu {label} --for-all"
+    if drain := _drain_of(device, _ledger(control).live().drained):
+        who = _ended_by(drain)
+        return f"GPU {label} is drained for all users; only {who} can end this: stoker resume --gpu {label} --for-all"
     return f"GPU {label} is in use again" if was_drained else f"GPU {label} was not drained"
 
 
-def _is_among(device: Device, drained: Mapping[str, float]) -> bool:
-    return not drained.keys().isdisjoint(device.claims)
+def _ended_by(drain: Drain) -> str:
+    return drain.by if drain.by == "root" else f"{drain.by} or root"
+
+
+def _drain_of(device: Device, drained: Mapping[str, Drain]) -> Drain | None:
+    return next((drained[name] for name in device.claims if name in drained), None)
 
 
 def _jobs_on(control: Control, devices: Sequence[Device]) -> list[Job]:

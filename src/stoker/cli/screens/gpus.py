@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from stoker.app.jobs.local_time import clock_text
@@ -20,7 +21,7 @@ from stoker.cli.screens.text import (
     or_dash,
     table_lines,
 )
-from stoker.core.units import ago_text, amount_text, count_text, short_size, size_text
+from stoker.core.units import DAY, ago_text, amount_text, count_text, short_size, size_text
 
 if TYPE_CHECKING:
     from stoker.app.views.gpus import Gpus  # `status` does not need it
@@ -143,25 +144,47 @@ def _obstacles(device: DeviceLine, now: float) -> Iterator[str]:
         yield f"other queue: {named} ({_pids(job.pid for job in device.elsewhere)})"
     leases = [lease for lease in device.leases if not (lease.yours and device.elsewhere)]
     for owner in dict.fromkeys(lease.owner for lease in leases):
-        yield _leased([lease for lease in leases if lease.owner == owner])
+        yield _leased([lease for lease in leases if lease.owner == owner], now)
     leased = {lease.owner for lease in device.leases}
     foreign = [stranger for stranger in device.strangers if stranger.owner not in leased and not stranger.graphics]
     for owner in dict.fromkeys(stranger.owner for stranger in foreign):
         yield _foreign([stranger for stranger in foreign if stranger.owner == owner])
     if device.drained:
         yield marked(device.drained, "drained", now)
+    for booked in device.bookings[:1]:
+        begin, end = booked.begin.timestamp(), booked.end.timestamp()
+        who = "you" if booked.yours else booked.user
+        if begin <= now:
+            yield f"booked by {who} until {clock_text(end, now)}"
+        elif begin - now < SOON_BOOKED:
+            yield f"booked by {who} from {clock_text(begin, now)}"
     if device.problem:
         yield device.problem
 
 
-def _leased(leases: Sequence[LeaseLine]) -> str:
-    """The leases of one user: `alice: 3 jobs 12G (pids 71 72 73)`."""
+def _leased(leases: Sequence[LeaseLine], now: float) -> str:
+    """The leases of one user: `alice until ~18:00: 3 jobs 12G (pids 71 72 73)`."""
     sizes = [lease.memory_bytes for lease in leases]
     memory = "whole GPU" if None in sizes else short_size(sum(filter(None, sizes)))
     who = f"you, {leases[0].what or 'another queue'}" if leases[0].yours else leases[0].owner
     engines = [lease.pid for lease in leases if not lease.job]
     places = [_pids(lease.pid for lease in leases if lease.job), f"engine {engines[0]}" if engines else ""]
-    return f"{who}: {count_text(len(leases), 'job')} {memory} ({', '.join(filter(None, places))})"
+    jobs = f"{count_text(len(leases), 'job')} {memory}"
+    return f"{who}{_end(leases, now)}: {jobs} ({', '.join(filter(None, places))})"
+
+
+def _end(leases: Sequence[LeaseLine], now: float) -> str:
+    """When the last of the jobs ends; nothing if that is unknown of one."""
+    last = max(leases, key=lambda lease: lease.expected_end or lease.until or FOREVER)
+    text = end_text(last.expected_end, last.until, now)
+    return "" if text == "?" else f" until {text}"
+
+
+def end_text(expected: datetime | None, latest: datetime | None, now: float) -> str:
+    """`~14:30` as expected, `14:30 latest` by the time limit, or `?`."""
+    if expected is not None and expected.timestamp() > now:
+        return f"~{clock_text(expected.timestamp(), now)}"
+    return "?" if latest is None else f"{clock_text(latest.timestamp(), now)} latest"
 
 
 def _foreign(processes: Sequence[ForeignProcess]) -> str:
@@ -186,8 +209,11 @@ def marked(mark: Mark, default: str, now: float) -> str:
 
 # -- stoker gpus -----------------------------------------------------------------------------------
 
+SOON_BOOKED = DAY
+"""Seconds before a booking begins from which on the table of GPUs names it."""
 MIN_WHAT_COLUMNS = 16
 NO_LIMIT = 10**9
+FOREVER = datetime.max.replace(tzinfo=UTC)
 Other = tuple[str, str, str, str, str, str]
 """Device, owner, pid, memory, since, and what it is."""
 
@@ -227,9 +253,10 @@ def _others(gpus: Gpus, now: float) -> Iterator[Other]:
 
 
 def _lease_text(lease: LeaseLine, now: float) -> str:
-    """`job 12 (stoker), until 18:00 at the latest`; without a job, the process is that of the engine."""
+    """`job 12 (stoker), until ~17:10, 18:00 latest`; without a job, the process is that of the engine."""
     what = lease.what or "a lease"
-    end = f", until {clock_text(lease.until.timestamp(), now)} at the latest" if lease.until else ""
+    ends = [end_text(lease.expected_end, None, now), end_text(None, lease.until, now)]
+    end = ", until " + ", ".join(end for end in ends if end != "?") if set(ends) != {"?"} else ""
     return f"job {lease.job} ({what}){end}" if lease.job else f"{what} (engine)"
 
 

@@ -259,8 +259,9 @@ def exceeds_limits(
     """Why these devices exceed --max-use or --min-free once some jobs have left; None when they do not."""
     names = {name for device in devices for name in device.claims}
     used = occupancy.names_in_use(leaving) | fair_share.elsewhere
-    if policy.max_use is not None and not names <= used and len(names | used) > policy.max_use:
-        return MaxUse(policy.max_use)
+    for limit, rule in ((policy.max_use, ""), (policy.locked.gpus, policy.locked.named("gpus"))):
+        if limit is not None and not names <= used and len(names | used) > limit:
+            return MaxUse(limit, rule)
     untouched = occupancy.untouched(leaving)
     if policy.min_free and not names.isdisjoint(untouched) and len(untouched - names) < policy.min_free:
         return MinFree(policy.min_free)
@@ -281,6 +282,7 @@ def _within_reach(needed: Sequence[Resources], occupancy: Occupancy) -> tuple[st
 
 def _allowance(there: int, occupancy: Occupancy, policy: Policy, fair_share: FairShare) -> int:
     allowed = there - policy.min_free
-    if policy.max_use is not None:
-        allowed = min(allowed, policy.max_use - len(occupancy.names_in_use() | fair_share.elsewhere))
+    most = min((most for most in (policy.max_use, policy.locked.gpus) if most is not None), default=None)
+    if most is not None:
+        allowed = min(allowed, most - len(occupancy.names_in_use() | fair_share.elsewhere))
     return allowed

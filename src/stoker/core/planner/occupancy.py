@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from stoker.core.booking import Booking, bookings_by_device, free_from
-from stoker.core.device import DRAINED_FOR_ALL, Device, Reading, Snapshot
+from stoker.core.device import Device, Reading, Snapshot, drained_for_all
 from stoker.core.lease import OURS, Claim, Lease, compatible
 from stoker.core.planner.queue import Cap
 from stoker.core.planner.reasons import Booked, Drained, Draining, Occupied, Unusable, Yields
@@ -442,8 +442,9 @@ def _views(snapshot: Snapshot, policy: Policy, freed: Mapping[str, float]) -> li
 
 
 def _drained(device: Device, snapshot: Snapshot, policy: Policy) -> Drained | None:
-    if snapshot.reading(device.id).drained_at is not None:
-        return Drained(device.label, DRAINED_FOR_ALL)
+    reading = snapshot.reading(device.id)
+    if reading.drained_at is not None:
+        return Drained(device.label, drained_for_all(reading))
     note = policy.closed.get(device.id)
     return None if note is None else Drained(device.label, note)
 

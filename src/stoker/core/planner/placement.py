@@ -30,7 +30,7 @@ from stoker.core.planner.reasons import (
     most_at_once,
     never_fits,
 )
-from stoker.core.settings import Policy
+from stoker.core.settings import Policy, beyond_rules
 from stoker.core.spec import Resources, amount_on, load_on, suits
 
 
@@ -270,6 +270,7 @@ class PlacementCache:
         """Why the resources can never be met; None if they can."""
         if resources not in self._never:
             sentence = never_fits(resources, self._devices, self._policy.max_use, self._policy.min_free)
+            sentence = sentence or beyond_rules(resources, self._policy.locked)
             self._never[resources] = NeverFits(self._absence or sentence) if sentence else None
         return self._never[resources]
 

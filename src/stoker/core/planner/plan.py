@@ -66,6 +66,7 @@ from stoker.core.planner.reasons import (
     QueuePaused,
     Reason,
     Unclaimable,
+    WeekUsed,
 )
 from stoker.core.settings import Policy
 from stoker.core.spec import Resources
@@ -83,7 +84,7 @@ _NEVER_FREED: Mapping[str, float] = MappingProxyType({})
 _NONE_MORE: Mapping[str, int] = MappingProxyType({})
 NOTHING_LEARNT = Learnt()
 
-_Barrier = AtLimit | CapFull | QueuePaused | OutOfResources | Unclaimable | KeptFree
+_Barrier = AtLimit | CapFull | QueuePaused | OutOfResources | Unclaimable | WeekUsed | KeptFree
 """Reasons that hold for a row whatever memory its jobs need."""
 
 
@@ -287,7 +288,7 @@ class _Planner:
         self._order = order
         self._policy = policy
         self._fair_share = fair_share
-        self._is_limited = policy.max_use is not None or policy.min_free > 0
+        self._is_limited = policy.max_use is not None or policy.min_free > 0 or policy.locked.gpus is not None
         self._excess: MaxUse | MinFree | None = None
         self._running = len(slots)
         self._counts = Counter(cap.name for slot in slots for cap in slot.caps)
@@ -617,9 +618,9 @@ class _Planner:
             return self._reservation is not None or self._placement_cache.reserve(job, least) is None
         return True
 
-    def _closed(self) -> Unclaimable | KeptFree | None:
+    def _closed(self) -> Unclaimable | WeekUsed | KeptFree | None:
         """Why no job may have a device."""
-        return self._fair_share.unclaimable or self._stopped_by
+        return self._fair_share.unclaimable or self._policy.week_used or self._stopped_by
 
     def _barrier(
         self, caps: tuple[Cap, ...], more: Mapping[str, int] = _NONE_MORE

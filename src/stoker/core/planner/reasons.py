@@ -139,10 +139,22 @@ class Unclaimable(Struct, frozen=True, tag="unclaimable"):
     problem: str
 
 
-class MaxUse(Struct, frozen=True, tag="max_use"):
-    """The user's limit --max-use is reached."""
+class MaxUse(Struct, frozen=True, tag="max_use", omit_defaults=True):
+    """The user's limit --max-use is reached, or the one that the administrator set."""
 
     limit: int
+    rule: str = ""
+    """The name of the administrator's limit."""
+
+
+class WeekUsed(Struct, frozen=True, tag="week_used"):
+    """The user has had all GPU-hours of this week that the administrator allows."""
+
+    limit: int
+    hours: float
+    until: float
+    """When the next week begins."""
+    rule: str
 
 
 class MinFree(Struct, frozen=True, tag="min_free"):
@@ -233,6 +245,7 @@ Reason = (
     | Yields
     | Unclaimable
     | MaxUse
+    | WeekUsed
     | MinFree
     | AtLimit
     | CapFull
@@ -267,6 +280,8 @@ def sentence(reason: Reason, moment: Callable[[float], str] = str, name: Name = 
         case InCluster(since, words, expected):
             begun = words if since is None else f"in Slurm since {moment(since)}: {words}"
             return begun if expected is None else f"{begun}; expected {moment(expected)}"
+        case MaxUse() | WeekUsed() | MinFree():
+            return _of_a_limit(reason, moment)
         case Outranked() | UnknownDuration():
             return _of_the_order(reason, name)
         case Leased() | Occupied() | Draining() | Drained() | Booked() | Unusable() | Yields():
@@ -362,16 +377,22 @@ def rough_duration(seconds: float) -> str:
     return f"{hours // 24}d {hours % 24}h"
 
 
+def _of_a_limit(reason: MaxUse | WeekUsed | MinFree, moment: Callable[[float], str]) -> str:
+    match reason:
+        case MaxUse(limit, rule):
+            return f"{count_text(limit, 'GPU')} in use ({rule or 'limit --max-use'})"
+        case WeekUsed(limit, hours, until, rule):
+            return f"{hours:.1f} of {limit} GPU-hours of this week are used ({rule}); it ends {moment(until)}"
+        case MinFree(limit):
+            return f"{count_text(limit, 'GPU')} left free for others (--min-free)"
+
+
 def _of_the_queue(
-    reason: MaxUse | MinFree | AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | OutOfResources,
+    reason: AtLimit | CapFull | QueuePaused | HeldBack | NotBefore | Behind | OutOfResources,
     moment: Callable[[float], str],
     name: Name,
 ) -> str:
     match reason:
-        case MaxUse(limit):
-            return f"{count_text(limit, 'GPU')} in use (limit --max-use)"
-        case MinFree(limit):
-            return f"{count_text(limit, 'GPU')} left free for others (--min-free)"
         case AtLimit(limit):
             return f"limit of {limit} running jobs reached (-j)"
         case CapFull(kind, limit):

@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 import click
 from msgspec.structs import replace
 
+from stoker.app.jobs.config import load_config
 from stoker.app.jobs.local_time import LocalZone, clock_text
 from stoker.app.views.facts import QueueFacts
 from stoker.app.views.gpus import known_devices
 from stoker.app.views.summary import ledger_here
 from stoker.cli.console import say
 from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
+from stoker.cli.screens.plain import Columns, plain_lines
 from stoker.cli.screens.text import Column, Line, Span, one_line, table_lines, write_lines
 from stoker.core.booking import Booking
 from stoker.core.device import Device, resolve
@@ -25,6 +27,7 @@ from stoker.features.lab.bookings import (
     Bookings,
     booking_named,
     bookings_of,
+    check_booked,
     check_times,
     choose_devices,
     gpus_text,
@@ -72,7 +75,7 @@ def command(
     with known_devices(screen.paths) as facts:
         ledger = ledger_here(screen.paths)
         for word in cancel:
-            ledger.end_booking(booking_named(word, ledger.live()))
+            ledger.agreements.end_booking(booking_named(word, ledger.live()))
             say(f"cancelled booking {word}")
         if wants:
             if lasts is None:
@@ -80,6 +83,7 @@ def command(
             chosen = _named(named, gpus, facts)
             since, until = _times(begin, lasts, facts.now)
             wanted = Booking(facts.user, os.geteuid(), (), since, until, why)
+            check_booked(wanted, gpus or len(chosen), ledger.live(), load_config(os.environ, None).engine.locked)
             devices = choose_devices(gpus or len(chosen), chosen, wanted, ledger.live(), facts)
             name = _book(ledger, replace(wanted, claims=tuple(claim for device in devices for claim in device.claims)))
             _show(bookings_of(ledger.live(), facts), screen, name)
@@ -108,10 +112,22 @@ def _named(words: str | None, gpus: int | None, facts: QueueFacts) -> tuple[Devi
 
 
 def _book(ledger: Ledger, wanted: Booking) -> str:
-    outcome = ledger.book(wanted)
+    outcome = ledger.agreements.book(wanted)
     if isinstance(outcome, Booking):
         raise StokerError(f"{outcome.owner} has booked such a GPU at this moment", "try again")
     return outcome
+
+
+PLAIN_COLUMNS: Columns = {
+    "ID": "id",
+    "USER": "user",
+    "GPUS": lambda line: ",".join(line.gpus),
+    "FROM": "begin",
+    "UNTIL": "end",
+    "STATE": "state",
+    "IN_THE_WAY": lambda line: "; ".join(line.in_the_way),
+    "WHY": "why",
+}
 
 
 # -- the table -------------------------------------------------------------------------------------
@@ -124,7 +140,7 @@ def _show(bookings: Bookings, screen: Screen, name: str = "") -> None:
     if screen.form == "json":
         write_json(Bookings(bookings.schema, bookings.at, shown))
     elif screen.form == "plain":
-        write_plain("\t".join(_cells(line, now)) for line in shown)
+        write_plain(plain_lines(shown, PLAIN_COLUMNS))
     elif shown:
         write_lines(_table(shown, now, screen.size[0]), screen.color)
     else:

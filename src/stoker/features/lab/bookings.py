@@ -17,6 +17,7 @@ from stoker.core.booking import FARTHEST_SECONDS, LONGEST_SECONDS, Booking
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.lease import Lease
+from stoker.core.settings import Limits
 from stoker.core.units import DAY, count_text
 from stoker.ledger import LedgerView
 
@@ -131,6 +132,21 @@ def check_times(since: float, seconds: float, now: float) -> None:
         raise UsageError(f"a booking begins at most {days:.0f} days ahead", "book nearer to the time")
     if seconds > LONGEST_SECONDS:
         raise UsageError(f"a booking lasts at most {LONGEST_SECONDS / DAY:.0f} days", "book a shorter time")
+
+
+def check_booked(wanted: Booking, gpus: int, view: LedgerView, limits: Limits) -> None:
+    """Refuse a booking beyond the limits of the administrator."""
+    if limits.gpus is not None and gpus > limits.gpus:
+        raise UsageError(f"{limits.named('gpus')} allows {limits.gpus} at once per user", "book fewer GPUs")
+    if limits.booked is None:
+        return
+    own = (booking for booking in view.bookings.values() if booking.uid == os.geteuid())
+    hours = sum(booking.gpu_seconds for booking in own) / 3600
+    more = gpus * (wanted.until - wanted.since) / 3600
+    if hours + more > limits.booked:
+        left = max(0.0, limits.booked - hours)
+        text = f"{limits.named('booked')} allows {limits.booked} GPU-hours per user: {left:.1f} are left, this needs"
+        raise UsageError(f"{text} {more:.1f}", "book less, or cancel another booking")
 
 
 def choose_devices(

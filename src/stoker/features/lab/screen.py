@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 
 from stoker.app.jobs.local_time import clock_text
 from stoker.cli.console import say
 from stoker.cli.options import Screen, write_json, write_plain
-from stoker.cli.screens.gpus import machine_text
+from stoker.cli.screens.gpus import end_text, machine_text
 from stoker.cli.screens.plain import Columns, plain_lines
 from stoker.cli.screens.text import EMPTY, Column, Line, Span, clipped, heading, or_dash, table_lines, write_lines
 from stoker.core.units import ago_text, count_text, size_text
@@ -78,13 +77,6 @@ def _job_table(jobs: Sequence[LabJob], now: float, width: int) -> list[Line]:
 
 def _user(line: LabJob | LabWaiting) -> Span:
     return Span(f"{line.user} (you)" if line.you else line.user, "" if line.you else "odd")
-
-
-def end_text(expected: datetime | None, latest: datetime | None, now: float) -> str:
-    """`~14:30` as expected, `14:30 latest` by the limit, or `?`."""
-    if expected is not None and expected.timestamp() > now:
-        return f"~{clock_text(expected.timestamp(), now)}"
-    return "?" if latest is None else f"{clock_text(latest.timestamp(), now)} latest"
 
 
 def _waiting_table(waiting: Sequence[LabWaiting], now: float, width: int) -> list[Line]:

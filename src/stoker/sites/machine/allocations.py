@@ -14,6 +14,7 @@ from stoker.core.lease import Claim, Lease
 from stoker.core.planner.occupancy import Preemption, Slot, claims_on
 from stoker.core.planner.queue import job_kind_of
 from stoker.core.spec import Resources
+from stoker.core.warm import Template
 from stoker.ledger import HeldLease, Ledger
 from stoker.runner.interface import Workers
 
@@ -46,6 +47,8 @@ class Allocation(Struct):
     peak: int = 0
     """The most bytes that the running attempt was seen to use on one of them."""
     recalled: bool = False
+    template: str = ""
+    """The key of the template whose modules its worker has."""
     mps_member: bool = False
     """Whether the worker holds the lock that keeps the MPS daemon of its GPU from being stopped."""
 
@@ -139,7 +142,8 @@ class Allocations:
         self._ledger = ledger
         self._label = label
         self._allocations: dict[str, Allocation] = {}
-        self._idle: list[str] = []
+        self._idle: dict[str, str] = {}
+        """Workers without an allocation, with the keys of their templates."""
         self._paces: dict[Resources, float] = {}
 
     def __getitem__(self, worker: str) -> Allocation:
@@ -188,12 +192,19 @@ class Allocations:
             if head is not None
         ]
 
-    def open(self, resources: Resources, devices: tuple[Device, ...], now: float) -> Allocation | None:
-        """An allocation of just these devices; None if another engine was faster to claim them."""
+    def open(
+        self, resources: Resources, devices: tuple[Device, ...], now: float, template: Template | None = None
+    ) -> Allocation | None:
+        """An allocation of just these devices; None if another engine was faster to claim them.
+
+        Its worker has the modules of the template.
+        """
+        key = template.key if template else ""
         device_ids = tuple([device.id for device in devices])
         for allocation in self:
             if (
                 not allocation.jobs
+                and allocation.template == key
                 and allocation.suits(resources, device_ids)
                 and not self._workers.journal_is_full(allocation.worker)
             ):
@@ -204,8 +215,9 @@ class Allocations:
         if claims and held is None:
             return None
         allocation = Allocation(
-            self._worker_for(held), resources, devices, lease=str(held.path) if held is not None else ""
+            self._worker_for(held, template), resources, devices, lease=str(held.path) if held is not None else ""
         )
+        allocation.template = key
         self._allocations[allocation.worker] = allocation
         return allocation
 
@@ -248,8 +260,7 @@ class Allocations:
 
     def lose(self, worker: str) -> Allocation | None:
         """Forget a dead worker and return its allocation. Its lease stays as long as a process of the job lives."""
-        if worker in self._idle:
-            self._idle.remove(worker)
+        self._idle.pop(worker, None)
         return self._allocations.pop(worker, None)
 
     def learn(self, resources: Resources, seconds: float) -> None:
@@ -280,7 +291,7 @@ class Allocations:
             self._workers.stop_worker(allocation.worker)
         else:
             self._workers.release(allocation.worker)
-            self._idle.append(allocation.worker)
+            self._idle[allocation.worker] = allocation.template
 
     def _slot(self, allocation: Allocation, head: Job, short: float, now: float) -> Slot:
         pace = None if self._workers.journal_is_full(allocation.worker) else self._paces.get(allocation.resources)
@@ -306,10 +317,13 @@ class Allocations:
             return None
         return head.state.since + seconds
 
-    def _worker_for(self, held: HeldLease | None) -> str:
+    def _worker_for(self, held: HeldLease | None, template: Template | None) -> str:
         """A worker for a lease that was just claimed; if none can be started, release the lease."""
+        key = template.key if template else ""
+        usable = (name for name, own in self._idle.items() if own == key and not self._workers.journal_is_full(name))
         try:
-            worker = self._idle.pop() if self._idle else self._workers.start_worker()
+            worker = next(usable, None) or self._workers.start_worker(template)
+            self._idle.pop(worker, None)
         except BaseException:
             if held is not None:
                 self._ledger.release(held)

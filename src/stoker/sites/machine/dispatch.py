@@ -11,6 +11,8 @@ from stoker.core.job import Assigned, Job, Paused, Returned, Stopping, id_text, 
 from stoker.core.launch import LaunchOrder, order_of, output_paths, variables
 from stoker.core.parent import VARIABLE, ParentAllocation, parent_gpus
 from stoker.core.planner.plan import Start
+from stoker.core.spec import Command
+from stoker.core.warm import Template, WarmRun, read_python, template_of
 from stoker.devices.interface import Devices
 from stoker.devices.mps.daemon import MpsTrouble
 from stoker.sites.machine.allocations import Allocation
@@ -30,6 +32,8 @@ class Assignment(NamedTuple):
     job: Job
     allocation: Allocation
     outputs: tuple[str, str]
+    cold: str = ""
+    """Why it starts without a template, although it wants one."""
 
 
 class OrderBuilder:
@@ -45,7 +49,7 @@ class OrderBuilder:
 
     def order(self, assignment: Assignment, served: Served) -> tuple[LaunchOrder, dict[str, str]]:
         """The order, and the environment that it names."""
-        job, allocation, outputs = assignment
+        job, allocation, outputs, cold = assignment
         base = self.environment(job)
         given = {**variables(job, allocation.devices, base), **served.variables}
         extra = {**self._devices.variables, **given, "STOKER_REPORT": str(self._paths.report(job.id))}
@@ -54,7 +58,28 @@ class OrderBuilder:
         order = order_of(job, outputs, extra, allocation.devices, self._own_logs)
         if job.spec.code:
             order = prepared_start(order, job.spec, base, self._paths)
+        if job.spec.warm:
+            order = self._warm(order, allocation.template, cold)
         return replace(order, mps_terminate=served.mps_terminate) if served.mps_terminate else order, base
+
+    def template(self, job: Job, outputs: tuple[str, str]) -> Template | str:
+        """The template that a job wants, or why it can have none. Its variables are those that jobs share."""
+        base = self.environment(job)
+        extra = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **base, **dict(job.spec.extra_env)}
+        order = order_of(job, outputs, {**extra, "STOKER_GPU_IDS": ""})
+        if job.spec.code:
+            order = prepared_start(order, job.spec, base, self._paths)
+        python = read_python(Command(order.words, order.shell))
+        if isinstance(python, str):
+            return python
+        own = {name: value for name, value in order.extra.items() if name != "STOKER_GPU_IDS"}
+        return template_of(python, job.spec.warm, order.cwd, own)
+
+    def _warm(self, order: LaunchOrder, template: str, cold: str) -> LaunchOrder:
+        python = read_python(Command(order.words, order.shell))
+        if isinstance(python, str) or cold or not template:
+            return replace(order, cold=cold or "it runs behind a job without a template")
+        return replace(order, warm=WarmRun(template, python.kind, python.target, python.arguments))
 
     def environment(self, job: Job) -> dict[str, str]:
         """The environment that the job was submitted with."""
@@ -100,20 +125,23 @@ class Dispatch:
     def assign(self, start: Start, now: float) -> bool:
         """Put a job on the devices that the plan gave it; False if another engine was faster to claim them."""
         devices = self._observation.devices(start.devices)
-        allocation = (
-            self._allocations[start.behind] if start.behind else self._allocations.open(start.resources, devices, now)
-        )
-        if allocation is None:
-            return False
         job = self._jobs.waiting.get(start.job.id)
         assert job is not None
         out, err = output_paths(job, self._orders.user)
+        template, cold = self._template(job, (out, err))
+        allocation = (
+            self._allocations[start.behind]
+            if start.behind
+            else self._allocations.open(start.resources, devices, now, template)
+        )
+        if allocation is None:
+            return False
         errors = "" if err == out else err
         resources = None if start.resources == job.spec.resources else start.resources
         lease, log_start = lease_name(allocation.lease, self._within), size_of(err) if start.devices else 0
         ref = WorkerRef(allocation.worker, lease, log_start).text
         assigned = Assigned(ref, start.devices, out, now, errors, resources)
-        self._take(allocation, self._jobs.apply(job, assigned), (out, err), now)
+        self._take(Assignment(self._jobs.apply(job, assigned), allocation, (out, err), cold), now)
         if start.resources.shares:
             self._allocations.note_sharing(self._observation.leases)
         return True
@@ -123,7 +151,7 @@ class Dispatch:
         self._mps_clients.exclusive = mps_exclusive
         unsent, self._unsent = self._unsent, []
         for assignment in unsent:
-            job, allocation, _ = assignment
+            job, allocation = assignment.job, assignment.allocation
             now = self._jobs.active(job.id)
             if now is None or now.attempts != job.attempts:  # returned while the store could not be written
                 self._mps_clients.forget(job)
@@ -139,11 +167,24 @@ class Dispatch:
         for observer in self._observers:
             observer.close()
 
-    def _take(self, allocation: Allocation, job: Job, outputs: tuple[str, str], now: float) -> None:
-        if not allocation.jobs:  # now that it is busy, more may be prefetched
+    def _template(self, job: Job, outputs: tuple[str, str]) -> tuple[Template | None, str]:
+        """The template for a job that wants one, or why it starts cold."""
+        if not job.spec.warm:
+            return None, ""
+        if job.spec.terminal:
+            return None, "it has a terminal of its own"
+        try:
+            template = self._orders.template(job, outputs)
+        except StokerError:  # its start will say why
+            return None, ""
+        cold = template if isinstance(template, str) else self._runner.refusal(template)
+        return (None, cold) if cold or isinstance(template, str) else (template, "")
+
+    def _take(self, assignment: Assignment, now: float) -> None:
+        if not assignment.allocation.jobs:  # now that it is busy, more may be prefetched
             self._jobs.plan_due = True
-        allocation.take(job.id, now)
-        self._unsent.append(Assignment(job, allocation, outputs))
+        assignment.allocation.take(assignment.job.id, now)
+        self._unsent.append(assignment)
 
     def _return(self, job: Job, allocation: Allocation) -> None:
         self._mps_clients.forget(job)

@@ -12,6 +12,7 @@ from math import ceil, inf
 
 from msgspec.structs import replace
 
+from stoker import __version__
 from stoker.core.booking import booked_now
 from stoker.core.job import Job, Running, id_text, limit_of
 from stoker.core.launch import attempt_key
@@ -73,13 +74,13 @@ class OwnUsage:
         """Add an attempt of this engine that is over."""
         if self._read_at is not None:
             self._age(max(self._at, ended))
-            self._total += usage_of([(_gpus(devices), began, ended)], self._at)
+            self._total += usage_of([(count_gpus(devices), began, ended)], self._at)
 
     def until(self, now: float, running: Iterable[tuple[tuple[str, ...], float]]) -> float:
         """GPU-seconds up to now, with those of running attempts (devices and start)."""
         self._read(now)
         self._age(now)
-        return self._total + usage_of([(_gpus(devices), began, None) for devices, began in running], now)
+        return self._total + usage_of([(count_gpus(devices), began, None) for devices, began in running], now)
 
     def _read(self, now: float) -> None:
         if self._read_at is None:  # the first read includes those of this engine
@@ -90,21 +91,21 @@ class OwnUsage:
             return
         self._read_at = now
         self._age(now)
-        spent = [(_written_gpus(text), began, ended) for ref, text, began, ended in rows if not is_nested(ref)]
+        spent = [(written_gpus(text), began, ended) for ref, text, began, ended in rows if not is_nested(ref)]
         self._total += usage_of(spent, now)
 
     def _age(self, now: float) -> None:
         self._total, self._at = decayed(self._total, now - self._at), now
 
 
-def _gpus(devices: Iterable[str]) -> int:
+def count_gpus(devices: Iterable[str]) -> int:
     """Number of GPUs among the devices: users do not compete for slots without one."""
     return sum(device.partition("#")[0] != NO_GPU for device in devices)
 
 
 @functools.lru_cache(maxsize=1024)
-def _written_gpus(text: str) -> int:
-    return _gpus(json.loads(text))
+def written_gpus(text: str) -> int:
+    return count_gpus(json.loads(text))
 
 
 PUBLISH_INTERVAL = 0.25
@@ -309,7 +310,7 @@ class Notices:
             for allocation, job in told
             if job
         }
-        notice = LedgerNotice(waiting=waiting, leases=leases)
+        notice = LedgerNotice(program=__version__, waiting=waiting, leases=leases)
         before = self._published
         if before is not None and before.notice == notice and now - self._published_at < REFRESH_INTERVAL:
             return

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.booking import Booking
-from stoker.core.device import Device, Process, Reading, Snapshot, with_drains
+from stoker.core.device import Device, Drain, Process, Reading, Snapshot, with_drains
 from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.lease import Lease
 from stoker.core.planner.fairshare import Demand
@@ -49,7 +49,7 @@ class Observation:
         self.bookings: Sequence[Booking] = ()
         """Those of all users, with their times by the clock of the engine."""
         self.warnings: tuple[str, ...] = ()
-        self._drained: Mapping[str, float] = {}
+        self._drained: Mapping[str, Drain] = {}
         self._leased: frozenset[str] = frozenset()
         self._still = StillProcesses()
         self.snapshot = Snapshot(0.0, ())

@@ -49,6 +49,7 @@ from stoker.sites.machine.mps import POLL_INTERVAL
 from stoker.sites.machine.observation import REFRESH_INTERVAL
 from stoker.sites.machine.ref import adopted_lease, read_ref
 from stoker.sites.machine.telemetry import ExpectedEnds, Learning
+from stoker.sites.machine.week import WeekUsage
 from stoker.sites.machine.worker_events import WorkerEvents
 from stoker.store.engine_lock import leftover_workers
 
@@ -118,6 +119,7 @@ class MachineSite:
         self._within = context.within
         self._lease_check = LeaseCheck(self._allocations, runner, ledger, context.label)
         self._sharing = Sharing(ledger, context.usage, context.label)
+        self._week = WeekUsage(context.store)
         self._notices = Notices(ledger, runner, jobs.active)
         self._learning = Learning(self._telemetry, self._history, jobs)
         self._ends = ExpectedEnds(jobs.active, context.paths.report)
@@ -256,7 +258,7 @@ class MachineSite:
             [self._for_own_jobs(slot) for slot in slots],
             observation.snapshot,
             observation.leases,
-            self._shortages.governed(self._policy, now),
+            self._governed(now),
             now,
             observation.freed,
             fair_share,
@@ -266,6 +268,12 @@ class MachineSite:
             self._handed_over(),
             self._bookings(),
         )
+
+    def _governed(self, now: float) -> Policy:
+        """The policy with what keeps jobs from starting at the moment."""
+        policy = self._shortages.governed(self._policy, now)
+        used = self._week.used(policy.locked, self._allocations, now)
+        return policy if used is None else replace(policy, week_used=used)
 
     def _bookings(self) -> list[Booking]:
         """Those of other users."""
@@ -423,7 +431,7 @@ class MachineSite:
         never_started = self._worker_events.on_worker_lost(worker, damaged=event.damaged)
         if event.errno:
             self._shortages.no_worker(f"cannot start a worker: {os.strerror(event.errno)}")
-        elif never_started:
+        elif never_started and not event.warm:
             self._trouble = "a worker died before it started a job; retrying"
             self._plan_after = self._jobs.clock() + RETRY_INTERVAL
 

@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.app.jobs.local_time import midnight
+from stoker.app.jobs.local_time import midnight, to_datetime
 from stoker.core.units import DAY
 from stoker.features.lab.formats import KEPT_DAYS, USAGE, GpuDay, GroupDay, UsageFile, decode_usage, encode_usage
 from stoker.features.lab.own_usage import INTERVAL, OwnUsage, ordinal, used_days
-from stoker.features.lab.usage import By, UsageTotal, usage_files, usage_totals
+from stoker.features.lab.usage import By, LabUsage, UsageTotal, usage_files, usage_totals
+from stoker.features.lab.usage_command import render_usage
 from stoker.ledger import Ledger
 from stoker.ledger.files import MOST_BYTES
 from stoker.store.samples import MINUTE, Sample, write_samples
@@ -195,3 +196,20 @@ def test_a_long_history_fits() -> None:
     kept = {line.day for line in usage.gpus}
     assert kept == set(range(min(kept), TODAY + 1))
     assert len(usage.gpus) == 64 * len(kept)
+
+
+def test_the_table(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
+    """A line for each user; what a question cannot have has no column."""
+    queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + 3 * HOUR, group="vision")
+    measure(queue, TO_MIDNIGHT, 60, utilisation=3, reserved=GIB, used=GIB)
+    OwnUsage(ledger, tmp_path, queue.store).publish(NOW, NAMES, groups=True)
+
+    def table(by: By) -> list[list[str]]:
+        usage = LabUsage("", to_datetime(NOW), "lab7", False, "", "", by, totals(queue, ledger, by), [])
+        return ["".join(span.text for span in line).split() for line in render_usage(usage, 80)[2:]]
+
+    assert table("user")[0] == ["GPU-HOURS", "WAITING", "IDLE", "KWH", "USER"]
+    assert table("user")[1][:4] == ["3.00", "0.00", "1.00", "0.30"]
+    assert table("gpu") == [["GPU-HOURS", "IDLE", "KWH", "GPU"], ["3.00", "1.00", "0.30", "GPU-A"]]
+    assert table("group")[0] == ["GPU-HOURS", "WAITING", "USER:", "GROUP"]
+    assert table("group")[1][-1] == "vision"

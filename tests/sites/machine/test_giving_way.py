@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stoker.core.job import GivingWay, Running, Waiting, state_word
 from stoker.core.requests import Preempt
 from stoker.core.spec import Resources
@@ -92,6 +94,46 @@ def test_a_job_that_stays_keeps_its_devices(world: EngineOnFakeRunner) -> None:
     assert len(world.runner.called("give_way")) == 1
 
 
+def test_a_clock_that_is_set_back_while_a_job_saves(world: EngineOnFakeRunner) -> None:
+    """It leaves as it was asked to, and what it did before is not counted twice or below nothing."""
+    long, key = long_job(world)
+    (short,) = world.add(limit=60.0)
+    world.turn(3)
+    world.clock.pass_seconds(-5 * HOUR)
+    world.turn(3)
+    assert len(world.runner.called("give_way")) == 1
+    world.runner.exited(key, 75, "preempted")
+    world.turn(3)
+    assert (state_word(world.job(long)), state_word(world.job(short))) == ("waiting", "starting")
+    assert (world.job(long).kept_seconds, world.parts.history.save_seconds(world.job(long))) == (0.0, 0.0)
+
+
+def test_a_clock_that_is_set_forward_while_a_job_saves(world: EngineOnFakeRunner) -> None:
+    """Its time to save seems over, so it is not asked again; but it leaves, and goes on later like any other."""
+    long, key = long_job(world)
+    world.add(limit=60.0)
+    world.turn(3)
+    world.clock.pass_seconds(1000 * HOUR)
+    world.turn(3)
+    assert world.job(long).spec.preemptible == ""
+    world.runner.exited(key, 75, "preempted")
+    world.turn(3)
+    assert (world.job(long).preemptions, world.job(long).failures) == (1, 0)
+    assert isinstance(world.job(long).state, Waiting)
+
+
+def test_a_clock_that_is_set_back_lets_a_job_run_on(world: EngineOnFakeRunner) -> None:
+    """It seems to have run for less than nothing; once it has run long enough by the new time, it gives way."""
+    long_job(world)
+    world.clock.pass_seconds(-5 * HOUR)
+    world.add(limit=60.0)
+    world.turn(3)
+    assert not world.runner.called("give_way")
+    world.clock.pass_seconds(5 * HOUR + 60)
+    world.turn(3)
+    assert len(world.runner.called("give_way")) == 1
+
+
 def test_how_long_a_save_takes_is_learnt(world: EngineOnFakeRunner) -> None:
     """For the next decision about such work."""
     long, key = long_job(world)
@@ -113,6 +155,26 @@ def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(wo
     world.clock.pass_seconds(2 * HOUR)
     world.turn(3)
     assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
+
+
+def test_a_job_that_saved_by_itself_loses_only_what_it_did_since(world: EngineOnFakeRunner) -> None:
+    """Without a save, two hours of work would be lost for a job of 3.9 hours; and then what is saved counts as done."""
+    long, key = long_job(world, preemptible="restart")
+    world.add(limit=3.9 * HOUR)
+    world.turn(3)
+    assert not world.runner.called("give_way")
+    since = world.job(long).state.since  # type: ignore[union-attr]
+    saves = [(1, HOUR), (1, 1.9 * HOUR), (2, 1.95 * HOUR), (1, 99 * HOUR)]
+    lines = [f'{{"at": {since + seconds}, "attempt": {attempt}, "saved": true}}' for attempt, seconds in saves]
+    report = world.paths.report(long)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    world.clock.pass_seconds(60.0)
+    world.turn(3)
+    assert len(world.runner.called("give_way")) == 1
+    world.runner.exited(key, -15, "preempted")
+    world.turn(2)
+    assert world.job(long).kept_seconds == pytest.approx(1.9 * HOUR)
 
 
 def test_the_next_engine_keeps_the_devices_for_the_same_job(world: EngineOnFakeRunner) -> None:

@@ -546,6 +546,7 @@ export interface Lane {
   bars: Bar[];
   forecast: Bar[];
   samples: Curves;
+  bookings: BookedTime[];
 }
 
 /** The newest word on each matter. */

@@ -14,7 +14,7 @@ import pytest
 from features.servers.machines import NAMES, Lab, fresh_lab
 from support.wait import PATIENCE_SECONDS, wait_until
 
-CUTS = (0, 500, 2000, 3000, 3500, 4000, 4500, 5000, 5500, 6000, 6500, 7000, 8000, 10_000)
+CUTS = (0, 3000, 4500, 5500, 6500, 8000)
 """Bytes: in the greeting, the exchange of keys, the login, the question, the code, the answer."""
 
 
@@ -47,15 +47,14 @@ def test_cut_at_every_step(lab: Lab) -> None:
     """One submit sends again by itself until it is answered, on the server that it chose first."""
     keys = []
     for number in CUTS:
-        for server in ("gpu1", "any"):
-            lab.cut(number, number, number)
-            keys.append(f"cut-{number}-{server}")
-            with open(lab.stoker.cwd / "project/train.py", "a") as file:
-                file.write(f"# {keys[-1]}\n")  # so that code travels each time
-            done = lab(f"cd project && stoker {submit_line(keys[-1], server)}")
-            while done.code == 3:
-                done = lab(f"cd project && stoker {submit_line(keys[-1], server)}")
-            assert done.code == 0, done
+        lab.cut(number, number, number)
+        keys.append(f"cut-{number}")
+        with open(lab.stoker.cwd / "project/train.py", "a") as file:
+            file.write(f"# {keys[-1]}\n")  # so that code travels each time
+        done = lab(f"cd project && stoker {submit_line(keys[-1], 'any')}")
+        while done.code == 3:  # none could be reached: nothing was sent
+            done = lab(f"cd project && stoker {submit_line(keys[-1], 'any')}")
+        assert done.code == 0, done
     lab.cut()
     assert jobs_there(lab) >= Counter(keys)
     assert max(jobs_there(lab).values()) == 1

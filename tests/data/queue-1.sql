@@ -8,13 +8,15 @@ CREATE INDEX batches_spec ON batches(spec) WHERE spec IS NOT NULL;
 CREATE TABLE member_records (
   batch INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (batch, number)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE patterns (batch INTEGER NOT NULL, start INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (batch, start))
+  STRICT;
 CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
 CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE json_extract(body, '$.role') = 'hook';
 CREATE TABLE jobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB,
-  name TEXT NOT NULL, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
+  name TEXT, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,

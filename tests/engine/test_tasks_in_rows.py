@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +15,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.core.job import Exited, Job, Started, Starting, single
+from stoker.core.pattern import Column, Gaps, Pattern
 from stoker.core.ranges import ranges_of
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
-from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources, single_jobs, tasks_of, work_of
+from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob, Resources, single_jobs, tasks_of, work_of
 from stoker.store import past_jobs, queries
 from stoker.store.filters import (
     Filter,
@@ -38,6 +41,24 @@ LINES = [
     for seed in range(LAST)
 ]
 """Of two kinds."""
+TRIALS = [
+    NewJob(
+        Command(("train", f"--seed={seed}", f"--width={width}")),
+        JobSpec(retries=1),
+        f"arr width={width} seed={seed}",
+        task,
+        member=Member(task, f'{{"width":{width},"seed":{seed}}}'),
+    )
+    for task, (width, seed) in enumerate(product((1, 8), range(6)))
+]
+"""Of two kinds, and one more."""
+PATTERN = Pattern(
+    0,
+    (Column(6, ("1", "8")), Column(1, size=6)),
+    Gaps("train\0--seed=%s\0--width=%s", (1, 0)),
+    Gaps("arr width=%s seed=%s", (0, 1)),
+    Gaps('{"width":%s,"seed":%s}', (0, 1)),
+)
 BEHIND_ONE, BEHIND_ALL = LAST + 1, LAST + 2
 
 Step = Callable[[EngineAtFakeSite], None]
@@ -114,15 +135,21 @@ def array(jobs: Sequence[NewJob]) -> Iterator[EngineAtFakeSite]:
 
 
 @contextlib.contextmanager
+def grid(jobs: Sequence[NewJob]) -> Iterator[EngineAtFakeSite]:
+    """An engine with an array of trials and another job, and two jobs that depend on them."""
+    last = replace(NEW, task=99)
+    with queue_of([*jobs, last], Dependency(FIRST, "any", array=True), array=True, patterns=[PATTERN]) as world:
+        yield world
+
+
+@contextlib.contextmanager
 def queue_of(
-    jobs: Sequence[NewJob], dependency: Dependency, *, array: bool = False, lines: bool = False
+    jobs: Sequence[NewJob], dependency: Dependency, *, array: bool = False, **given: Any
 ) -> Iterator[EngineAtFakeSite]:
     """An engine with jobs, one that depends on one of them, and one with this dependency."""
     with tempfile.TemporaryDirectory() as directory:
         world = EngineAtFakeSite(Path(directory), room=0)
-        world.store.add_jobs(
-            world.store.add_batch("test", 1.0), world.name, jobs, world.clock(), array=array, lines=lines
-        )
+        world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, jobs, world.clock(), array=array, **given)
         behind_one = NewJob(Command(("true",)), JobSpec(after=(Dependency(5, "any"),)))
         behind_all = NewJob(Command(("true",)), JobSpec(after=(dependency,)))
         world.store.add_jobs(world.store.add_batch("test", 1.0), world.name, [behind_one, behind_all], world.clock())
@@ -152,7 +179,7 @@ def seen(world: EngineAtFakeSite) -> list[object]:
         counts_of_open(store, Filter()),
         counts_by_group(store),
         [store.times_open(job, "other") for job in (*LINES, NEW)],
-        [store.times_done(work_of(job)) for job in (*LINES, NEW)],
+        [store.times_done(work_of(job)) for job in (*LINES, *TRIALS, NEW)],
         list(ids_matching(store, failed, "any", some)),
         [store.outcome(Dependency(target)) for target in (1, 4)],
         [
@@ -183,7 +210,7 @@ def seen_of_array(world: EngineAtFakeSite) -> list[object]:
     """What only arrays have."""
     store = world.store
     return [
-        [(task.first, list(task.indices)) for task in queries.queued_tasks(store, world.name, FIRST)],
+        [(alone(task.first), list(task.indices)) for task in queries.queued_tasks(store, world.name, FIRST)],
         [list(queries.ids_of_tasks(store, FIRST, 2, 41, step)) for step in (1, 2, 3, 5)],
         store.outcome(Dependency(FIRST, array=True)),
     ]
@@ -191,14 +218,28 @@ def seen_of_array(world: EngineAtFakeSite) -> list[object]:
 
 def alone(job: Job | None) -> Job | None:
     """Without the place of its command, which differs."""
-    return job and replace(job, lines=None)
+    return job and replace(job, differences=None)
 
 
 def past_alone(past: past_jobs.Past | past_jobs.PastTasks) -> past_jobs.Past | past_jobs.PastTasks:
     if isinstance(past, past_jobs.Past):
-        return past._replace(job=replace(past.job, lines=None))
-    telling = past.telling._replace(job=replace(past.telling.job, lines=None))
+        return past._replace(job=replace(past.job, differences=None))
+    telling = past.telling._replace(job=replace(past.telling.job, differences=None))
     return past._replace(indices=list(past.indices), telling=telling)
+
+
+def seen_by_name(world: EngineAtFakeSite, pattern: str) -> list[object]:
+    """All lists of jobs whose names match."""
+    store = world.store
+    return [
+        [
+            list(queries.ids_named(store, pattern, scope, glob=glob))
+            for scope in ("open", "ended")
+            for glob in (True, False)
+        ],
+        list(ids_matching(store, Filter(names=(pattern, "x")), "any", range(2, 9))),
+        counts_of_open(store, Filter(names=(pattern,), text="1")),
+    ]
 
 
 def seen_with_text(world: EngineAtFakeSite, text: str) -> list[object]:
@@ -247,6 +288,32 @@ def test_lines_in_shared_rows_are_not_seen(steps: list[Step]) -> None:
                 for text in ("seed 1", "layers 3", "train", "11", "nothing"):
                     assert seen_with_text(few, text) == seen_with_text(many, text)
             check_rows(few)
+
+
+@settings(max_examples=50, deadline=None)
+@given(STEPS)
+def test_points_of_a_grid_in_shared_rows_are_not_seen(steps: list[Step]) -> None:
+    """Whatever is asked of parts of a grid, and whichever of its trials run: every reader sees the same."""
+    ranges = [replace(TRIALS[first], count=6) for first in (0, 6)]
+    with grid(ranges) as few, grid(TRIALS) as many:
+        assert few.store.rows("SELECT id, size, member, params FROM jobs WHERE size > 1") == [
+            (6, 6, 5, None),
+            (12, 6, 11, None),
+        ]
+        for step in steps:
+            for world in (few, many):
+                world.clock.now += 1
+                step(world)
+            for left, right in zip(seen(few), seen(many), strict=True):
+                assert left == right
+            assert seen_of_array(few) == seen_of_array(many)
+            for world in (few, many):
+                assert list(queries.ids_of_batch(world.store, 1)) == list(range(1, 13))
+            for text in ("SEED=1", "seed=1", "width=8", "train", "11", "nothing"):
+                assert seen_with_text(few, text) == seen_with_text(many, text)
+            for name in ("arr*", "*seed=1", "*8 seed=[!1]", "new", "arr"):
+                assert seen_by_name(few, name) == seen_by_name(many, name)
+        check_rows(few)
 
 
 @settings(max_examples=70, deadline=None)

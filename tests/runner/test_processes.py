@@ -64,7 +64,6 @@ class TestSignalsThatAreHandled:
     def handles(self, program: str, state: str) -> bool:
         command = [sys.executable, "-c", program]
         with ending(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) as child:
-            assert child.stdout is not None
             line_from(child.stdout)
             wait_until(lambda: f"State:\t{state}" in Path(f"/proc/{child.pid}/status").read_text())
             (seen,) = (process for process in descendants(os.getpid()) if process.pid == child.pid)
@@ -88,9 +87,8 @@ class TestSignalsThatAreHandled:
 
     def test_copies_of_one(self) -> None:
         """A program gets the signal once: its copies by fork have its handler, but need not know what to save."""
-        program = "import os, signal; signal.signal(10, print); os.fork(); print('ready', flush=True); signal.pause()"
+        program = "import os, signal; signal.signal(10, print); os.fork(); os.write(1, b'ready\\n'); signal.pause()"
         with ending(subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)) as child:
-            assert child.stdout is not None
             assert [line_from(child.stdout) for _ in range(2)] == ["ready\n"] * 2
             family = [process for process in descendants(os.getpid()) if child.pid in (process.pid, process.parent)]
             told = processes.that_handle(family, signal.SIGUSR1)

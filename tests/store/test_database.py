@@ -83,7 +83,7 @@ class TestFile:
             assert database.execute("PRAGMA user_version").fetchone() == (VERSION,)
             assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             tables = database.execute("SELECT strict FROM pragma_table_list WHERE name NOT LIKE 'sqlite%'").fetchall()
-        assert len(tables) == 14
+        assert len(tables) == 15
         assert set(tables) == {(1,)}
 
     def test_commits_reach_the_disk(self, store: Store) -> None:

@@ -154,6 +154,8 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """Bytes that it needs at least on each GPU, if this end showed it."""
     said: str = ""
     """The telling line of its log, of a failure without a note."""
+    kept: float = 0.0
+    """Seconds of its work that were saved before it was stopped to start again."""
 
 
 class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
@@ -202,7 +204,8 @@ class Edited(Struct, frozen=True, tag="edited"):
 
     at: float
     spec: JobSpec
-    name: str
+    name: str | None = None
+    """None leaves it."""
 
 
 class Retried(Struct, frozen=True, tag="retried"):
@@ -260,11 +263,11 @@ Event = (
 )
 
 
-class Lines(Protocol):
-    """The commands of jobs that were submitted as lines of a list."""
+class Differences(Protocol):
+    """What jobs that share a row differ in."""
 
-    def words(self, job_id: int) -> tuple[str, ...]:
-        """Those of the command of one of the jobs."""
+    def fields(self, job: Job, first: int) -> dict[str, Any]:
+        """Those of one of the jobs that another one stands for."""
 
 
 class Job(Struct, frozen=True, gc=False):
@@ -287,7 +290,7 @@ class Job(Struct, frozen=True, gc=False):
     preemptions: int = 0
     """Runs that were preempted."""
     kept_seconds: float = 0.0
-    """Seconds of preempted runs that saved their state."""
+    """Seconds of work of preempted runs that were saved."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -301,12 +304,12 @@ class Job(Struct, frozen=True, gc=False):
     member: Member | None = None
     """Set if the jobs of its batch have parameters."""
     count: int = 1
-    """How many jobs with consecutive ids it stands for: tasks of an array, or lines of a list, that never started and
-    differ in nothing else. Id, task and command are those of the first."""
+    """How many jobs with consecutive ids it stands for: tasks of an array, lines of a list or points of a grid that
+    never started and differ in nothing else. Id, task, command, name and member are those of the first."""
     step: int = 1
     """Distance of their indices."""
-    lines: Lines | None = None
-    """Where the words of its command are, if it is one of many lines of a list."""
+    differences: Differences | None = None
+    """Set if it is a line of a list or a point of a grid that shared a row with others: what each of them has."""
 
     @property
     def last(self) -> int:
@@ -366,10 +369,8 @@ def part(job: Job, first: int, last: int) -> Job:
     if (first, last) == (job.id, job.last):
         return job
     task = None if job.task is None else job.task + (first - job.id) * job.step
-    command = job.command
-    if job.lines is not None and first != job.id:
-        command = Command(job.lines.words(first), command.shell)
-    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task, command=command)
+    own = job.differences.fields(job, first) if job.differences is not None and first != job.id else {}
+    return msgspec.structs.replace(job, id=first, count=last - first + 1, task=task, **own)
 
 
 def single(jobs: Iterable[Job]) -> Iterator[Job]:
@@ -510,7 +511,11 @@ def _edited(job: Job, event: Edited) -> Job:
     """The edited job; its memory floor is void if it asks for other resources."""
     floor = job.floor if event.spec.resources == job.spec.resources else 0
     kind = kind_of(job.command, event.spec, job.member)
-    return msgspec.structs.replace(job, spec=event.spec, name=event.name, kind=kind, floor=floor)
+    return msgspec.structs.replace(job, spec=event.spec, name=_name(job, event), kind=kind, floor=floor)
+
+
+def _name(job: Job, event: Edited) -> str:
+    return job.name if event.name is None else event.name
 
 
 def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | Displaced | Stayed | Idled) -> Job:
@@ -527,7 +532,7 @@ def _changed_while_active(job: Job, state: Active, event: Cancelled | Edited | D
         or with_fields(event.spec, job.spec, RUNNING_FIELDS) != job.spec
     ):
         raise InvalidTransition(job, event)
-    return msgspec.structs.replace(job, spec=event.spec, name=event.name)
+    return msgspec.structs.replace(job, spec=event.spec, name=_name(job, event))
 
 
 def _displaced(job: Job, state: Active, event: Displaced | Stayed) -> Job:
@@ -583,7 +588,7 @@ def _preempted(job: Job, event: Exited) -> Job:
     """Wait again, and spend no retry."""
     assert isinstance(job.state, Running)
     way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
-    kept = 0.0 if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
+    kept = event.kept if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
     state = Waiting(event.at, gave_way=way)
     return msgspec.structs.replace(
         job, state=state, preemptions=job.preemptions + 1, kept_seconds=job.kept_seconds + kept

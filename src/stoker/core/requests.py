@@ -58,7 +58,8 @@ class Edit(JobRequest, frozen=True, tag="edit"):
 
     job: int
     spec: JobSpec
-    name: str
+    name: str | None = None
+    """None leaves it."""
 
 
 class Again(JobRequest, frozen=True, tag="again"):

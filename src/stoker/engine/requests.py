@@ -132,9 +132,9 @@ def handle(request: Request, engine: RequestTarget, jobs: Jobs) -> None:
 
 
 def _one_kind(request: Request, job: Job) -> Iterable[Job]:
-    """Jobs that stay of one kind: lines are, unless they get GPUs that they had not."""
+    """Jobs that stay of one kind: lines and points of a grid do, unless they get GPUs that they had not."""
     spec = request.spec if isinstance(request, Edit | Again) else None
-    if spec is None or job.lines is None or bool(spec.resources.gpus) == bool(job.spec.resources.gpus):
+    if spec is None or job.differences is None or not spec.resources.gpus or job.spec.resources.gpus:
         return (job,)
     return single([job])
 
@@ -175,4 +175,4 @@ def _run_again(request: Again, job: Job, jobs: Jobs) -> None:
         now = jobs.clock()
         again = jobs.apply(job, Retried(now))
         if request.spec is not None and isinstance(again.state, Queued):
-            jobs.apply(again, Edited(now, request.spec, job.name))
+            jobs.apply(again, Edited(now, request.spec))

@@ -19,6 +19,7 @@ import msgspec
 from stoker.core.errors import StokerError
 from stoker.core.spec import JobSpec
 from stoker.store.paths import try_lock
+from stoker.store.patterns import StoredPatterns, read_patterns
 from stoker.store.schema import MIGRATIONS, VERSION
 from stoker.store.waiting import Backoff, wait_until
 
@@ -63,6 +64,7 @@ class Database:
         self._specs_by_id: dict[int, JobSpec] = {}
         self._ids_by_spec: dict[JobSpec, int] = {}
         self._batch_names: dict[int, tuple[int, str]] = {}
+        self._patterns: dict[int, StoredPatterns] = {}
         self._preserving = contextlib.ExitStack()
         self._preserved = False
         if has_log_without_file(path):
@@ -142,11 +144,18 @@ class Database:
             self._batch_names[batch] = rows[0]
         return self._batch_names[batch]
 
+    def patterns(self, batch: int) -> StoredPatterns:
+        """How the members of a batch follow from their numbers."""
+        if batch not in self._patterns:
+            self._patterns[batch] = read_patterns(self.rows, batch)
+        return self._patterns[batch]
+
     def forget_rows(self) -> None:
         """Empty the caches of specs and batches: rows of the tables were deleted or rolled back."""
         self._specs_by_id.clear()
         self._ids_by_spec.clear()
         self._batch_names.clear()
+        self._patterns.clear()
 
     def _remember_spec(self, spec_id: int, spec: JobSpec) -> None:
         self._specs_by_id[spec_id] = spec

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from itertools import chain, islice
 from typing import Any, Literal, NamedTuple
 
+from stoker.core.job import Job
 from stoker.core.outcomes import WAITING
 from stoker.core.ranges import Ranges, joined, ranges_of
+from stoker.store.patterns import filled_of
 from stoker.store.reader import Reader
-from stoker.store.schema import FIRST, IN_ARRAY, IN_LINES, OF_ON_FINISH_JOBS, OPEN, text_of
+from stoker.store.schema import FIRST, IN_ARRAY, IN_LINES, IN_PATTERN, JOB, OF_ON_FINISH_JOBS, OPEN, text_of
 
 Scope = Literal["open", "ended", "any"]
 SCOPES: dict[Scope, str] = {"open": OPEN, "ended": "ended IS NOT NULL", "any": "1"}
@@ -151,10 +154,14 @@ def search(
     reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None, rows: JobRows = ALL_ROWS
 ) -> Search:
     """The jobs that match, also in their state; `among` are the only ones to look at, in place of `rows`."""
-    if chosen.text and reader.rows("SELECT 1 FROM lines LIMIT 1"):
+    if chosen.text and reader.rows("SELECT 1 FROM lines UNION ALL SELECT 1 FROM patterns LIMIT 1"):
         with_text = _ids_with_text(reader, chosen.text, scope)
         among = with_text if among is None else ranges_of(among).among(with_text)
         chosen = chosen._replace(text="")
+    if chosen.names and reader.rows("SELECT 1 FROM patterns LIMIT 1"):
+        named = ids_with_names(reader, chosen.names, scope)
+        among = named if among is None else ranges_of(among).among(named)
+        chosen = chosen._replace(names=())
     where, values = condition(chosen)
     rows = rows if among is None else rows_among(among)
     return Search(rows, f"jobs.{SCOPES[scope]} AND {where}" if scope != "any" else where, [*rows.values, *values])
@@ -163,11 +170,46 @@ def search(
 def _ids_with_text(reader: Reader, text: str, scope: Scope) -> Ranges:
     """The jobs that contain a text. Of the lines that share a row, only some may."""
     values, where = _text_values(text), SCOPES[scope]
-    rows = reader.rows(f"SELECT {FIRST}, id FROM jobs WHERE {where} AND NOT {IN_LINES} AND {_TEXT}", *values)
+    whole = f"{where} AND jobs.words IS NOT NULL"
+    rows = reader.rows(f"SELECT {FIRST}, id FROM jobs WHERE {whole} AND {_TEXT}", *values)
     lines = f"jobs JOIN lines ON lines.id BETWEEN {FIRST} AND jobs.id"
     in_line = _TEXT.replace("jobs.words", "lines.words").replace(f"{FIRST} AND jobs.id", "lines.id AND lines.id")
     rows += reader.rows(f"SELECT lines.id, lines.id FROM {lines} WHERE {where} AND {IN_LINES} AND {in_line}", *values)
+    rows += _members_with_text(reader, text, where, values)
     return joined(range(first, last + 1) for first, last in sorted(rows))
+
+
+def _members_with_text(reader: Reader, text: str, where: str, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Ranges of the members that follow from a pattern and contain a text."""
+    low, variants, (*_, job_id, array, like) = text_of(text).lower(), {text, text.replace(" ", "\0")}, values
+    of_all = (
+        "(jobs.array = ? OR jobs.spec IN (SELECT id FROM specs WHERE json_extract(body, '$.group') LIKE ? ESCAPE '!'))"
+    )
+    for job in _in_patterns(reader, f"{where} AND {of_all}", array, like):
+        yield job.id, job.last
+    for job in _in_patterns(reader, f"{where} AND NOT {of_all}", array, like):
+        for number, filled in enumerate(filled_of(job), job.id):
+            if number == job_id or low in filled.name.lower() or any(variant in filled.words for variant in variants):
+                yield number, number
+
+
+def ids_with_names(reader: Reader, patterns: Sequence[str], scope: Scope) -> Ranges:
+    """The jobs whose names match one of some patterns."""
+    query = f"SELECT {FIRST}, id FROM jobs WHERE {SCOPES[scope]} AND {_any('jobs.name GLOB ?', patterns)}"
+    rows = reader.rows(query, *map(sql_pattern, patterns))
+    for job in _in_patterns(reader, f"{SCOPES[scope]} AND jobs.name IS NULL"):
+        names = (text_of(filled.name) for filled in filled_of(job))
+        rows += [
+            (number, number)
+            for number, name in enumerate(names, job.id)
+            if any(fnmatchcase(name, text_of(pattern)) for pattern in patterns)
+        ]
+    return joined(range(first, last + 1) for first, last in sorted(rows))
+
+
+def _in_patterns(reader: Reader, where: str, *values: object) -> Iterator[Job]:
+    """Rows of members that follow from a pattern and have not started."""
+    return (reader.job_of(row) for row in reader.rows(f"{JOB}{IN_PATTERN} AND {where}", *values))
 
 
 def ids_matching(reader: Reader, chosen: Filter, scope: Scope, among: Sequence[int] | None = None) -> Ranges:

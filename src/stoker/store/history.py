@@ -57,8 +57,11 @@ class RunHistory:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
-    def preemption(self, job: Job, now: float) -> Preemption | None:
-        """How a running job gives way to others; None if it does not, or is about to."""
+    def preemption(self, job: Job, now: float, saved: float | None = None) -> Preemption | None:
+        """How a running job gives way to others; None if it does not, or is about to.
+
+        `saved` is how many seconds of a job that would start again are saved; None if it does not say.
+        """
         state, spec = job.state, job.spec
         if not spec.preemptible or not isinstance(state, Running) or state.giving_way is not None:
             return None
@@ -75,6 +78,7 @@ class RunHistory:
             remaining=self.remaining(job, ran),
             save=save,
             start=self.start_seconds(job),
+            unsaved=None if saved is None else max(0.0, now - state.since - saved),
         )
 
     def remaining(self, job: Job, ran: float) -> float | None:

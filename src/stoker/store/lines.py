@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from stoker.core.job import Job
 from stoker.core.learning import alike_key
-from stoker.core.spec import JobSpec, NewJob
+from stoker.core.spec import Command, JobSpec, NewJob
 from stoker.store.schema import join, split
 
 LEAST = 64
@@ -38,8 +39,9 @@ class StoredLines:
             words = self._page.get(job_id, _GONE)
         return words
 
-    def words(self, job_id: int) -> tuple[str, ...]:
-        return split(self.stored(job_id))
+    def fields(self, job: Job, first: int) -> dict[str, Any]:
+        """Of a line of the row whose first is given."""
+        return {"command": Command(split(self.stored(first)), job.command.shell)}
 
 
 class _Alike(NamedTuple):

@@ -14,6 +14,7 @@ from stoker.store.writer import Store, delete_jobs, separate
 _OLD_ROW = "SELECT ended, state, size, id, array, attempts FROM jobs WHERE "
 UNUSED = {
     "batches": f"created < ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE {HAS_BATCH} AND batch = batches.id)",
+    "patterns": "? AND NOT EXISTS (SELECT 1 FROM batches WHERE batches.id = patterns.batch)",
     "specs": f"? AND NOT EXISTS (SELECT 1 FROM jobs WHERE {HAS_SPEC} AND spec = specs.id)"
     " AND NOT EXISTS (SELECT 1 FROM batches WHERE spec IS NOT NULL AND spec = specs.id)",
     "environments": "? AND NOT EXISTS"
@@ -177,8 +178,11 @@ def used_scripts(store: Store, folder: str, after: int, limit: int) -> tuple[set
     """The script copies in a folder that the next jobs run, the last of these jobs, and whether it is the newest."""
     mark = os.fsencode(folder) + b"/"
     own = "SELECT id, words FROM jobs WHERE id > ? AND words IS NOT NULL"
-    words = f"{own} UNION ALL SELECT id, words FROM lines WHERE id > ?"
+    # The commands of members that follow from patterns are in these; they count for the last job of their batch.
+    members = "SELECT (SELECT max(id) FROM jobs WHERE batch > 0 AND batch = patterns.batch) AS id, body FROM patterns"
+    others = f"SELECT id, words FROM lines WHERE id > ? UNION ALL SELECT id, body FROM ({members}) WHERE id > ?"
+    words = f"{own} UNION ALL {others}"
     query = f"SELECT id, CASE WHEN instr(words, ?) THEN words END FROM ({words}) ORDER BY id LIMIT ?"
-    rows = store.rows(query, mark, after, after, limit)
+    rows = store.rows(query, mark, after, after, after, limit)
     used = {os.fsdecode(words.partition(mark)[2].partition(b"/")[0]) for _, words in rows if words}
     return used, rows[-1][0] if rows else after, len(rows) < limit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from glob import escape
 from math import gcd
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ from stoker.store.filters import (
     JobRows,
     Scope,
     ids_where,
+    ids_with_names,
     rows_among,
-    sql_pattern,
 )
 from stoker.store.reader import Reader
 from stoker.store.schema import (
@@ -107,9 +108,10 @@ def batch_named(reader: Reader, name: str) -> int | None:
 
 def ids_of_batch(reader: Reader, batch: int) -> Ranges:
     """Ids of a batch's coordinator and members."""
-    coordinator = "SELECT jobs.id FROM batches JOIN jobs ON jobs.id = coordinator WHERE batches.id = ?"
-    members = f"SELECT id FROM jobs WHERE batch = ? AND {IS_MEMBER}"
-    return ranges_of(sorted(_ids(reader, f"{coordinator} UNION {members}", batch, batch)))
+    coordinator = "SELECT jobs.id, jobs.id FROM batches JOIN jobs ON jobs.id = coordinator WHERE batches.id = ?"
+    members = f"SELECT {FIRST}, id FROM jobs WHERE batch = ? AND {IS_MEMBER}"
+    rows = reader.rows(f"{coordinator} UNION {members}", batch, batch)
+    return union(range(first, last + 1) for first, last in rows)
 
 
 def coordinator_of(reader: Reader, batch: int) -> int | None:
@@ -127,7 +129,8 @@ def has_open_members(reader: Reader, batch: int) -> bool:
     """Whether a member has not ended, or an engine still has to handle a request for one, such as a retry."""
     query = (
         f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {OPEN} AND batch = ? AND {IS_MEMBER} UNION ALL"
-        " SELECT 1 FROM requests JOIN jobs ON jobs.id BETWEEN requests.job AND requests.job + requests.count - 1"
+        " SELECT 1 FROM requests JOIN jobs ON jobs.id BETWEEN requests.job AND"
+        " (SELECT min(id) FROM jobs AS other WHERE other.id >= requests.job + requests.count - 1)"
         f" WHERE batch = ? AND {IS_MEMBER} LIMIT 1"
     )
     return bool(reader.rows(query, batch, batch))
@@ -266,8 +269,8 @@ def all_ids(reader: Reader, scope: Scope) -> Ranges:
 
 def ids_named(reader: Reader, pattern: str, scope: Scope, *, glob: bool) -> Ranges:
     """Jobs by their name, or by a pattern with `*`, `?` and `[...]`."""
-    condition = f"name {'GLOB' if glob else '='} ? AND {SCOPES[scope]} AND {NOT_ON_FINISH}"
-    return ids_where(reader, ALL_ROWS, condition, sql_pattern(pattern) if glob else text_of(pattern))
+    named = ids_with_names(reader, [pattern if glob else escape(pattern)], scope)
+    return ids_where(reader, rows_among(named), NOT_ON_FINISH)
 
 
 def names(reader: Reader, limit: int = 2000) -> list[str]:
@@ -324,7 +327,7 @@ def jobs_by_state(reader: Reader, ids: Sequence[int]) -> Iterator[Job]:
 def _standing_for(reader: Reader, first: int, last: int) -> Job:
     job = reader.job(first)
     assert job is not None
-    return msgspec.structs.replace(job, count=last - first + 1, lines=None)
+    return msgspec.structs.replace(job, count=last - first + 1, differences=None)
 
 
 def _pages(reader: Reader, ids: Sequence[int]) -> Iterator[JobRows]:
@@ -449,7 +452,3 @@ def with_user_settings(policy: Policy, settings: Mapping[str, Any], engine: str)
     drained = {key.removeprefix(DRAINED): value for key, value in settings.items() if key.startswith(DRAINED)}
     closed = {device: value.get("note", "drained") for device, value in drained.items()}
     return msgspec.structs.replace(policy, paused=paused, closed=closed)
-
-
-def _ids(reader: Reader, query: str, *values: object) -> list[int]:
-    return [job_id for (job_id,) in reader.rows(query, *values)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from stoker.core.job import Event, Job, State, Waiting, part
+from stoker.core.job import Differences, Event, Job, State, Waiting, part
 from stoker.core.learning import Learnt, MeasuredUse, kind_of
 from stoker.core.requests import Request
 from stoker.core.spec import (
@@ -24,6 +24,7 @@ from stoker.core.spec import (
 )
 from stoker.store.database import Database
 from stoker.store.lines import StoredLines
+from stoker.store.patterns import StoredPatterns
 from stoker.store.schema import (
     ACTIVE,
     COVERING,
@@ -92,6 +93,10 @@ class Reader:
         query = f"SELECT array, task - (id - ?) * step FROM jobs WHERE {COVERING} AND task IS NOT NULL"
         rows = self.rows(query, job_id, job_id, job_id)
         return f"{rows[0][0]}.{rows[0][1]}" if rows else str(job_id)
+
+    def patterns(self, batch: int) -> StoredPatterns:
+        """How members of a batch follow from their numbers."""
+        return self._database.patterns(batch)
 
     def spec(self, spec_id: int) -> JobSpec:
         """The spec with this number in its table."""
@@ -249,9 +254,15 @@ class Reader:
         array, task, shared_failures, floor, number, params, size, step, preemptions, kept_seconds = rest
         if size > 1:
             job_id, task = job_id - size + 1, None if task is None else task - (size - 1) * step
-        lines = self._lines if words is None else None
-        if words is None:
-            words = self._lines.stored(job_id)
+        differences: Differences | None = None
+        if words is None and number is not None:
+            number -= size - 1
+            differences = patterns = self._database.patterns(batch)
+            own = patterns.at(number)
+            words, params = own.words.encode(errors="surrogateescape"), own.params
+            name = own.name if name is None else name
+        elif words is None:
+            differences, words = self._lines, self._lines.stored(job_id)
         spec = self._database.spec(spec_id)
         member = None if number is None else Member(number, params, *self._database.batch_name(batch))
         last = self._last
@@ -284,7 +295,7 @@ class Reader:
             member=member,
             count=size,
             step=step,
-            lines=lines,
+            differences=differences,
         )
 
     def is_array_open(self, array: int) -> bool:

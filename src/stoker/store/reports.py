@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,14 @@ class ReportLine(Struct, frozen=True):
     values: dict[str, Any] = {}
     done: float | None = None
     total: float | None = None
+    saved: bool = False
+    """Whether all work so far is saved."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The values, or `done` and `total`, with the time and the number of the attempt."""
+        """The values, or `done` and `total`, or `saved`, with the time and the number of the attempt."""
         progress = {"done": self.done, "total": self.total} if self.total is not None else {}
-        return {"at": self.at, "attempt": self.attempt, **progress, **self.values}
+        saved = {"saved": True} if self.saved else {}
+        return {"at": self.at, "attempt": self.attempt, **progress, **saved, **self.values}
 
 
 class Latest(Struct, frozen=True):
@@ -57,7 +60,7 @@ def read_latest(path: Path, attempt: int | None = None) -> Latest | None:
     """
     reports = read_reports(path, TAIL)
     number = reports[-1].attempt if reports and attempt is None else attempt
-    last = [report for report in reports if report.attempt == number]
+    last = [report for report in reports if report.attempt == number and not report.saved]
     if not last:
         return None
     values = {name: value for report in last for name, value in report.values.items()}
@@ -138,3 +141,42 @@ def _reported(reports: list[ReportLine], attempt: int, now: float) -> Progress |
 def _is_progress(report: ReportLine) -> bool:
     done, total = report.done, report.total
     return done is not None and total is not None and isfinite(done) and isfinite(total) and done >= 0 and total > 0
+
+
+# -- saved work --------------------------------------------------------------------------------
+
+SAVED_INTERVAL = 10.0
+"""Seconds between two looks at the reports of a job."""
+
+
+class LastSaves:
+    """How long running jobs have worked up to their last save, by their own word (`stoker.saved()`)."""
+
+    def __init__(self, report_of: Callable[[int], Path]) -> None:
+        self._report_of = report_of
+        self._seen: dict[int, tuple[float, str, float | None]] = {}
+        """By job: when its reports were read, its run, and the answer."""
+
+    def of(self, job: Job, now: float) -> float | None:
+        """Seconds of this run up to its last save; None if it saves at the signal, or has said nothing."""
+        if job.spec.preemptible != "restart" or not isinstance(job.state, Running):
+            return None
+        run = f"{job.run} {job.state.since}"
+        at, seen_run, seconds = self._seen.get(job.id, (0.0, "", None))
+        if seen_run != run or not 0 <= now - at < SAVED_INTERVAL:
+            seconds = kept_at(read_reports(self._report_of(job.id), TAIL), job.run, job.state.since, now)
+            self._seen[job.id] = now, run, seconds
+        return seconds
+
+    def finish(self, job: Job, now: float) -> float:
+        """The same at the end of a run, which is then forgotten; 0 without a save."""
+        self._seen.pop(job.id, None)
+        seconds = self.of(job, now)
+        self._seen.pop(job.id, None)
+        return seconds or 0.0
+
+
+def kept_at(reports: list[ReportLine], run: int, since: float, now: float) -> float | None:
+    """Seconds from the start of a run to its last save; None without one."""
+    saves = [report.at for report in reports if report.saved and report.attempt == run and since <= report.at <= now]
+    return max(saves) - since if saves else None

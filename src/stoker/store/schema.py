@@ -28,7 +28,7 @@ from stoker.core.job import (
 )
 from stoker.core.learning import MeasuredUse
 from stoker.core.requests import Request
-from stoker.core.spec import JobSpec, Member, NewJob
+from stoker.core.spec import JobSpec, Member, NewJob, content_of
 
 NO_ENGINE = "none"
 """Owner of jobs that an engine gave up; no engine has this name."""
@@ -40,8 +40,11 @@ IN_ARRAY = "array != 0"
 IS_MEMBER = "member IS NOT NULL"
 ENDED = "ended IS NOT NULL"
 OF_SEVERAL = "count > 1"
-IN_LINES = "jobs.words IS NULL"
+IN_LINES = "(jobs.words IS NULL AND jobs.member IS NULL)"
 """True of lines of a list: the words of their commands are in `lines`. They have no content until they start."""
+IN_PATTERN = "(jobs.words IS NULL AND jobs.member IS NOT NULL)"
+"""True of members that follow from a pattern of their batch. Until they start, their row has nothing else; its number
+is that of the last of them, and a name only if a user gave them one."""
 OF_ON_FINISH_JOBS = "json_extract(body, '$.role') = 'hook'"
 """Conditions exactly as in the indexes: only then does SQLite use those."""
 HAS_BATCH, HAS_SPEC = "batch > 0", "spec > 0"
@@ -57,13 +60,15 @@ CREATE INDEX batches_spec ON batches(spec) WHERE spec IS NOT NULL;
 CREATE TABLE member_records (
   batch INTEGER NOT NULL, number INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (batch, number)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE patterns (batch INTEGER NOT NULL, start INTEGER NOT NULL, body BLOB NOT NULL, PRIMARY KEY (batch, start))
+  STRICT;
 CREATE TABLE environments (digest TEXT PRIMARY KEY, variables TEXT NOT NULL) STRICT;
 CREATE TABLE specs (id INTEGER PRIMARY KEY, body TEXT NOT NULL UNIQUE) STRICT;
 CREATE INDEX specs_environment ON specs(json_extract(body, '$.environment'));
 CREATE INDEX specs_of_on_finish_jobs ON specs(id) WHERE {OF_ON_FINISH_JOBS};
 CREATE TABLE jobs (
   id INTEGER PRIMARY KEY AUTOINCREMENT, batch INTEGER NOT NULL, engine TEXT NOT NULL, content BLOB,
-  name TEXT NOT NULL, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
+  name TEXT, words BLOB, shell TEXT NOT NULL, spec INTEGER NOT NULL, submitted REAL NOT NULL,
   state TEXT NOT NULL, detail BLOB NOT NULL, ended REAL,
   attempts INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, losses INTEGER NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, shared_failures INTEGER NOT NULL DEFAULT 0, floor INTEGER NOT NULL DEFAULT 0,
@@ -133,15 +138,16 @@ _INSERT_JOBS = (
     " member, params, size, step) VALUES "
 )
 _COPIED = (
-    "batch, engine, name, words, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
-    " tries, shared_failures, floor, array, member, params, step, preemptions, kept_seconds"
+    "batch, engine, shell, spec, submitted, state, detail, ended, attempts, failures, losses,"
+    " tries, shared_failures, floor, array, step, preemptions, kept_seconds"
 )
 SPLIT_JOBS = (
-    f"INSERT INTO jobs (id, task, size, content, {_COPIED})"
-    f" SELECT :last, task - (id - :last) * step, :last - id + size, coalesce(:content, content), {_COPIED}"
+    f"INSERT INTO jobs (id, task, size, member, content, words, name, params, {_COPIED})"
+    " SELECT :last, task - (id - :last) * step, :last - id + size, member - (id - :last), coalesce(:content, content),"
+    f" coalesce(:words, words), coalesce(:name, name), coalesce(:params, params), {_COPIED}"
     " FROM jobs WHERE id = :row"
 )
-"""Give those of the jobs of a row that come up to `last` a row of their own, with the digest of their work if known."""
+"""Give those of the jobs of a row that come up to `last` a row of their own, with the columns of one that starts."""
 SHORTEN_JOBS = "UPDATE jobs SET size = id - :last WHERE id = :row"
 NAME_BATCH = (
     "INSERT INTO batches (id, label, created, kind, first_job) VALUES (?, ?, ?, ?, ?)"
@@ -151,8 +157,10 @@ UPDATE_JOB = (
     "UPDATE jobs SET state = ?, detail = ?, attempts = ?, failures = ?, losses = ?, tries = ?, shared_failures = ?,"
     " floor = ?, preemptions = ?, kept_seconds = ?, ended = ? WHERE id BETWEEN ? AND ?"
 )
-EDIT_JOB = "UPDATE jobs SET name = ?, spec = ? WHERE id BETWEEN ? AND ?"
+EDIT_JOB = "UPDATE jobs SET name = coalesce(?, name), spec = ? WHERE id BETWEEN ? AND ?"
 SET_CONTENT = "UPDATE jobs SET content = ? WHERE id BETWEEN ? AND ?"
+_OWN_COLUMNS = ", ".join(f"{name} = coalesce(?, {name})" for name in ("content", "words", "name", "params"))
+SET_OWN = f"UPDATE jobs SET {_OWN_COLUMNS} WHERE id = ?"
 INSERT_ATTEMPT = "INSERT INTO attempts (ref, devices, log, errors, assigned, job, number) VALUES (?, ?, ?, ?, ?, ?, ?)"
 START_ATTEMPT = "UPDATE attempts SET started = ?, devices = coalesce(?, devices) WHERE job = ? AND number = ?"
 END_ATTEMPT = (
@@ -237,6 +245,15 @@ class Adoption(Struct, frozen=True):
     spec: JobSpec | None = None
 
 
+class OwnColumns(NamedTuple):
+    """What a line of a list, or a member that follows from a pattern, gets in its row when it first starts."""
+
+    content: bytes | None = None
+    words: bytes | None = None
+    name: str | None = None
+    params: str | None = None
+
+
 class AttemptRow(Struct, frozen=True):
     """A row of `attempts`."""
 
@@ -284,9 +301,25 @@ def job_row(job: Job) -> tuple[Any, ...]:
     return state_word(job), encode(job.state), *counts, job.kept_seconds, ended, job.id, job.last
 
 
-def member_columns(member: Member | None) -> tuple[int | None, str | None]:
-    """Number and parameters of a job."""
-    return (member.number, member.params) if member else (None, None)
+def member_columns(member: Member | None, count: int = 1) -> tuple[int | None, str | None]:
+    """Number and parameters of a job; of several, the number of the last."""
+    if member is None:
+        return None, None
+    return member.number + count - 1, member.params if count == 1 else None
+
+
+def own_columns(job: Job) -> OwnColumns:
+    """Of a job that starts for the first time, and shared its row with others."""
+    content = content_of(job.command, job.spec, job.member)
+    if job.member is None:
+        return OwnColumns(content)
+    return OwnColumns(content, join(job.command.words), text_of(job.name), job.member.params)
+
+
+def new_name(change: Change) -> str | None:
+    """The name that a user gave the job."""
+    names = [event.name for _, event in change.events if isinstance(event, Edited) and event.name is not None]
+    return text_of(names[-1]) if names else None
 
 
 def edits(change: Change) -> bool:
@@ -295,14 +328,14 @@ def edits(change: Change) -> bool:
 
 
 def may_share_row(change: Change) -> bool:
-    """Whether the job may be in a row with others before its events: tasks and lines are, until they start."""
+    """Whether the job may be in a row with others before its events: some are, until they start."""
     attempts = change.job.attempts - sum(isinstance(event, Assigned) for _, event in change.events)
-    return (change.job.task is not None or change.job.lines is not None) and not attempts
+    return (change.job.task is not None or change.job.differences is not None) and not attempts
 
 
 def needs_content(change: Change) -> bool:
-    """Whether the digest of the work of a job is new: after an edit, and when a line starts for the first time."""
-    if change.job.lines is None:
+    """Whether the digest of the work of a job is new: after an edit, and when one that shared its row first starts."""
+    if change.job.differences is None:
         return edits(change)
     return change.job.attempts > 0 and (edits(change) or may_share_row(change))
 

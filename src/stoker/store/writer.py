@@ -16,12 +16,14 @@ import msgspec
 from stoker.core.errors import StokerError
 from stoker.core.job import Job, OnHold, State, Waiting, state_word
 from stoker.core.learning import Learnt
+from stoker.core.pattern import Pattern
 from stoker.core.ranges import Ranges, ranges_of
 from stoker.core.requests import Request
 from stoker.core.spec import JobSpec, NewJob, content_of, digest_of
 from stoker.store.database import Database
 from stoker.store.lines import sharing_rows
 from stoker.store.paths import Paths
+from stoker.store.patterns import add_patterns
 from stoker.store.reader import Reader
 from stoker.store.schema import (
     EDIT_JOB,
@@ -31,6 +33,7 @@ from stoker.store.schema import (
     NAME_BATCH,
     NO_ENGINE,
     SET_CONTENT,
+    SET_OWN,
     SHORTEN_JOBS,
     SPLIT_JOBS,
     UPDATE_JOB,
@@ -39,6 +42,7 @@ from stoker.store.schema import (
     Change,
     FollowUps,
     Measured,
+    OwnColumns,
     SubmitKey,
     attempt_row,
     edits,
@@ -50,6 +54,8 @@ from stoker.store.schema import (
     measure_row,
     member_columns,
     needs_content,
+    new_name,
+    own_columns,
     text_of,
 )
 
@@ -127,10 +133,12 @@ class Store(Reader):
         held: str = "",
         arrays: dict[int, int] | None = None,
         lines: bool = False,
+        patterns: Sequence[Pattern] = (),
     ) -> range:
         """Insert jobs, all or none, and return their ids. The id of an array is that of its first task.
 
-        With `lines` jobs that differ only in their commands may share rows.
+        With `lines` jobs that differ only in their commands may share rows. Members that stand for several follow from
+        the patterns.
         With `array` all jobs are tasks of one array. `arrays` maps each `NewJob.array` to the id of its array; pass the
         same dict again to add further tasks to arrays of an earlier call.
         """
@@ -138,6 +146,7 @@ class Store(Reader):
         state: State = OnHold(now, held) if held else Waiting(now)
         word, detail = "held" if held else "waiting", encode(state)
         with self.writing() as connection:
+            add_patterns(connection, batch, patterns)
             last = _last_id(connection)
             first = last + 1 if array else 0
             added = sharing_rows(connection, jobs, last + 1) if lines else jobs
@@ -152,7 +161,7 @@ class Store(Reader):
                     detail,
                     name,
                     None if job.task is None else job.task + (job.count - 1) * job.step,
-                    *member_columns(job.member),
+                    *member_columns(job.member, job.count),
                     job.count,
                     job.step,
                 )
@@ -234,20 +243,21 @@ class Store(Reader):
                 self._follow(follow_ups)
 
     def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
-        contents = list(written.contents)
+        started = []
         for job in written.separate:
-            content = written.started_lines.get(job.id) if job.count == 1 else None
-            if not separate(connection, job.id, job.last, content) and content is not None:
-                contents.append((content, job.id, job.id))
+            own = written.started.get(job.id, OwnColumns()) if job.count == 1 else OwnColumns()
+            if not separate(connection, job.id, job.last, own) and own.content is not None:
+                started.append((*own, job.id))
         # In order: a change of several jobs comes before changes of some of them.
         connection.executemany(UPDATE_JOB, written.jobs)
         connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
         connection.executemany("UPDATE jobs SET engine = ? WHERE id BETWEEN ? AND ?", written.released)
         for statement, rows in written.attempts.items():
             connection.executemany(statement, rows)
-        for job in written.edited:
-            connection.execute(EDIT_JOB, (text_of(job.name), self._database.spec_id(job.spec), job.id, job.last))
-        connection.executemany(SET_CONTENT, contents)
+        for job, name in written.edited:
+            connection.execute(EDIT_JOB, (name, self._database.spec_id(job.spec), job.id, job.last))
+        connection.executemany(SET_OWN, started)
+        connection.executemany(SET_CONTENT, written.contents)
 
     def _follow(self, new: FollowUps) -> None:
         after_batches = [
@@ -287,9 +297,11 @@ class Store(Reader):
         )
         return cursor.rowcount == 1
 
-    def _columns(self, job: NewJob) -> tuple[bytes | None, str, bytes | None, str, int]:
+    def _columns(self, job: NewJob) -> tuple[bytes | None, str | None, bytes | None, str, int]:
         command, spec = job.command, job.spec
         name, shell, spec_id = text_of(job.name), command.shell, self._database.spec_id(spec)
+        if job.count > 1 and job.member is not None:
+            return None, None, None, shell, spec_id
         if job.count > 1 and job.task is None:
             return None, name, None, shell, spec_id
         return content_of(command, spec, job.member), name, join(command.words), shell, spec_id
@@ -304,10 +316,11 @@ class _Written(NamedTuple):
     """By statement."""
     separate: list[Job]
     """Jobs that may be in a row with others."""
-    edited: list[Job]
+    edited: list[tuple[Job, str | None]]
+    """With their new names."""
     contents: list[tuple[bytes, int, int]]
-    started_lines: dict[int, bytes]
-    """Digests of the work of lines that start for the first time."""
+    started: dict[int, OwnColumns]
+    """Of jobs that start for the first time and shared a row."""
     released: list[tuple[str, int, int]]
 
 
@@ -322,13 +335,12 @@ def _rows_of(changes: Iterable[Change]) -> _Written:
         if change.released:
             written.released.append((NO_ENGINE, job.id, job.last))
         if edits(change):
-            written.edited.append(job)
+            written.edited.append((job, new_name(change)))
         if needs_content(change):
-            content = content_of(job.command, job.spec, job.member)
-            if job.lines is not None and may_share_row(change):
-                written.started_lines[job.id] = content
+            if job.differences is not None and may_share_row(change):
+                written.started[job.id] = own_columns(job)
             else:
-                written.contents.append((content, job.id, job.last))
+                written.contents.append((content_of(job.command, job.spec, job.member), job.id, job.last))
         for number, event in change.events:
             written.events.append((job.id, job.count, event.at, encode(event)))
             if row := attempt_row(event):
@@ -357,24 +369,24 @@ def _last_id(connection: sqlite3.Connection) -> int:
     return int(last)
 
 
-def separate(connection: sqlite3.Connection, first: int, last: int, content: bytes | None = None) -> bool:
+def separate(connection: sqlite3.Connection, first: int, last: int, own: OwnColumns | None = None) -> bool:
     """Let no row stand for jobs in and outside of a range of ids.
 
-    If the jobs are cut off at their end, their row gets a digest of their work; returns whether that is so.
+    If the jobs are cut off at their end, their row gets these columns; returns whether that is so.
     """
     row = connection.execute("SELECT id, size FROM jobs WHERE id >= ? ORDER BY id LIMIT 1", (first,)).fetchone()
     if row is not None and row[0] - row[1] + 1 < first:
-        _split(connection, row[0], first - 1)
+        _split(connection, row[0], first - 1, OwnColumns())
     if row is not None and row[0] < last:
         row = connection.execute("SELECT id, size FROM jobs WHERE id >= ? ORDER BY id LIMIT 1", (last,)).fetchone()
     if row is None or row[0] == last or row[0] - row[1] + 1 > last:
         return False
-    _split(connection, row[0], last, content)
+    _split(connection, row[0], last, own or OwnColumns())
     return True
 
 
-def _split(connection: sqlite3.Connection, row: int, last: int, content: bytes | None = None) -> None:
-    parts = {"last": last, "row": row, "content": content}
+def _split(connection: sqlite3.Connection, row: int, last: int, own: OwnColumns) -> None:
+    parts = {"last": last, "row": row, **own._asdict()}
     connection.execute(SPLIT_JOBS, parts)
     connection.execute(SHORTEN_JOBS, parts)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from stoker.core.spec import Command, JobSpec
-from stoker.features.sweep.api import MOST_POINTS, SweepPage
+from stoker.features.sweep.api import SweepPage
 from stoker.features.sweep.model.grammar import parse_space
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
 from stoker.features.sweep.store import StoredSweep, add_sweep, set_trial_result
-from stoker.features.sweep.view import SweepList
+from stoker.features.sweep.view import MOST_POINTS, SweepList
 from stoker.store.engine_lock import QUEUE
 from support.past import PastQueue
 from support.store import wanted

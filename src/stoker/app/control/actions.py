@@ -90,7 +90,7 @@ def release(control: Control, jobs: Sequence[Job], *, only_held: bool = False) -
     requests: list[Request] = []
     for job in ready:
         spec = spec_in_queue(control, job.spec) if job.id in left else job.spec
-        requests += [Edit(job.id, spec, job.name, count=job.count)] if spec != job.spec else []
+        requests += [Edit(job.id, spec, count=job.count)] if spec != job.spec else []
         requests.append(Release(job.id, count=job.count))
     results = [
         effect(

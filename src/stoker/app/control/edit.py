@@ -211,7 +211,7 @@ def edit_jobs(control: Control, rewriter: Rewriter, jobs: Sequence[Job], changes
     for job in (job for job in jobs if isinstance(job.state, CHANGEABLE)):
         spec = rewriter.spec(job, rest)
         spec = spec_in_queue(control, spec) if job.id in left else spec
-        edits.append(Edit(job.id, spec, job.name if name is None else name, count=job.count))
+        edits.append(Edit(job.id, spec, name, count=job.count))
     in_order = sorted(edits, key=lambda edit: edit.job)
     return [
         _edited(rewriter, before, after, _edit_of(before, in_order)) for before, after in change(control, jobs, edits)

@@ -39,6 +39,7 @@ from stoker.core.launch import (
     log_pattern,
     without_given,
 )
+from stoker.core.pattern import Pattern
 from stoker.core.planner.reasons import never_fits
 from stoker.core.settings import LOCAL, Policy, beyond_rules
 from stoker.core.spec import Command, Dependency, JobSpec, NewJob, digest_of, parse_after, parse_array, tasks_of
@@ -124,6 +125,8 @@ class JobGroup(Struct, frozen=True):
     """Each may stand for several tasks."""
     array: str = ""
     """The indices as typed; empty where it is no array."""
+    patterns: Sequence[Pattern] = ()
+    """From which members follow that stand for several."""
 
 
 class Inserted(JobGroup, frozen=True, kw_only=True):
@@ -269,7 +272,9 @@ class QueueSubmission:
         environment: Mapping[str, str],
         *,
         script: Script | None = None,
+        arrived: str = "",
     ) -> None:
+        """`arrived` is the code of the jobs, if it came from another machine."""
         self.needs_devices = False
         self.notes: list[str] = []
         """Warnings about the jobs, for the user."""
@@ -289,7 +294,8 @@ class QueueSubmission:
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
-        self._preparations = Preparations(PreparationContext(self._place_of, self._environment, self.notes.append))
+        context = PreparationContext(self._place_of, self._environment, self.notes.append, arrived=arrived)
+        self._preparations = Preparations(context)
         self._builder = JobBuilder(
             own_options,
             self._context(),
@@ -397,7 +403,11 @@ class QueueSubmission:
     def _insert_group(self, store: Store, batch: int, group: JobGroup, held: str) -> Inserted:
         cluster = group.jobs[0].spec.cluster
         ids = store.add_jobs(
-            batch, engine_of(cluster), group.jobs, self._now, array=bool(group.array), held=held, lines=True
+            *(batch, engine_of(cluster), group.jobs, self._now),
+            array=bool(group.array),
+            held=held,
+            lines=True,
+            patterns=group.patterns,
         )
         if group.array:
             (self._place_of(cluster).logs / str(ids[0])).mkdir(mode=0o700, exist_ok=True)

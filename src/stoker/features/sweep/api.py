@@ -14,10 +14,10 @@ from stoker.app.views.pages import LINES
 from stoker.core.chart import Axis
 from stoker.core.errors import NoSuchJob
 from stoker.features.sweep.charts import parallel
-from stoker.features.sweep.model.summary import TrialSummary
 from stoker.features.sweep.store import active_trials, trials_without
 from stoker.features.sweep.summary import SweepSummaries
 from stoker.features.sweep.view import (
+    MOST_POINTS,
     SweepData,
     SweepNow,
     SweepView,
@@ -32,7 +32,6 @@ from stoker.web.answers import QueueService, answer
 from stoker.web.query import page_of
 
 SCHEMA = "stoker.sweep-page/1"
-MOST_POINTS = 2000
 """Trials that charts show."""
 MOST_BEST = 20
 """Best points that are named; with several objectives, each of them beats all others in something."""
@@ -115,7 +114,7 @@ def _sweep_id(request: Request) -> str:
 def sweep_page(sweep: SweepNow, page: int) -> SweepPage:
     summary, total = sweep.summary, sweep.tracked.total
     jobs = _jobs_of_page(sweep, page)
-    places = _chosen(summary, MOST_POINTS)
+    places = summary.spread(MOST_POINTS)
     point_jobs = [summary.records[number].job for number in places]
     trials = {trial.job: trial for trial in trials_of(sweep, {*jobs, *point_jobs})}
     data = sweep_data(sweep, [trials[job] for job in jobs], MOST_BEST)
@@ -153,21 +152,6 @@ def _jobs_of_page(sweep: SweepNow, page: int) -> list[int]:
     if missing := end - first - len(jobs):
         jobs += trials_without(sweep.reader, sweep.stored.batch, ordered, missing, offset=max(0, first - len(ordered)))
     return jobs
-
-
-def _chosen(summary: TrialSummary, most: int) -> dict[int, int]:
-    """At most so many trials with a value, each with its place in the order of ends.
-
-    The best tenth as far as it fits in half of them, and every n-th of the rest.
-    """
-    ended, ranked = summary.by_end.numbers, summary.ranked.numbers
-    if len(ended) <= most:
-        return {number: place for place, number in enumerate(ended, 1)}
-    best = set(ranked[: min(most // 2, ceil(len(ended) / 10))])
-    rest = [place for place, number in enumerate(ended) if number not in best]
-    room = most - len(best)
-    spread = {ended[rest[index * len(rest) // room]] for index in range(room)}
-    return {number: place for place, number in enumerate(ended, 1) if number in best or number in spread}
 
 
 def _points(

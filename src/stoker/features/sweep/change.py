@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -14,11 +15,13 @@ from stoker.core.job import Ended, Job
 from stoker.core.requests import Again, Cancel, Request
 from stoker.features.sweep.model.points import ADAPTIVE, size_of
 from stoker.features.sweep.model.record import SweepSpec, trial_jobs
-from stoker.features.sweep.store import StoredSweep, all_trials, change_sweep, set_tuner, stop_sweep
+from stoker.features.sweep.store import StoredSweep, change_sweep, count_trials, open_trials, set_tuner, stop_sweep
 from stoker.features.sweep.tuner_job import needs_tuner, tuner_job
 from stoker.store.engine_lock import engine_of, wake
 
 NOTE = "the sweep was stopped by you"
+ARRAY_LOG = "(?<=/logs)/%A/%a.log"
+"""End of the path of a log in the directory of an array."""
 AT_ONCE = 10_000
 """Trials that are added in one piece."""
 
@@ -45,11 +48,9 @@ SCHEMA = "stoker.sweep-change/1"
 def stop(control: Control, stored: StoredSweep, *, now: bool) -> SweepChange:
     """Start no further trials; with `now`, stop those that run."""
     stop_sweep(control.store, stored.batch, time.time())
-    open_trials = [row for row in all_trials(control.store, stored.batch) if row.ended is None]
-    waiting = [row.job for row in open_trials if row.state in ("waiting", "held")]
-    running = [row.job for row in open_trials if row.state not in ("waiting", "held")]
-    ended = [*waiting, *(running if now else [])]
-    carry_out(control, [Cancel(job, note=NOTE, result="stopped") for job in ended])
+    waiting, running = open_trials(control.store, stored.batch)
+    ended = [*waiting.parts, *(running.parts if now else [])]
+    carry_out(control, [Cancel(part.start, note=NOTE, result="stopped", count=len(part)) for part in ended])
     kept = 0 if now else len(running)
     return SweepChange(SCHEMA, stored.id, len(waiting), len(running) - kept, kept, total=stored.sweep.trials)
 
@@ -78,7 +79,7 @@ def resume(control: Control, stored: StoredSweep, count: int) -> SweepChange:
 
 def _points(control: Control, stored: StoredSweep) -> int:
     """How many points have trials in the queue."""
-    return -(-len(all_trials(control.store, stored.batch)) // stored.sweep.repeat)
+    return -(-count_trials(control.store, stored.batch) // stored.sweep.repeat)
 
 
 def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
@@ -88,8 +89,9 @@ def _go_on(control: Control, stored: StoredSweep, longer: SweepSpec) -> None:
     with store.writing():
         change_sweep(store, stored.batch, longer)
         if sweep.method not in ADAPTIVE:
-            # A late trial is a job of its own: tasks of an array have consecutive ids.
-            jobs = [replace(job, task=None) for job in trial_jobs(longer, stored.spec, first, longer.trials)]
+            # A late trial is a job of its own: tasks of an array have consecutive ids, and a directory for their logs.
+            spec = replace(stored.spec, out=re.sub(f"{ARRAY_LOG}$", "/%j.log", stored.spec.out))
+            jobs = [replace(job, task=None) for job in trial_jobs(longer, spec, first, longer.trials)]
             for place in range(0, len(jobs), AT_ONCE):
                 store.add_jobs(stored.batch, engine_of(stored.spec.cluster), jobs[place : place + AT_ONCE], now)
         requests = _tuner_requests(control, stored, longer, now)

@@ -4,62 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from stoker.core.chart import Axis, Chart, ChartSeries, Parallel, axis_over, wants_log
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.outcomes import GOOD_RESULTS
-from stoker.features.sweep.model.importance import best_so_far
 from stoker.features.sweep.model.objective import Curve, Objective, score
 from stoker.features.sweep.model.space import Scalar, value_text
-from stoker.features.sweep.view import SweepData, TrialView
+from stoker.features.sweep.view import (
+    MOST_POINTS,
+    SweepData,
+    SweepNow,
+    TrialView,
+    shown_curves,
+    sweep_data,
+    trials_of,
+)
 
 KINDS = ("best", "parallel", "parameter", "curves")
 
 
-def chart_of(
-    data: SweepData, shown_curves: Mapping[int, Curve], kind: str, parameter: str | None = None
-) -> Chart | Parallel:
+def chart_of(sweep: SweepNow, kind: str, parameter: str | None = None) -> Chart | Parallel:
     """The chart of a kind; refuses a sweep that has nothing to show yet."""
-    if not data.objectives:
+    if not sweep.objectives:
         raise UsageError("this sweep has no objective to plot", "name one: stoker sweep --objective val_loss:min ...")
-    trials = with_value(data)
-    if not trials and kind != "curves":
+    summary = sweep.summary
+    if not summary.by_end.numbers and kind != "curves":
         raise StokerError(
-            f"no trial of sweep {data.view.id} has a value yet", f"see stoker sweep status {data.view.id}"
+            f"no trial of sweep {sweep.stored.id} has a value yet", f"see stoker sweep status {sweep.stored.id}"
         )
-    match kind:
-        case "parallel":
-            return parallel(data, trials)
-        case "parameter":
-            return one_parameter(data, trials, parameter)
-        case "curves":
-            return curves(data, shown_curves)
-        case _:
-            return best_over_trials(data, trials)
+    if kind == "best":
+        return best_over_trials(sweep)
+    shown_by_number = shown_curves(sweep)[0] if kind == "curves" else {}
+    numbers = shown_by_number if kind == "curves" else summary.spread(MOST_POINTS)
+    data = sweep_data(sweep, trials_of(sweep, [summary.records[number].job for number in numbers]), 1)
+    if kind == "curves":
+        return curves(data, shown_by_number)
+    chart = parallel(data, data.view.trials) if kind == "parallel" else one_parameter(data, data.view.trials, parameter)
+    left_out = len(summary.by_end.numbers) - len(numbers)
+    return replace(chart, title=f"{chart.title} ({len(numbers):,} of them)") if left_out else chart
 
 
-def best_over_trials(data: SweepData, trials: Sequence[TrialView]) -> Chart:
+def best_over_trials(sweep: SweepNow) -> Chart:
     """All trials in the order in which they ended, and the best so far."""
-    objective = data.objectives[0]
-    order = in_order(data, trials)
-    values = [value_in(trial, objective) for trial in order]
-    full = [value if trial.state == "done" else None for trial, value in zip(order, values, strict=True)]
-    best = best_so_far(full, smallest=objective.goal == "min")
-    steps = tuple((float(place), value) for place, value in enumerate(best, 1) if value is not None)
-    shown = _by_state(
-        [(trial, float(place), value) for place, (trial, value) in enumerate(zip(order, values, strict=True), 1)]
-    )
-    log = wants_log(values)
+    objective, summary = sweep.objectives[0], sweep.summary
+    records = [summary.records[number] for number in summary.by_end.numbers]
+    values = [record.value for record in records]
+    steps = [(float(place), value) for place, value in summary.steps]
+    last = [(float(len(records)), steps[-1][1])] if steps and steps[-1][0] < len(records) else []
+    shown = _by_state([(record.state, float(place), record.value) for place, record in enumerate(records, 1)])
     return Chart(
-        f"sweep {data.view.id}: {objective.name}, best so far",
-        Axis("trials", 0.0, len(order) + 1.0),
-        axis_over(objective.name, values, log=log),
-        (*shown, ChartSeries("best so far", steps, "steps", "good")),
+        f"sweep {sweep.stored.id}: {objective.name}, best so far",
+        Axis("trials", 0.0, len(records) + 1.0),
+        axis_over(objective.name, values, log=wants_log(values)),
+        (*shown, ChartSeries("best so far", (*steps, *last), "steps", "good")),
     )
-
-
-def in_order(data: SweepData, trials: Sequence[TrialView]) -> list[TrialView]:
-    """Trials in the order in which they ended; those that run come last."""
-    return sorted(trials, key=lambda trial: (trial.ended is None, trial.ended or data.view.at, trial.number))
 
 
 def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None) -> Chart:
@@ -74,16 +72,16 @@ def one_parameter(data: SweepData, trials: Sequence[TrialView], name: str | None
     having = [trial for trial in trials if chosen in trial.params]
     axis, places = _axis(data, chosen, [trial.params[chosen] for trial in having])
     values = [value_in(trial, objective) for trial in having]
-    shown = _by_state(list(zip(having, places, values, strict=True)))
+    shown = _by_state([(trial.state, x, y) for trial, x, y in zip(having, places, values, strict=True)])
     title = f"sweep {data.view.id}: {objective.name} by {chosen}"
     log = wants_log(values)
     return Chart(title, axis, axis_over(objective.name, values, log=log), shown)
 
 
-def _by_state(points: Sequence[tuple[TrialView, float, float]]) -> tuple[ChartSeries, ...]:
+def _by_state(points: Sequence[tuple[str, float, float]]) -> tuple[ChartSeries, ...]:
     """Trials that ended by themselves, and those that were stopped early."""
-    ended = tuple((x, y) for trial, x, y in points if trial.state == "done")
-    stopped = tuple((x, y) for trial, x, y in points if trial.state == "stopped")
+    ended = tuple((x, y) for state, x, y in points if state == "done")
+    stopped = tuple((x, y) for state, x, y in points if state == "stopped")
     series = ChartSeries("ended", ended), ChartSeries("stopped early", stopped, tone="bad")
     return tuple(line for line in series if line.points)
 
@@ -144,11 +142,6 @@ def goodness(values: Sequence[float], objective: Objective) -> tuple[float, ...]
     order = sorted(range(len(values)), key=lambda place: score(objective.goal, values[place]))
     ranks = {place: rank for rank, place in enumerate(order)}
     return tuple(1 - ranks[place] / max(1, len(values) - 1) for place in range(len(values)))
-
-
-def with_value(data: SweepData) -> list[TrialView]:
-    name = data.objectives[0].name
-    return [trial for trial in data.view.trials if trial.state in GOOD_RESULTS and trial.values.get(name) is not None]
 
 
 def value_in(trial: TrialView, objective: Objective) -> float:

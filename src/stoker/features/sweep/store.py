@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,25 +12,25 @@ import msgspec
 from msgspec import Struct
 
 from stoker.core.errors import StokerError
-from stoker.core.ranges import Ranges
+from stoker.core.job import Job
+from stoker.core.ranges import Ranges, joined, ranges_of, union
 from stoker.core.spec import JobSpec
 from stoker.features.sweep.model.record import SweepSpec, read_params, trial_job
 from stoker.features.sweep.model.space import Params, Scalar
 from stoker.store.engine_lock import engine_of
+from stoker.store.filters import ALL_ROWS, JobRows, rows_among
 from stoker.store.paths import Paths
 from stoker.store.queries import ids_of_batch
 from stoker.store.reader import Reader
-from stoker.store.schema import ACTIVE, ENDED, IS_MEMBER, OPEN, BatchRecord, decode, encode
+from stoker.store.schema import ACTIVE, ENDED, IN_PATTERN, IS_MEMBER, JOB, OPEN, BatchRecord, decode, encode
 from stoker.store.writer import Store
 
 KIND = "sweep"
 """Of the batches that are sweeps."""
 _IS_SWEEP = f"first_job IS NOT NULL AND kind = '{KIND}'"  # the first part lets SQLite use the index
 _SWEEP = f"SELECT first_job, id, created, coordinator, spec, record FROM batches WHERE {_IS_SWEEP}"
-_TRIAL = "SELECT member, id, state, params, attempts, ended FROM jobs"
-_STATE = "SELECT member, id, state, attempts, ended FROM jobs"
 _VALUES = "SELECT value FROM json_each(?)"
-_AMONG = f"id IN ({_VALUES})"
+_ACTIVE_ROWS, _ENDED_ROWS = (JobRows(f"jobs INDEXED BY {index}") for index in ("jobs_active", "jobs_ended"))
 
 
 class StoredSweep(Struct, frozen=True):
@@ -164,30 +165,44 @@ def add_trial(
 
 def active_trials(reader: Reader, batch: int) -> list[TrialJob]:
     """Trials that a worker has. A sweep may have a million trials, so this and the next read no others."""
-    return _read(reader, f"INDEXED BY jobs_active WHERE {ACTIVE} AND batch = ? AND {IS_MEMBER}", batch)
+    return _trials(reader, batch, f"{ACTIVE} AND batch = ?", batch, rows=_ACTIVE_ROWS)
 
 
 def ended_trials(reader: Reader, batch: int, since: float) -> list[TrialJob]:
     """Trials that ended at or after a moment, the oldest first."""
-    where = f"INDEXED BY jobs_ended WHERE {ENDED} AND ended >= ? AND batch = ? AND {IS_MEMBER} ORDER BY ended, id"
-    return _read(reader, where, since, batch)
+    where = f"{ENDED} AND ended >= ? AND batch = ? ORDER BY ended, id"
+    return _trials(reader, batch, where, since, batch, rows=_ENDED_ROWS)
 
 
 def trials_numbered(reader: Reader, batch: int, numbers: Sequence[int]) -> list[TrialJob]:
     """The trials with these numbers that are in the queue."""
-    where = f"WHERE batch = ? AND {IS_MEMBER} AND member = ?"
-    return [row for number in numbers for row in _read(reader, where, batch, number)]
+    where = "batch = ? AND member >= ? AND member - size < ? ORDER BY member LIMIT 1"
+    rows = ((number, row) for number in numbers for row in _rows(reader, where, batch, number, number))
+    parts = [row._replace(number=number, first=row.first + number - row.number) for number, row in rows]
+    return [trial for part in parts for trial in _each(reader, batch, part._replace(last=part.first))]
 
 
 def all_trials(reader: Reader, batch: int) -> list[TrialJob]:
     """The trials that are in the queue, by number."""
-    return _read(reader, f"WHERE batch = ? AND {IS_MEMBER} ORDER BY member", batch)
+    return _trials(reader, batch, "batch = ? ORDER BY member", batch)
+
+
+def open_trials(reader: Reader, batch: int) -> tuple[Ranges, Ranges]:
+    """The jobs of trials that have not ended: those that no worker has, and the others."""
+    rows = _rows(reader, f"{OPEN} AND batch = ? ORDER BY id", batch)
+    queued = [row.state in ("waiting", "held") for row in rows]
+    waiting, running = (
+        joined(row.jobs for row, is_queued in zip(rows, queued, strict=True) if is_queued == wanted)
+        for wanted in (True, False)
+    )
+    return waiting, running
 
 
 def count_queued_trials(reader: Reader, batch: int) -> int:
     """How many trials no worker has, and are not over."""
     where = f"{OPEN} AND batch = ? AND {IS_MEMBER} AND NOT {ACTIVE}"
-    return int(reader.rows(f"SELECT count(*) FROM jobs INDEXED BY jobs_open WHERE {where}", batch)[0][0])
+    query = f"SELECT coalesce(sum(size), 0) FROM jobs INDEXED BY jobs_open WHERE {where}"
+    return int(reader.rows(query, batch)[0][0])
 
 
 def has_held_trials(reader: Reader, batch: int) -> bool:
@@ -196,12 +211,46 @@ def has_held_trials(reader: Reader, batch: int) -> bool:
     return bool(reader.rows(f"SELECT 1 FROM jobs INDEXED BY jobs_open WHERE {where} LIMIT 1", batch))
 
 
-def _read(reader: Reader, where: str, *values: object) -> list[TrialJob]:
-    decoder = msgspec.json.Decoder(Params)
-    return [
-        TrialJob(number, job, state, decoder.decode(params), attempt, ended)
-        for number, job, state, params, attempt, ended in reader.rows(f"{_TRIAL} {where}", *values)
-    ]
+class _Row(NamedTuple):
+    """A row of trials: one, or several that never started and follow from the patterns of their batch."""
+
+    number: int
+    """Of the first."""
+    first: int
+    last: int
+    state: str
+    attempt: int
+    ended: float | None
+    params: str | None
+
+    @property
+    def numbers(self) -> range:
+        return range(self.number, self.number + len(self.jobs))
+
+    @property
+    def jobs(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+def _rows(reader: Reader, where: str, *values: object, rows: JobRows = ALL_ROWS) -> list[_Row]:
+    columns = f"member - (jobs.id - {rows.first}), {rows.first}, {rows.last}, state, attempts, ended, params"
+    query = f"SELECT {columns} FROM {rows.tables} WHERE {IS_MEMBER} AND {where}"
+    return [_Row(*row) for row in reader.rows(query, *rows.values, *values)]
+
+
+def _trials(reader: Reader, batch: int, where: str, *values: object, rows: JobRows = ALL_ROWS) -> list[TrialJob]:
+    found = _rows(reader, where, *values, rows=rows)
+    return [trial for row in found for trial in _each(reader, batch, row)]
+
+
+def _each(reader: Reader, batch: int, row: _Row) -> Iterator[TrialJob]:
+    for number, job in zip(row.numbers, row.jobs, strict=True):
+        params = read_params(_params(reader, batch, row, number))
+        yield TrialJob(number, job, row.state, params, row.attempt, row.ended)
+
+
+def _params(reader: Reader, batch: int, row: _Row, number: int) -> str:
+    return reader.patterns(batch).at(number).params if row.params is None else row.params
 
 
 class TrialState(NamedTuple):
@@ -219,40 +268,84 @@ class TrialState(NamedTuple):
         return self.state == "waiting" and not self.attempt
 
 
+def _states(rows: Sequence[_Row]) -> list[TrialState]:
+    return [
+        TrialState(number, job, row.state, row.attempt, row.ended)
+        for row in rows
+        for number, job in zip(row.numbers, row.jobs, strict=True)
+    ]
+
+
 def count_trials(reader: Reader, batch: int) -> int:
-    return int(reader.rows(f"SELECT count(*) FROM jobs WHERE batch = ? AND {IS_MEMBER}", batch)[0][0])
+    query = f"SELECT coalesce(sum(size), 0) FROM jobs WHERE batch = ? AND {IS_MEMBER}"
+    return int(reader.rows(query, batch)[0][0])
 
 
 def touched_trials(reader: Reader, batch: int) -> list[TrialState]:
     """The trials that something has happened to."""
-    query = f"{_STATE} WHERE batch = ? AND {IS_MEMBER} AND NOT (state = 'waiting' AND attempts = 0)"
-    return [TrialState(*row) for row in reader.rows(query, batch)]
+    return _states(_rows(reader, "batch = ? AND NOT (state = 'waiting' AND attempts = 0)", batch))
 
 
 def trials_among(reader: Reader, batch: int, jobs: Collection[int]) -> list[TrialState]:
     """Those of the jobs that are trials of a sweep."""
-    rows = reader.rows(f"{_STATE} WHERE {_AMONG} AND {IS_MEMBER} AND +batch = ?", _listed(jobs), batch)
-    return [TrialState(*row) for row in rows]
+    return _states(_rows(reader, "+batch = ?", batch, rows=_among(jobs)))
 
 
 def trial_params(reader: Reader, batch: int, jobs: Collection[int] | None = None) -> list[tuple[int, int, Params]]:
     """Number, job and parameters of trials, by number: of some jobs, or of all."""
-    among, values = ("batch = ?", [batch]) if jobs is None else (f"{_AMONG} AND +batch = ?", [_listed(jobs), batch])
-    query = f"SELECT member, id, params FROM jobs WHERE {among} AND {IS_MEMBER} ORDER BY member"
-    return [(number, job, read_params(params)) for number, job, params in reader.rows(query, *values)]
+    where, among = ("batch = ?", ALL_ROWS) if jobs is None else ("+batch = ?", _among(jobs))
+    rows = _rows(reader, f"{where} ORDER BY member, 2", batch, rows=among)
+    return [
+        (number, job, read_params(_params(reader, batch, row, number)))
+        for row in rows
+        for number, job in zip(row.numbers, row.jobs, strict=True)
+    ]
 
 
 def params_at_ends(reader: Reader, batch: int, most: int) -> list[Params]:
     """The parameters of the first and the last trials."""
-    query = f"SELECT params FROM jobs WHERE batch = ? AND {IS_MEMBER} ORDER BY member {{}} LIMIT ?"
-    return [read_params(params) for way in ("ASC", "DESC") for (params,) in reader.rows(query.format(way), batch, most)]
+    found: list[Params] = []
+    for way in (1, -1):
+        order = "ASC" if way > 0 else "DESC"
+        rows = _rows(reader, f"batch = ? ORDER BY member {order} LIMIT ?", batch, most)
+        numbered = ((row, number) for row in rows for number in row.numbers[::way])
+        found += [read_params(_params(reader, batch, row, number)) for row, number in islice(numbered, most)]
+    return found
 
 
 def trials_without(reader: Reader, batch: int, numbers: Collection[int], limit: int, offset: int) -> list[int]:
-    """The jobs of trials by number, a part of them, without some numbers."""
-    among = "member NOT IN (SELECT value FROM json_each(?))"
-    query = f"SELECT id FROM jobs WHERE batch = ? AND {IS_MEMBER} AND {among} ORDER BY member LIMIT ? OFFSET ?"
-    return [job for (job,) in reader.rows(query, batch, _listed(numbers), limit, offset)]
+    """The jobs of trials by number, a part of them, without some numbers, which are of trials that started."""
+    where = "batch = ? AND (size > 1 OR member NOT IN (SELECT value FROM json_each(?))) ORDER BY member LIMIT ?"
+    rows = _rows(reader, where, batch, _listed(numbers), offset + limit)
+    return list(Ranges(row.jobs for row in rows)[offset : offset + limit])
+
+
+def first_untouched(reader: Reader, batch: int, limit: int, *, last: bool = False) -> list[tuple[int, int]]:
+    """Number and job of the first trials that nothing has happened to, or of the last ones, the last first."""
+    order, way = ("DESC", -1) if last else ("ASC", 1)
+    where = f"batch = ? AND state = 'waiting' AND attempts = 0 ORDER BY member {order} LIMIT ?"
+    rows = _rows(reader, where, batch, limit)
+    numbered = (pair for row in rows for pair in zip(row.numbers[::way], row.jobs[::way], strict=True))
+    return list(islice(numbered, limit))
+
+
+def numbers_done_or_open(reader: Reader, batch: int, where: tuple[str, tuple[tuple[str, str], ...]]) -> Ranges:
+    """The trials that succeeded or have not ended, in a directory and with extra variables."""
+    columns = "SELECT spec, member - size + 1, member + 1 FROM jobs"
+    rows = reader.rows(f"{columns} WHERE batch = ? AND {IS_MEMBER} AND (state = 'done' OR {OPEN})", batch)
+    specs = {spec_id: reader.spec(spec_id) for spec_id in {row[0] for row in rows}}
+    return union(
+        range(first, end) for spec_id, first, end in rows if (specs[spec_id].cwd, specs[spec_id].extra_env) == where
+    )
+
+
+def queued_in_patterns(reader: Reader, batch: int) -> list[Job]:
+    """Trials that never started and share rows."""
+    return [reader.job_of(row) for row in reader.rows(f"{JOB}batch = ? AND {IN_PATTERN} AND {OPEN}", batch)]
+
+
+def _among(jobs: Collection[int]) -> JobRows:
+    return rows_among(jobs if isinstance(jobs, Ranges) else ranges_of(sorted(jobs)))
 
 
 class TrialTime(NamedTuple):

@@ -6,7 +6,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import overload
 
 import msgspec
@@ -19,11 +18,13 @@ from stoker.app.jobs.job_files import COMMAND_LINE, ParsedJob
 from stoker.app.jobs.options import JobOptions
 from stoker.app.jobs.submit import JobGroup, QueueSubmission
 from stoker.core.errors import StokerError, UsageError, did_you_mean
-from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob, work_of
+from stoker.core.ranges import Ranges, missing
+from stoker.core.spec import MOST_TASKS, Command, JobSpec, NewJob
 from stoker.core.units import count_text
 from stoker.features.sweep.change import resume
 from stoker.features.sweep.folders import make_folders, planned_folders
 from stoker.features.sweep.model.grammar import check_space
+from stoker.features.sweep.model.pattern import shared_trials
 from stoker.features.sweep.model.points import ADAPTIVE, METHODS, size_of
 from stoker.features.sweep.model.record import REPEAT, SweepSpec, trial_jobs
 from stoker.features.sweep.model.space import Choices, Product, Space
@@ -36,7 +37,8 @@ from stoker.features.sweep.model.template import (
     variable_of,
     with_arguments,
 )
-from stoker.features.sweep.store import StoredSweep, add_sweep, all_sweeps, has_sweeps, sweep_of_content
+from stoker.features.sweep.repeated import submitted_before
+from stoker.features.sweep.store import StoredSweep, add_sweep, all_sweeps
 from stoker.features.sweep.tuner_job import check_tuning, needs_tuner, tuner_job, wandb_starter
 from stoker.store.paths import Paths
 from stoker.store.status_file import Machine
@@ -245,28 +247,35 @@ def _unused_note(space: Space, left: Sequence[str]) -> Iterator[str]:
 
 
 class Trials(Sequence[NewJob]):
-    """The jobs of all trials, each made when it is asked for, so that a million take no memory."""
+    """The jobs of trials, each made when it is asked for, so that a million take no memory."""
 
-    def __init__(self, sweep: SweepSpec, spec: JobSpec) -> None:
-        self._sweep = sweep
-        self._spec = spec
-        self._size = sweep.trials
+    def __init__(self, sweep: SweepSpec, spec: JobSpec, numbers: Ranges | None = None) -> None:
+        """`numbers` are those of all trials by default."""
+        self.sweep = sweep
+        self.spec = spec
+        self.numbers = Ranges([range(sweep.trials)]) if numbers is None else numbers
 
     def __len__(self) -> int:
-        return self._size
+        return len(self.numbers)
 
     def __iter__(self) -> Iterator[NewJob]:
-        return trial_jobs(self._sweep, self._spec)
+        for part in self.numbers.parts:
+            yield from trial_jobs(self.sweep, self.spec, part.start, part.stop)
 
     @overload
     def __getitem__(self, place: int) -> NewJob: ...
     @overload
-    def __getitem__(self, place: slice) -> list[NewJob]: ...
-    def __getitem__(self, place: int | slice) -> NewJob | list[NewJob]:
+    def __getitem__(self, place: slice) -> Trials: ...
+    def __getitem__(self, place: int | slice) -> NewJob | Trials:
         if isinstance(place, slice):
-            return list(islice(self, *place.indices(self._size)))
-        number = range(self._size)[place]
-        return next(trial_jobs(self._sweep, self._spec, number, number + 1))
+            return Trials(self.sweep, self.spec, self.numbers[place])
+        number = self.numbers[place]
+        return next(trial_jobs(self.sweep, self.spec, number, number + 1))
+
+    def group(self, array: str) -> JobGroup:
+        """The trials in as few rows as possible."""
+        shared = shared_trials(self.sweep, self.spec, self.numbers)
+        return JobGroup(self, array) if shared is None else JobGroup(shared[0], array, shared[1])
 
 
 class SweepSubmission:
@@ -300,10 +309,10 @@ class SweepSubmission:
         fills = any(name in LATER and name not in self.sweep.space.names for name in names)
         return msgspec.structs.replace(spec, fill=fills)
 
-    def insert(self, store: Store, spec: JobSpec, trials: Sequence[NewJob], held: str = "") -> tuple[int, int | None]:
+    def insert(self, store: Store, spec: JobSpec, trials: Trials | None, held: str = "") -> tuple[int, int | None]:
         """Add the record, the trials and the tuner; returns the ids of the sweep and of its tuner."""
         tuner = [JobGroup([tuner_job(self._paths, self.sweep, spec)])] if needs_tuner(self.sweep) else []
-        groups = [*([] if self.adaptive else [JobGroup(trials, self._array)]), *tuner]
+        groups = [*([] if trials is None else [trials.group(self._array)]), *tuner]
         with store.writing():
             inserted = self._queue.insert(store, groups, LABEL, held=held)
             ids = [group.ids[0] for group in inserted]
@@ -318,25 +327,22 @@ def _batch(store: Store, job_id: int) -> int:
     return job.batch
 
 
-def remaining(store: Store, jobs: Sequence[NewJob], again: EarlierTrials) -> Sequence[NewJob]:
-    """The trials that were not done before and are not in the queue; all of them if that is wanted.
+def remaining(store: Store, trials: Trials, again: EarlierTrials) -> tuple[Trials, int]:
+    """The trials that were not done before and are not in the queue, or all if that is wanted; and a sweep with others.
 
     Refuses a sweep of which a part was submitted before, if nothing is said about it.
     """
-    if again.force or not has_sweeps(store):
-        return jobs
-    submitted = {job.task for job in jobs if _is_known(store, job)}
-    if submitted and not again.resume:
+    if again.force:
+        return trials, 0
+    before, sweep_id = submitted_before(store, trials.sweep, trials.spec)
+    if before and not again.resume:
         raise UsageError(
-            f"{len(submitted):,} of {len(jobs):,} trials are already done or in the queue, with the same command and"
+            f"{len(before):,} of {len(trials):,} trials are already done or in the queue, with the same command and"
             " parameters",
             "--resume submits only the others, --force submits all of them again",
         )
-    return [job for job in jobs if job.task not in submitted] if submitted else jobs
-
-
-def _is_known(store: Store, job: NewJob) -> bool:
-    return sweep_of_content(store, work_of(job).content) is not None
+    left = missing(range(len(trials)), before.parts)
+    return Trials(trials.sweep, trials.spec, left), sweep_id
 
 
 def submit_sweep(
@@ -362,13 +368,14 @@ def submit_sweep(
             done = resume(Control(paths, store), earlier, submission.sweep.count or 0)
             said = (*prepared.notes, *submission.notes)
             return QueuedSweep(earlier.id, done.added, done.total - done.added, earlier.tuner, said)
-        trials: Sequence[NewJob] = () if submission.adaptive else Trials(submission.sweep, spec)
-        left = remaining(store, trials, again)
-        skipped = len(trials) - len(left)
-        if skipped and not left:
-            before = sweep_of_content(store, work_of(trials[0]).content) or 0
-            return QueuedSweep(before, 0, skipped, notes=tuple(submission.notes))
-        folders = planned_folders(submission.sweep, left, reuse=again.resume or again.force)
+        left: Trials | None = None
+        skipped = 0
+        if not submission.adaptive:
+            left, before = remaining(store, Trials(submission.sweep, spec), again)
+            skipped = submission.sweep.trials - len(left)
+            if not left:
+                return QueuedSweep(before, 0, skipped, notes=tuple(submission.notes))
+        folders = planned_folders(submission.sweep, left or (), reuse=again.resume or again.force)
         with contextlib.ExitStack() as undoing:
             with store.writing():
                 sweep_id, tuner = submission.insert(store, spec, left, held)
@@ -377,7 +384,7 @@ def submit_sweep(
             undoing.pop_all()
     failure = _wake(paths, engine, submission.engines)
     notes = [*prepared.notes, *submission.notes, engine.difference() if submission.needs_devices else ""]
-    count = submission.sweep.trials if submission.adaptive else len(left)
+    count = submission.sweep.trials if left is None else len(left)
     return QueuedSweep(sweep_id, count, skipped, tuner, tuple(filter(None, notes)), failure)
 
 

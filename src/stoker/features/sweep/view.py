@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import heapq
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from math import isfinite, isnan
+from typing import Any
 
 from msgspec import Struct
 
@@ -24,6 +27,7 @@ from stoker.features.sweep.store import (
     active_trials,
     all_sweeps,
     find_sweep,
+    first_untouched,
     result_bodies,
     study_path,
     trial_params,
@@ -36,6 +40,8 @@ from stoker.store.writer import open_store
 SCHEMA = "stoker.sweep-status/1"
 LIST_SCHEMA = "stoker.sweeps/1"
 MOST_CURVES = 200
+MOST_POINTS = 2000
+"""Trials with a value that charts of parameters show."""
 _WORDS = {"waiting": "queued"}
 
 
@@ -299,6 +305,20 @@ def best_points(sweep: SweepNow, most: int | None = None) -> list[BestView]:
         )
         for repeats in points
     ]
+
+
+def first_trials(sweep: SweepNow, key: Callable[[TrialRecord], Any], limit: int, *, reverse: bool) -> list[TrialView]:
+    """The first trials in an order that their records tell; nothing is read of the others."""
+    queued = first_untouched(sweep.reader, sweep.stored.batch, limit, last=reverse)
+    nothing = tuple(None for _ in sweep.objectives)
+    untouched = (
+        TrialRecord(number, job, "queued", 0, None, None, 0, None, 0, nothing, None, "", "", False, False)
+        for number, job in queued
+    )
+    few = heapq.nlargest if reverse else heapq.nsmallest
+    chosen = few(limit, chain(sweep.summary.records.values(), untouched), key=key)
+    trials = {trial.number: trial for trial in trials_of(sweep, [record.job for record in chosen])}
+    return [trials[record.number] for record in chosen]
 
 
 def trials_of(sweep: SweepNow, jobs: Collection[int] | None = None) -> list[TrialView]:

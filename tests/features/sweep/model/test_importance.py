@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import nan
 from random import Random
 
-from stoker.features.sweep.model.importance import LEAST, best_so_far, importance_of, pareto
+from stoker.features.sweep.model.importance import LEAST, importance_of, pareto
 from stoker.features.sweep.model.space import Params
 
 
@@ -45,8 +45,6 @@ def test_a_parameter_that_not_all_trials_have() -> None:
     assert importance_of(mixed) == {"opt": 1.0, "m": 1.0}
 
 
-def test_best_so_far_and_not_beaten() -> None:
-    """Without numbers there is no best."""
-    assert best_so_far([None, 3.0, nan, 4.0, 1.0], smallest=True) == [None, 3.0, 3.0, 3.0, 1.0]
-    assert best_so_far([1.0, 3.0, 2.0], smallest=False) == [1.0, 3.0, 3.0]
+def test_points_that_are_not_beaten() -> None:
+    """In the order of their first value; equal ones do not beat each other."""
     assert pareto({1: (1.0, 5.0), 2: (2.0, 2.0), 3: (3.0, 3.0), 4: (1.0, 5.0)}) == [1, 4, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from statistics import fmean, median
 
 import pytest
@@ -13,7 +13,6 @@ from hypothesis import strategies as some
 
 from stoker.core.outcomes import ACTIVE, GOOD_RESULTS, RESULTS
 from stoker.features.sweep.model import summary as module
-from stoker.features.sweep.model.importance import best_so_far
 from stoker.features.sweep.model.objective import Objective, score
 from stoker.features.sweep.model.summary import MICRO, SortedNumbers, TrialRecord, TrialSummary
 
@@ -57,6 +56,17 @@ def histories(draw: some.DrawFn) -> tuple[int, int, list[dict[int, TrialRecord |
         {record.number: None if draw(some.integers(0, 7)) == 0 else record for record in several} for several in lists
     ]
     return count, repeat, changes
+
+
+def best_so_far(values: Sequence[float | None], *, smallest: bool) -> list[float | None]:
+    """The best of the values up to each place; None before the first number."""
+    bests: list[float | None] = []
+    best: float | None = None
+    for value in values:
+        if value is not None and isfinite(value):
+            best = value if best is None else (min if smallest else max)(best, value)
+        bests.append(best)
+    return bests
 
 
 def expected(trials: Mapping[int, TrialRecord], objectives: Sequence[Objective], repeat: int) -> dict[str, object]:

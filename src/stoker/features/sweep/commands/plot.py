@@ -11,7 +11,7 @@ from stoker.cli.options import StokerCommand, sim_option
 from stoker.cli.screens.text import terminal_size, write_lines
 from stoker.core.errors import UsageError
 from stoker.features.sweep.charts import KINDS, chart_of
-from stoker.features.sweep.view import opened_sweep, shown_curves, sweep_data, trials_of
+from stoker.features.sweep.view import opened_sweep
 from stoker.store.paths import Paths
 
 
@@ -40,9 +40,7 @@ def plot(
         raise UsageError(f"-p is not for --kind {kind}", "leave out --kind")
     chosen = kind or ("best" if parameter is None else "parameter")
     with opened_sweep(paths, sweep) as now:
-        curves = shown_curves(now)[0] if chosen == "curves" else {}
-        jobs = [now.summary.records[number].job for number in curves] if chosen == "curves" else None
-        chart = chart_of(sweep_data(now, trials_of(now, jobs), 1), curves, chosen, parameter)
+        chart = chart_of(now, chosen, parameter)
     if out is None:
         from stoker.cli.screens.chart import render_chart
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
+from typing import Protocol
 
 import click
 
@@ -11,7 +13,20 @@ from stoker.cli.screens.text import Line, write_lines
 from stoker.core.errors import StokerError, UsageError, did_you_mean
 from stoker.features.sweep import screen as text
 from stoker.features.sweep.model.objective import Objective, score
-from stoker.features.sweep.view import SweepData, TrialView, read_best, read_overview, read_sweep, read_sweeps
+from stoker.features.sweep.model.summary import TrialRecord
+from stoker.features.sweep.view import (
+    SweepData,
+    SweepNow,
+    TrialView,
+    first_trials,
+    opened_sweep,
+    read_best,
+    read_overview,
+    read_sweep,
+    read_sweeps,
+    sweep_data,
+    trials_of,
+)
 
 WITHOUT_OBJECTIVE = "this sweep has no objective, so no trial is better than another"
 
@@ -95,8 +110,14 @@ def table(
       stoker sweep table --sort value -n 20      the best 20
       stoker sweep table 12 --csv > trials.csv
     """
-    data = read_sweep(screen.paths, sweep, None if screen.form == "json" else 0)
-    trials = sorted(data.view.trials, key=_order(data, sort or "trial"), reverse=reverse)[:limit]
+    best = None if screen.form == "json" else 0
+    with opened_sweep(screen.paths, sweep) as now:
+        order, by_record = _order(now, sort or "trial")
+        if limit is not None and by_record is not None:
+            data = sweep_data(now, first_trials(now, by_record, limit, reverse=reverse), best)
+        else:
+            data = sweep_data(now, trials_of(now), best)
+    trials = sorted(data.view.trials, key=order, reverse=reverse)[:limit]
     lines = lambda: text.render_table(data, trials, screen.size[0])  # noqa: E731
     _write(data, trials, screen, as_csv=as_csv, lines=lines)
     return 0
@@ -122,34 +143,65 @@ def _write(
         write_lines(lines(), screen.color)
 
 
-def _order(data: SweepData, column: str) -> Callable[[TrialView], tuple[object, ...]]:
-    """The sort key of trials for a column; trials without a value come last."""
-    objectives = {objective.name: objective for objective in data.objectives}
-    if column == "value" and data.objectives:
-        column = data.objectives[0].name
-    if column in objectives:
-        return lambda trial: _by_value(trial, objectives[column])
-    plain: dict[str, Callable[[TrialView], object]] = {
-        "trial": lambda trial: trial.number,
-        "state": lambda trial: trial.state,
-        "time": lambda trial: trial.seconds or 0.0,
-    }
-    if column in plain:
-        return lambda trial: (plain[column](trial), trial.number)
-    if column not in data.names:
-        columns = (*plain, "value", *objectives, *data.names)
+class Listed(Protocol):
+    """A trial as its record has it, or as it is shown."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+
+
+Key = tuple[object, ...]
+
+
+def _order(sweep: SweepNow, column: str) -> tuple[Callable[[TrialView], Key], Callable[[TrialRecord], Key] | None]:
+    """The sort keys of trials for a column, as shown and by their records; trials without a value come last.
+
+    Records do not tell the parameters.
+    """
+    names = [objective.name for objective in sweep.objectives]
+    column = names[0] if column == "value" and names else column
+    if column in names:
+        place = names.index(column)
+        objective = sweep.objectives[place]
+        return (
+            lambda trial: _by_value(trial, trial.values.get(column), objective),
+            lambda record: _by_value(record, record.values[place], objective),
+        )
+    if column == "trial":
+        return _by_number, _by_number
+    if column == "state":
+        return _by_state, _by_state
+    if column == "time":
+        return (
+            lambda trial: (trial.seconds or 0.0, trial.number),
+            lambda record: (round(record.seconds(sweep.now) or 0.0, 3), record.number),
+        )
+    known = sweep.tracked.names(sweep.stored.sweep)
+    if column not in known:
+        columns = ("trial", "state", "time", "value", *names, *known)
         raise UsageError(
             f"there is no column {column}", did_you_mean(column, columns, f"columns: {', '.join(columns)}")
         )
-    return lambda trial: _by_parameter(trial, column)
+    return lambda trial: _by_parameter(trial, column), None
 
 
-def _by_value(trial: TrialView, objective: Objective) -> tuple[object, ...]:
-    value = trial.values.get(objective.name)
-    return (value is None, score(objective.goal, value) if value is not None else 0.0, trial.number)
+def _by_number(trial: Listed) -> Key:
+    return (trial.number,)
 
 
-def _by_parameter(trial: TrialView, name: str) -> tuple[object, ...]:
+def _by_state(trial: Listed) -> Key:
+    return trial.state, trial.number
+
+
+def _by_value(trial: Listed, value: float | None, objective: Objective) -> Key:
+    if value is None or isnan(value):
+        return True, 0.0, trial.number
+    return False, score(objective.goal, value), trial.number
+
+
+def _by_parameter(trial: TrialView, name: str) -> Key:
     value = trial.params.get(name)
     is_number = isinstance(value, int | float)
     return (name not in trial.params, not is_number, value if is_number else str(value), trial.number)

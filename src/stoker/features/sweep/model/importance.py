@@ -62,17 +62,6 @@ def _squares(values: Sequence[float]) -> float:
     return sum((value - mean) ** 2 for value in values)
 
 
-def best_so_far(values: Sequence[float | None], *, smallest: bool) -> list[float | None]:
-    """The best of the values up to each place; None before the first number."""
-    bests: list[float | None] = []
-    best: float | None = None
-    for value in values:
-        if value is not None and isfinite(value):
-            best = value if best is None else (min if smallest else max)(best, value)
-        bests.append(best)
-    return bests
-
-
 def pareto(points: Mapping[int, Sequence[float]]) -> list[int]:
     """The points that no other point beats in all objectives, where smaller is better; by their first value."""
     best: list[int] = []

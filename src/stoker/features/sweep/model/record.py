@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 from msgspec import Struct
 
+from stoker.core.pattern import short_name
 from stoker.core.spec import Command, JobSpec, Member, NewJob
 from stoker.features.sweep.model.points import count_of, visited
 from stoker.features.sweep.model.space import Params, Scalar, Space, Texts, texts_of, with_texts
@@ -24,7 +25,6 @@ from stoker.features.sweep.model.template import (
 
 REPEAT = "repeat"
 """Name of the parameter that --repeat adds."""
-LONGEST_NAME = 200
 _encode = msgspec.json.Encoder().encode
 
 
@@ -145,8 +145,7 @@ def trial_jobs(sweep: SweepSpec, spec: JobSpec, start: int = 0, stop: int | None
 def trial_name(name: str, texts: Mapping[str, str]) -> str:
     """The name of a trial on screens: `vit lr=0.1 depth=2`."""
     words = " ".join([f"{key}={value}" for key, value in texts.items()])
-    words = f"{name} {words}" if name else words
-    return words if len(words) <= LONGEST_NAME else words[: LONGEST_NAME - 1] + "…"
+    return short_name(f"{name} {words}" if name else words)
 
 
 def results_of(sweep: SweepSpec, number: int, texts: Mapping[str, str]) -> str:

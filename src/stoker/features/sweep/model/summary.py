@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from math import isnan, nan
+from math import ceil, isnan, nan
 from statistics import fmean
 from typing import Any
 
@@ -313,6 +313,20 @@ class TrialSummary:
         merged = SortedNumbers(key, self.ranked.numbers)
         merged.add(self.others.numbers)
         return merged.numbers
+
+    def spread(self, most: int) -> dict[int, int]:
+        """At most so many trials with a value, each with its place in the order of ends.
+
+        The best tenth as far as it fits in half of them, and every n-th of the rest.
+        """
+        ended, ranked = self.by_end.numbers, self.ranked.numbers
+        if len(ended) <= most:
+            return {number: place for place, number in enumerate(ended, 1)}
+        best = set(ranked[: min(most // 2, ceil(len(ended) / 10))])
+        rest = [place for place, number in enumerate(ended) if number not in best]
+        room = most - len(best)
+        evenly = {ended[rest[index * len(rest) // room]] for index in range(room)}
+        return {number: place for place, number in enumerate(ended, 1) if number in best or number in evenly}
 
     def gpu_hours(self, now: float) -> float:
         """Of all trials."""

@@ -8,7 +8,7 @@ values without special characters are accepted.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from stoker.core.errors import UsageError, did_you_mean
@@ -45,6 +45,8 @@ class Placeholder(NamedTuple):
 
 
 Pieces = tuple[str | Placeholder, ...]
+Slots = Sequence[tuple[str, Mapping[str, str] | None]]
+"""Names of values in the order of their places, each with the quoted values if a shell reads it."""
 
 
 def placeholders(words: Sequence[str]) -> list[str]:
@@ -114,6 +116,30 @@ class Template:
             self._forms[missing] = _form(self._command, missing)
         return self._forms[missing].render(values)
 
+    def gaps(self, names: Collection[str]) -> tuple[str, Slots]:
+        """The words with NULs between them as a format of Python, and its values, for trials that have these names."""
+        form = _form(self._command, [name for name in self._names if name not in names])
+        return form.text, form.slots
+
+
+def gaps_before(
+    command: Command, starter: Sequence[str], variables: Mapping[str, str], names: Collection[str]
+) -> tuple[list[str], Slots]:
+    """The words that `after` and `with_variables` put before a command, as formats of Python, and their values."""
+    slots: list[tuple[str, Mapping[str, str] | None]] = []
+
+    def piece_text(piece: str | Placeholder) -> str:
+        if isinstance(piece, str) or piece.name not in names:
+            return (piece if isinstance(piece, str) else f"{{{piece.name}}}").replace("%", "%%")
+        slots.append((piece.name, None))
+        return "%s"
+
+    words = [*starter, *((command.shell, "-c") if command.shell and (starter or variables) else ())]
+    texts = [word.replace("%", "%%") for word in words]
+    assigned = [f"{name}={text}" for name, text in variables.items()]
+    own = ["".join(map(piece_text, _word_pieces(word))) for word in assigned]
+    return [*([ENV, *own] if own else []), *texts], slots
+
 
 def render_text(text: str, values: Mapping[str, str]) -> str:
     """A text that no shell reads, with its placeholders filled."""
@@ -170,19 +196,18 @@ class _Quoted(dict[str, str]):
 class _Form:
     """The words of a command with a NUL between them, as one format of Python: the fastest way to fill it."""
 
-    def __init__(self, text: str, slots: Sequence[tuple[str, _Quoted | None]], shell: str) -> None:
-        """`slots` are the names in order, each with the quoted values if a shell reads it."""
-        self._text = text
-        self._slots = slots
+    def __init__(self, text: str, slots: Slots, shell: str) -> None:
+        self.text = text
+        self.slots = slots
         self._shell = shell
 
     def render(self, values: Mapping[str, str]) -> Command:
-        texts = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self._slots]
-        return Command(tuple((self._text % tuple(texts)).split("\0")), self._shell)
+        texts = [values[name] if quoted is None else quoted[values[name]] for name, quoted in self.slots]
+        return Command(tuple((self.text % tuple(texts)).split("\0")), self._shell)
 
 
 def _form(command: Command, missing: Sequence[str]) -> _Form:
-    slots: list[tuple[str, _Quoted | None]] = []
+    slots: list[tuple[str, Mapping[str, str] | None]] = []
 
     def piece_text(piece: str | Placeholder) -> str:
         if isinstance(piece, str):

@@ -67,6 +67,7 @@ export function device(id: string, more: Partial<DeviceLine> = {}): DeviceLine {
     strangers: [],
     combined_speed: null,
     elsewhere: [],
+    bookings: [],
     ...more,
   };
 }

@@ -101,8 +101,7 @@ def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) ->
     from stoker.store.writer import open_store
 
     open_store(paths).close()  # a queue that cannot be read is reported here
-    shared = shared_pages()[wanted.page]
-    if not page.is_built(shared.file):
+    if not page.is_built(f"{wanted.page}.html"):
         say(f"the page is missing, only the API is served; {page.BUILD}")
     with (
         closing(WebLock(paths, wanted.page)) as lock,
@@ -112,7 +111,7 @@ def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) ->
         tell("Ctrl-C ends the server; jobs are not affected")
         service = ServedQueue(paths, user_name(os.geteuid()), readonly=True, started=time.time())
         door = OpenDoor() if path is not None else PassDoor(paths, wanted.page)
-        app = server.shared_application(service, shared, door)
+        app = server.shared_application(service, wanted.page, door)
         server.serve_application(app, listener, WebServer(os.getpid(), address, readonly=True), lock)
 
 

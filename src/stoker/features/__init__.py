@@ -41,12 +41,11 @@ class JobView:
 
 
 class SharedPage:
-    """A page of its own that a user may share with others by `stoker web`, after an option with its name."""
+    """A page that a user may share with others by `stoker web --NAME`; its file is NAME.html."""
 
-    def __init__(self, reads: str, file: str, sentence: str) -> None:
+    def __init__(self, reads: str, sentence: str) -> None:
         """`reads` gives all paths of its API, which others may read. `sentence` is the help of the option."""
         self.reads = reads
-        self.file = file
         self.sentence = sentence
 
 
@@ -199,7 +198,6 @@ FEATURES: dict[str, Feature] = {
         shared_pages={
             "lab": SharedPage(
                 "stoker.features.lab.page:reads",
-                "lab.html",
                 "Serve the page of all users of this machine, which others may read.",
             )
         },
@@ -208,7 +206,8 @@ FEATURES: dict[str, Feature] = {
         commands={
             "servers": FeatureCommand(
                 "stoker.features.servers.command", "Use the queues of other servers through ssh.", "web"
-            )
+            ),
+            "fetch": FeatureCommand("stoker.features.servers.fetch", "Copy files of a job from its server.", "logs"),
         },
         tables={"servers": "stoker.features.servers.settings:checked_servers"},
         job_views={

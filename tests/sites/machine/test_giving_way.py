@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from stoker.core.job import GivingWay, Running, Waiting, state_word
 from stoker.core.requests import Preempt
 from stoker.core.spec import Resources
+from stoker.devices.detect import DeclaredDevices
 from support.fakes import EngineOnFakeRunner
 
 HOUR = 3600.0
@@ -84,6 +86,25 @@ def test_the_devices_are_kept_for_the_job_that_was_named(world: EngineOnFakeRunn
     world.runner.exited(key, 75, "preempted")
     world.turn(3)
     assert (state_word(world.job(named)), state_word(world.job(first))) == ("starting", "waiting")
+
+
+def test_jobs_give_way_together_to_one_that_needs_all_their_devices(tmp_path: Path) -> None:
+    """What the first leaves, and what is free, is kept until the second has left, too: neither takes it again."""
+    world = EngineOnFakeRunner(tmp_path, DeclaredDevices(["0", "1", "2", "3"]))
+    first, second = world.add(2, preemptible="save")
+    keys = [world.run(job) for job in (first, second)]
+    (wide,) = world.add(resources=Resources(gpus=4))
+    world.turn(2)
+    world.store.ask([(world.name, Preempt(job, None)) for job in (first, second)], world.clock())
+    world.engine.wake()
+    world.turn(2)
+    world.runner.exited(keys[0], 75, "preempted")
+    world.turn(3)
+    assert [state_word(world.job(job)) for job in (first, second, wide)] == ["waiting", "running", "waiting"]
+    world.runner.exited(keys[1], 75, "preempted")
+    world.turn(3)
+    assert [state_word(world.job(job)) for job in (first, second, wide)] == ["waiting", "waiting", "starting"]
+    world.close()
 
 
 def test_a_job_that_stays_keeps_its_devices(world: EngineOnFakeRunner) -> None:

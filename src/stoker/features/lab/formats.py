@@ -53,7 +53,7 @@ class WaitingKind(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Board(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one engine does."""
+    """Running and waiting jobs of one engine."""
 
     version: Literal[1] = 1
     jobs: Annotated[tuple[BoardJob, ...], Meta(max_length=MOST_LEASES)] = ()
@@ -106,7 +106,7 @@ class GroupDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class UsageFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one queue has used."""
+    """The usage of one queue by day."""
 
     version: Literal[1] = 1
     queue: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")] = "0" * 16

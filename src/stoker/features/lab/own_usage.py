@@ -1,4 +1,4 @@
-"""What this user's queue has used on each day, from its history and the samples of GPUs."""
+"""Sum up the usage of this user's queue by day, from its history and the samples of GPUs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LONGEST_NAME = 60
 """Characters of a group's name."""
 
 
-class OwnUsage:
+class UsageFileWriter:
     """The usage file of one queue, which stays in the ledger when the engine ends."""
 
     def __init__(self, ledger: Ledger, state: Path, store: Reader) -> None:
@@ -56,14 +56,14 @@ class OwnUsage:
         self._due = now + max(INTERVAL, REST * (time.thread_time() - began))
 
     def _publish(self, now: float, names: Mapping[str, str], *, groups: bool) -> None:
-        known = self._known or self._found()
-        since = midnight(min(now, max(known.at, now - KEPT_DAYS * DAY)))
+        before = self._known or self._found()
+        since = midnight(min(now, max(before.at, now - KEPT_DAYS * DAY)))
         new = used_days(self._store, since, now, names, groups=groups)
-        known = _merged(known.between(ordinal(now) - KEPT_DAYS, ordinal(since)), new, groups=groups)
-        known = replace(known, queue=self._queue, at=now)
+        merged = _merged(before.between(ordinal(now) - KEPT_DAYS, ordinal(since)), new, groups=groups)
+        usage = replace(merged, queue=self._queue, at=now)
         name, self._name = self._name or new_name(USAGE), ""  # a name that another user has taken is not tried again
-        self._ledger.leave(name, encode_usage(known))
-        self._name, self._known = name, known
+        self._ledger.leave(name, encode_usage(usage))
+        self._name, self._known = name, usage
 
     def withdraw(self) -> None:
         """Tell nothing, not even of earlier days."""

@@ -21,7 +21,7 @@ from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
 
 if TYPE_CHECKING:  # a short run needs none
-    from stoker.features.lab.own_usage import OwnUsage
+    from stoker.features.lab.own_usage import UsageFileWriter
 
 INTERVAL = 2.0
 """Seconds between two boards."""
@@ -39,7 +39,7 @@ class LabPublisher:
         self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
         self._state = state
         self._store = store
-        self._usage: OwnUsage | None = None
+        self._usage: UsageFileWriter | None = None
         self._usage_due = 0.0
         self._shared: tuple[dict[str, str], bool] | None = None
         """If a job ran: the names of GPUs by their ids, and whether names of groups are told."""
@@ -75,11 +75,11 @@ class LabPublisher:
             names, groups = self._shared
             self._opened_usage().publish(time.time(), names, groups=groups, last=True)
 
-    def _opened_usage(self) -> OwnUsage:
+    def _opened_usage(self) -> UsageFileWriter:
         if self._usage is None:
-            from stoker.features.lab.own_usage import OwnUsage
+            from stoker.features.lab.own_usage import UsageFileWriter
 
-            self._usage = OwnUsage(self._ledger, self._state, self._store)
+            self._usage = UsageFileWriter(self._ledger, self._state, self._store)
         return self._usage
 
     def _retract_board(self) -> None:

@@ -473,7 +473,7 @@ export interface LabGpu {
   strangers: string[];
 }
 
-/** What holds GPUs: a running job of any user, or a lease whose engine tells no more. */
+/** A running job of any user that has GPUs, or a lease whose engine tells no more. */
 export interface LabJob {
   user: string;
   you: boolean;

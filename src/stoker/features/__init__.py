@@ -206,7 +206,8 @@ FEATURES: dict[str, Feature] = {
         commands={
             "servers": FeatureCommand(
                 "stoker.features.servers.command", "Use the queues of other servers through ssh.", "web"
-            )
+            ),
+            "fetch": FeatureCommand("stoker.features.servers.fetch", "Copy files of a job from its server.", "logs"),
         },
         tables={"servers": "stoker.features.servers.settings:checked_servers"},
         job_views={

@@ -105,7 +105,7 @@ class HeldPost(Struct, frozen=True):
 
 
 class Posts(Struct, Generic[Contents], frozen=True):
-    """What all users publish of one kind, by the names of the files, and a warning about each that was ignored."""
+    """Files of one kind of all users by name, and a warning about each that was ignored."""
 
     contents: Mapping[str, Contents]
     warnings: tuple[str, ...] = ()

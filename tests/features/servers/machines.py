@@ -7,6 +7,7 @@ import pwd
 import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -21,6 +22,7 @@ from support.sshd import require_ssh
 from support.users import User, made_users, reachable_directory, typed_by
 from support.wait import PATIENCE_SECONDS, wait_until
 
+CUTTER = Path(__file__).with_name("cutter.py")
 NAMES = ("gpu1", "gpu2", "gpu3")
 
 
@@ -58,6 +60,13 @@ class Lab:
             for name, port in self.ports.items()
         ]
         self.config.write_text("".join(hosts))
+
+    def cut(self, *numbers: int) -> None:
+        """Let the next new connections break, each after so many bytes in both directions; those open now end."""
+        cuts = self.directory / "cuts"
+        cuts.write_text("\n".join(map(str, numbers)))
+        self.write_config(ProxyCommand=f"{sys.executable} {CUTTER} %p {cuts}")
+        close_connections(self)
 
     def __call__(self, line: str, **environment: str) -> Outcome:
         """Type a line on the user's machine."""
@@ -98,7 +107,7 @@ def lab_of(stoker: Stoker) -> Iterator[Lab]:
         environment = {**os.environ, "PATH": search_path()}
         for name in NAMES:
             reaper.start(_sshd(lab, name), environment, directory / f"{name}.log")
-        stack.callback(_close_connections, lab)
+        stack.callback(close_connections, lab)
         for name in NAMES:
             wait_until(partial(_answers, lab, name))
         yield lab
@@ -151,7 +160,7 @@ def _sshd(lab: Lab, name: str) -> list[str]:
     return [require("unshare"), "--uts", "sh", "-c", script]
 
 
-def _close_connections(lab: Lab) -> None:
+def close_connections(lab: Lab) -> None:
     """End the shared connections, which outlive the commands that opened them."""
     for path in (lab.directory / "run").glob("stoker-ssh-*/*"):
         if path.is_socket():

@@ -17,11 +17,12 @@ from stoker.core.planner.queue import WaitingGroup
 from stoker.core.text import title
 from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
 from stoker.ledger import HeldPost, Ledger, LedgerUnusable
+from stoker.ledger.files import LARGEST, MOST_GPUS
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
 
 if TYPE_CHECKING:  # a short run needs none
-    from stoker.features.lab.own_usage import OwnUsage
+    from stoker.features.lab.own_usage import UsageFileWriter
 
 INTERVAL = 2.0
 """Seconds between two boards."""
@@ -39,7 +40,7 @@ class LabPublisher:
         self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
         self._state = state
         self._store = store
-        self._usage: OwnUsage | None = None
+        self._usage: UsageFileWriter | None = None
         self._usage_due = 0.0
         self._shared: tuple[dict[str, str], bool] | None = None
         """If a job ran: the names of GPUs by their ids, and whether names of groups are told."""
@@ -75,11 +76,11 @@ class LabPublisher:
             names, groups = self._shared
             self._opened_usage().publish(time.time(), names, groups=groups, last=True)
 
-    def _opened_usage(self) -> OwnUsage:
+    def _opened_usage(self) -> UsageFileWriter:
         if self._usage is None:
-            from stoker.features.lab.own_usage import OwnUsage
+            from stoker.features.lab.own_usage import UsageFileWriter
 
-            self._usage = OwnUsage(self._ledger, self._state, self._store)
+            self._usage = UsageFileWriter(self._ledger, self._state, self._store)
         return self._usage
 
     def _retract_board(self) -> None:
@@ -118,9 +119,9 @@ def waiting_kinds(groups: Collection[WaitingGroup]) -> list[WaitingKind]:
     kinds: dict[tuple[int, int | None], WaitingKind] = {}
     for group in groups:
         wanted = group.job_kind.resources
-        key = wanted.gpus, wanted.memory
+        key = min(wanted.gpus, MOST_GPUS), None if wanted.memory is None else min(wanted.memory, LARGEST)
         since, count = next(iter(group)).submitted, len(group)
         if (before := kinds.get(key)) is not None:
             since, count = min(since, before.since), count + before.jobs
-        kinds[key] = WaitingKind(count, wanted.gpus, since, wanted.memory)
+        kinds[key] = WaitingKind(count, key[0], since, key[1])
     return sorted(kinds.values(), key=lambda kind: -kind.jobs)

@@ -25,7 +25,7 @@ SCHEMA = "stoker.lab/1"
 
 
 class LabJob(Struct, frozen=True):
-    """What holds GPUs: a running job of any user, or a lease whose engine tells no more."""
+    """A running job of any user that has GPUs, or a lease whose engine tells no more."""
 
     user: str
     you: bool
@@ -107,7 +107,7 @@ class Lab(Struct, frozen=True):
 
 
 def read_lab(paths: Paths, days: int = WEEK_DAYS) -> Lab:
-    """What all users of this machine do now, and what they used in the last days."""
+    """Read the leases, boards and usage of all users; usage of the last days."""
     ledger = ledger_here(paths)
     with known_devices(paths) as facts:
         view, boards = ledger.live(), ledger.posts(BOARD, decode_board)

@@ -30,6 +30,7 @@ from stoker.features.servers.protocol import (
     AboutQuestion,
     AboutReply,
     Envelope,
+    FetchQuestion,
     Lacking,
     Offer,
     SubmitQuestion,
@@ -62,6 +63,10 @@ def answer(source: BinaryIO) -> int:
             return print_reply(about(paths_for()))
         case SubmitQuestion() as question:
             return _submit(question, source)
+        case FetchQuestion() as question:
+            from stoker.features.servers.sending import send_files
+
+            return send_files(question, sys.stdout.buffer)
 
 
 def about(paths: Paths) -> AboutReply:

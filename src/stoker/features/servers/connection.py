@@ -81,6 +81,31 @@ def call(server: Server, words: Sequence[str], data: bytes = b"", seconds: float
     return Answer(done.returncode, out, said)
 
 
+@contextlib.contextmanager
+def streamed(server: Server, words: Sequence[str], data: bytes) -> Iterator[tuple[bytes, IO[bytes]]]:
+    """Run `stoker WORDS` there: the first of its output, and a stream of the rest."""
+    with shared_connection(server) as prefix:
+        script = _script(server, words)
+        command = [*prefix, _for_any_shell(script) if server.ssh else script]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin
+            assert process.stdout
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.write(data)
+                process.stdin.close()
+            try:
+                yield _after_mark(process.stdout), process.stdout
+            finally:
+                process.kill()
+                close_lost(server)
+
+
+def close_lost(server: Server) -> None:
+    """Forget a connection that is gone."""
+    if server.ssh and not is_open(server):
+        close(server)
+
+
 def run_attached(server: Server, words: Sequence[str], *, terminal: bool) -> int:
     """Run `stoker WORDS` there with the terminal of the user, or with its output; the exit code.
 
@@ -106,15 +131,20 @@ def run_attached(server: Server, words: Sequence[str], *, terminal: bool) -> int
 
 def _relay(source: IO[bytes]) -> None:
     """Copy what comes after the mark to standard output."""
+    _write(_after_mark(source))
+    while chunk := os.read(source.fileno(), 65536):
+        _write(chunk)
+
+
+def _after_mark(source: IO[bytes]) -> bytes:
+    """What is read with the mark and stands behind it; at least a byte, unless the stream ends."""
     held = b""
     while chunk := os.read(source.fileno(), 65536):
         held += chunk
         _, mark, rest = held.partition(MARK)
-        if mark:
-            _write(rest)
-            break
-    while chunk := os.read(source.fileno(), 65536):
-        _write(chunk)
+        if mark and rest:
+            return rest
+    return b""
 
 
 def _write(data: bytes) -> None:

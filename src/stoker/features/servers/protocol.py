@@ -97,7 +97,16 @@ class Lacking(Struct, frozen=True):
     lacking: list[str]
 
 
-Question = AboutQuestion | SubmitQuestion
+class FetchQuestion(Struct, frozen=True, tag="fetch"):
+    """Send files of a job, as a compressed tar."""
+
+    job: str
+    files: list[str]
+    """Relative to the directory of the job; none for its logs."""
+    simulated: str | None = None
+
+
+Question = AboutQuestion | SubmitQuestion | FetchQuestion
 
 
 class Envelope(Struct, frozen=True):
@@ -152,6 +161,15 @@ def decoded(server: Server, answer: Answer, reply: type[Reply]) -> Reply:
     if "no such command: " in failed.message:
         raise Unreachable(f"the stoker on {server.name} is too old for this", "install the same version there as here")
     raise RefusedThere(f"{server.name}: {failed.message}", failed.hint, failed.code)
+
+
+def refused(server: Server, out: bytes) -> StokerError:
+    """The error that a server printed in place of what was asked for."""
+    try:
+        decoded(server, Answer(1, out, ""), type(None))
+    except StokerError as error:
+        return error
+    return Lost(f"the reply of {server.name} was cut", "try again")
 
 
 def _unreadable(server: Server, answer: Answer) -> StokerError:

@@ -477,7 +477,7 @@ class MachineSite:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
-        slots = self._ends.applied(slots, now) if waiting else slots
+        slots = self._ends.applied(slots, now)
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes, self._bookings())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -167,6 +168,30 @@ def test_a_directory_that_is_not_there(lab: Lab, tmp_path: Path) -> None:
     """Jobs whose code does not travel need theirs."""
     refused = lab(f"cd {tmp_path} && stoker submit -S gpu1 -- sleep 1")
     assert (refused.code, "there is no directory" in refused.err) == (2, True)
+
+
+def test_fetched_files(lab: Lab, project: str) -> None:
+    """Logs, files and directories of a job are copied whole; what is newer here stays, and no file gets out."""
+    work = "mkdir -p runs/a; seq 100000 > runs/a/numbers; echo there > note; ln -s /etc runs/link; echo said"
+    job = submitted(lab, f"-S gpu2 --freeze -- sh -c {shlex.quote(work)}", project)
+    assert lab(f"stoker wait {job}").code == 0
+    cd = f"cd {project} &&"
+    logs = lab(f"{cd} stoker fetch {job} -o logs")
+    assert logs.code == 0, logs
+    [log] = (lab.stoker.cwd / project / "logs").iterdir()
+    assert log.read_text() == "said\n"
+    assert lab(f"{cd} stoker fetch {job} 'runs/*' note").code == 0
+    here = lab.stoker.cwd / project
+    assert (here / "runs/a/numbers").read_text().split() == [str(number) for number in range(1, 100_001)]
+    os.utime(here / "note", (2**31, 2**31))
+    (here / "runs/a/numbers").unlink()
+    again = lab(f"{cd} stoker fetch {job} runs note")
+    assert (again.code, "note stays: it is newer here" in again.err) == (0, True)
+    assert (here / "runs/a/numbers").exists()
+    assert lab(f"{cd} stoker fetch {job} missing").code == 4
+    assert "write it as gpu2:12" in lab("stoker fetch 12").err
+    assert lab("stoker fetch gpu2:999").code == 4
+    assert not list(here.rglob(".new-*"))
 
 
 def test_any_server(lab: Lab) -> None:

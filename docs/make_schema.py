@@ -37,6 +37,8 @@ TYPES = {
     "report-1": "stoker.features.report.report:Report",
     "run-1": "stoker.app.views.run:RunResult",
     "series-1": "stoker.app.views.samples:Series",
+    "servers-1": "stoker.features.servers.state:ServerStates",
+    "servers-check-1": "stoker.app.service.doctor:Check",
     "session-1": "stoker.web.api:Session",
     "simulate-1": "stoker.features.simulate.report:Simulation",
     "software-1": "stoker.features.freeze.software_view:SelectedSoftware",

@@ -3,7 +3,9 @@
 __version__ = "0.1.0"
 
 _PLACES = {
-    **dict.fromkeys(("on_preempt", "params", "progress", "report", "should_stop", "work_dir"), "stoker.python.in_job"),
+    **dict.fromkeys(
+        ("on_preempt", "params", "progress", "report", "saved", "should_stop", "work_dir"), "stoker.python.in_job"
+    ),
     **dict.fromkeys(("as_completed", "job", "jobs", "submit", "submit_array", "wait"), "stoker.python.api"),
     **dict.fromkeys(("gpus", "history", "status"), "stoker.python.tables"),
     "Executor": "stoker.python.executor",

@@ -13,6 +13,7 @@ from stoker.python.in_job import on_preempt as on_preempt
 from stoker.python.in_job import params as params
 from stoker.python.in_job import progress as progress
 from stoker.python.in_job import report as report
+from stoker.python.in_job import saved as saved
 from stoker.python.in_job import should_stop as should_stop
 from stoker.python.in_job import work_dir as work_dir
 from stoker.python.job import Job as Job
@@ -37,6 +38,7 @@ __all__ = [
     "params",
     "progress",
     "report",
+    "saved",
     "should_stop",
     "status",
     "submit",

@@ -14,7 +14,7 @@ import pytest
 
 from stoker.ledger import Ledger, coordinators, lasting
 from stoker.ledger.coordinators import is_coordinator
-from stoker.ledger.lasting import Message
+from stoker.ledger.lasting import Announcement
 from support.ledger_files import lease_name
 from support.users import User, made_users, require_root
 
@@ -33,7 +33,7 @@ def plant(ledger: Ledger, kind: str, text: str) -> Path:
 
 def tell(ledger: Ledger, text: str, seconds: float = 60.0) -> None:
     now = time.time()
-    ledger.agreements.tell(Message(0, "", text, now, now + seconds))
+    ledger.agreements.tell(Announcement(0, "", text, now, now + seconds))
 
 
 @pytest.mark.usefixtures("trusted")

@@ -26,6 +26,7 @@ PACKAGES: Mapping[str, str] = {
     "strace": "strace",
     "systemd-analyze": "systemd",
     "tmux": "tmux",
+    "unshare": "util-linux",
     "useradd": "passwd",
     "usermod": "passwd",
 }

@@ -175,7 +175,7 @@ def test_a_short_job_gets_the_gpus_of_a_long_one(background: Background) -> None
     with background.open_store() as store:
         wait_until(lambda: is_leaving(store.job(long)))
     job = json.loads(background("status", str(long), "--json").out)["jobs"][0]
-    assert job["why"].startswith(f"gives way to job {short}; saving, until ")
+    assert job["why"].startswith(f"gives way to job {short}; has until ")
     background.open_gate("gate")
     background.wait_over(short, long)
     assert [background.ended(job_id).result for job_id in (short, long)] == ["done", "done"]

@@ -193,13 +193,15 @@ class TestInside:
             "stoker.report(step=1, loss=0.5)\n"
             "stoker.report(step=2, loss=math.nan, note='ok', shape=[1, 2])\n"
             "stoker.progress(3, 10)\n"
+            "stoker.saved()\n"
         )
         job = stoker.submit([sys.executable, "-c", program], gpus=0)
         assert job.result(60) == 0
-        first, second, third = job.reports()
+        first, second, third, fourth = job.reports()
         assert (first["step"], first["loss"], first["attempt"]) == (1, 0.5, 1)
         assert (second["loss"], second["note"], second["shape"]) == ("nan", "ok", [1, 2])
         assert (third["done"], third["total"]) == (3, 10)
+        assert fourth["saved"] is True
         (details,) = json.loads(queue("status", "--json", str(job.id)).out)["jobs"]
         assert details["reported"] == {
             "values": {"step": 2, "loss": "nan", "note": "ok", "shape": [1, 2]},
@@ -292,7 +294,7 @@ class TestInside:
         """Without a job there are no parameters, no files and no handlers."""
         script = (
             "import os, signal, stoker\n"
-            "stoker.report(loss=1); stoker.progress(1, 2)\n"
+            "stoker.report(loss=1); stoker.progress(1, 2); stoker.saved()\n"
             "print(stoker.params(), stoker.work_dir() == __import__('pathlib').Path.cwd(), stoker.should_stop())\n"
             "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, os.listdir())\n"
         )

@@ -138,6 +138,11 @@ function Header(): JSX.Element {
             {title}
           </a>
         ))}
+        {session.value?.pages.map((name) => (
+          <a key={name} href={`${name}.html`}>
+            {name.charAt(0).toUpperCase() + name.slice(1)}
+          </a>
+        ))}
       </nav>
       <div class="tools">
         <EngineState />

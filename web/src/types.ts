@@ -473,7 +473,7 @@ export interface LabGpu {
   strangers: string[];
 }
 
-/** What holds GPUs: a running job of any user, or a lease whose engine tells no more. */
+/** A running job of any user that has GPUs, or a lease whose engine tells no more. */
 export interface LabJob {
   user: string;
   you: boolean;
@@ -488,13 +488,20 @@ export interface LabJob {
   title: string;
 }
 
+/** A sentence of root or a coordinator to all users. */
+export interface LabMessage {
+  user: string;
+  at: string;
+  text: string;
+}
+
 /** The machine as all of its users may see it: `/api/v1/lab`. */
 export interface LabPage {
   schema: string;
   at: string;
   host: string;
   simulated: boolean;
-  message: string;
+  messages: LabMessage[];
   gpus: LabGpu[];
   users: LabUser[];
   jobs: LabJob[];
@@ -522,11 +529,12 @@ export interface LabWaiting {
   since: string | null;
 }
 
-/** What a user used in the last weeks, this one first. */
+/** What a user had in the last weeks, of which the first one ends today. */
 export interface LabWeeks {
   user: string;
   gpu_hours: number[];
-  waiting_hours: number[];
+  waiting_hours: number;
+  idle_gpu_hours: number | null;
 }
 
 /** One GPU. */
@@ -538,6 +546,7 @@ export interface Lane {
   bars: Bar[];
   forecast: Bar[];
   samples: Curves;
+  bookings: BookedTime[];
 }
 
 /** The newest word on each matter. */
@@ -683,6 +692,7 @@ export interface Session {
   version: string;
   simulated: boolean;
   readonly: boolean;
+  pages: string[];
 }
 
 /** The queue: `stoker status --json`. */

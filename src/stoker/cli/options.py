@@ -14,7 +14,7 @@ import click
 from stoker.cli.console import json_is_default, say, watch_reads
 from stoker.core.errors import UsageError
 from stoker.core.units import LAST_GPUS, parse_sim
-from stoker.features import job_views, load
+from stoker.features import elsewhere, job_views, load
 
 if TYPE_CHECKING:  # help needs neither a queue nor its data
     from click.shell_completion import CompletionItem
@@ -47,11 +47,54 @@ NEXT: Mapping[str, re.Pattern[str]] = {
 """Those of them whose value may also be the next word, and how it begins."""
 
 
+SERVER = ("-S", "--server")
+"""The options that name another machine."""
+TYPED_WORDS = "stoker.words"
+
+
+class TypedLine(NamedTuple):
+    """A command as it was typed, for another machine."""
+
+    command: str
+    words: tuple[str, ...]
+    ids: tuple[str, ...]
+    """Those of the words that name jobs."""
+    server: str
+    """The other machine; empty if only an id may name it."""
+
+
 class StokerCommand(click.Command):
-    """A command in which an option of `ALONE` never takes the next word by accident."""
+    """A command in which an option of `ALONE` never takes the next word by accident, and that may run elsewhere."""
+
+    def __init__(self, name: str | None, *arguments: Any, **settings: Any) -> None:
+        super().__init__(name, *arguments, **settings)
+        self._goes_elsewhere = name in elsewhere().commands
+        if self._goes_elsewhere:
+            more = "; any: the one where the job starts first" if name == "submit" else ""
+            help_text = f"Do this on another server of `stoker servers`{more}."
+            self.params.append(click.Option(SERVER, metavar="NAME", help=help_text))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[TYPED_WORDS] = tuple(args)
         return super().parse_args(ctx, list(_completed(self, ctx, args)))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command here, or there if its options or ids name another machine."""
+        if not self._goes_elsewhere or self.name == "submit":  # submit takes files of this machine along
+            return super().invoke(ctx)
+        server = ctx.params.pop("server")
+        arguments = [ctx.params.get(name) for name in _NAMES_OF_IDS]
+        ids = tuple(word for given in arguments if given for word in ((given,) if isinstance(given, str) else given))
+        if server is not None or any(":" in word for word in ids):
+            line = TypedLine(str(self.name), ctx.meta[TYPED_WORDS], ids, server or "")
+            code = load(elsewhere().forward)(line)
+            if code is not None:
+                return code
+        return super().invoke(ctx)
+
+
+_NAMES_OF_IDS = ("ids", "jobs", "job", "other")
+"""Arguments that name jobs."""
 
 
 def sim_option(function: Function) -> Function:
@@ -253,8 +296,9 @@ def refuse_view(view: str, ids: Sequence[str], *, others: bool) -> None:
         raise UsageError(f"--{view} chooses no jobs", f"type it alone: stoker status --{view}")
 
 
-def show_view(view: str, ids: Sequence[int], screen: Screen, *, everything: bool) -> None:
-    load(job_views()[view].show)(screen.paths, ids, screen, everything=everything)
+def show_view(view: str, ids: Sequence[int], screen: Screen, *, everything: bool) -> int:
+    """Show a view; the exit code."""
+    return load(job_views()[view].show)(screen.paths, ids, screen, everything=everything) or 0
 
 
 # -- filters -----------------------------------------------------------------------------------

@@ -101,8 +101,7 @@ def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) ->
     from stoker.store.writer import open_store
 
     open_store(paths).close()  # a queue that cannot be read is reported here
-    shared = shared_pages()[wanted.page]
-    if not page.is_built(shared.file):
+    if not page.is_built(f"{wanted.page}.html"):
         say(f"the page is missing, only the API is served; {page.BUILD}")
     with (
         closing(WebLock(paths, wanted.page)) as lock,
@@ -112,7 +111,7 @@ def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) ->
         tell("Ctrl-C ends the server; jobs are not affected")
         service = ServedQueue(paths, user_name(os.geteuid()), readonly=True, started=time.time())
         door = OpenDoor() if path is not None else PassDoor(paths, wanted.page)
-        app = server.shared_application(service, shared, door)
+        app = server.shared_application(service, wanted.page, door)
         server.serve_application(app, listener, WebServer(os.getpid(), address, readonly=True), lock)
 
 
@@ -163,8 +162,8 @@ def reach(address: str) -> tuple[str, str]:
 
 def _list_links(paths: Paths, page: str, now: float) -> None:
     passes = read_passes(paths, page, now)
-    for known in passes:
-        print(f"{known.number}\tmade {_moment(known.made)}\tvalid until {_moment(known.until)}")
+    for link in passes:
+        print(f"{link.number}\tmade {_moment(link.made)}\tvalid until {_moment(link.until)}")
     if passes:
         tell(f"{count_text(len(passes), 'link')}; to end one: stoker web --{page} --revoke N")
     else:

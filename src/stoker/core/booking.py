@@ -16,10 +16,10 @@ FARTHEST_SECONDS = 31 * DAY
 MOST_OF_ONE_USER = 32
 """Bookings of one user that count, the oldest ones."""
 UNKNOWN_SECONDS = DAY
-"""What a job without limit and history counts as, when it would start on a GPU that is booked for later."""
+"""Duration of a job without limit and history, if it would start on a GPU that is booked for later."""
 
 LEARNT_FACTOR, LEARNT_SECONDS = 2.0, 60.0
-"""What earlier runs took counts so many times, and so much longer: a run may take longer than those before."""
+"""The duration of earlier runs counts so many times, and so much longer: a run may take longer than those before."""
 
 
 class Booking(Struct, frozen=True):

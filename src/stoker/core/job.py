@@ -154,6 +154,8 @@ class Exited(Struct, frozen=True, tag="exited", omit_defaults=True):
     """Bytes that it needs at least on each GPU, if this end showed it."""
     said: str = ""
     """The telling line of its log, of a failure without a note."""
+    kept: float = 0.0
+    """Seconds of its work that were saved before it was stopped to start again."""
 
 
 class Returned(Struct, frozen=True, tag="returned", omit_defaults=True):
@@ -288,7 +290,7 @@ class Job(Struct, frozen=True, gc=False):
     preemptions: int = 0
     """Runs that were preempted."""
     kept_seconds: float = 0.0
-    """Seconds of preempted runs that saved their state."""
+    """Seconds of work of preempted runs that were saved."""
     array: int = 0
     """Id of the first task of its array; 0 outside of arrays."""
     task: int | None = None
@@ -586,7 +588,7 @@ def _preempted(job: Job, event: Exited) -> Job:
     """Wait again, and spend no retry."""
     assert isinstance(job.state, Running)
     way = job.state.giving_way or GivingWay(event.at, devices=job.state.devices)
-    kept = 0.0 if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
+    kept = event.kept if job.spec.preemptible == "restart" else max(0.0, event.at - job.state.since)
     state = Waiting(event.at, gave_way=way)
     return msgspec.structs.replace(
         job, state=state, preemptions=job.preemptions + 1, kept_seconds=job.kept_seconds + kept

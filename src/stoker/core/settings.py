@@ -20,7 +20,7 @@ from stoker.core.units import parse_duration, parse_size
 MIB = 2**20
 
 
-class Limits(Struct, frozen=True, omit_defaults=True):
+class LockedLimits(Struct, frozen=True, omit_defaults=True):
     """The limits of one user that the administrator set in `[locked]`; None is no limit."""
 
     gpus: int | None = None
@@ -70,7 +70,7 @@ class PlanSettings(Struct, frozen=True):
 class Policy(PlanSettings, frozen=True):
     """All that a plan depends on besides jobs and devices."""
 
-    locked: Limits = Limits()
+    locked: LockedLimits = LockedLimits()
     week_used: WeekUsed | None = None
     """Why no job with GPUs may start until next week."""
     max_running: int | None = None
@@ -117,7 +117,7 @@ class EngineSettings(PlanSettings, frozen=True):
     """Command that runs whenever a job ends; empty is none."""
     secrets: tuple[str, ...] = PATTERNS
     """Name patterns of variables whose values are never shown."""
-    locked: Limits = Limits()
+    locked: LockedLimits = LockedLimits()
     """The limits that the user cannot change."""
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
@@ -165,7 +165,7 @@ LOCAL = "local"
 """The name that means this machine; no cluster can have it."""
 
 
-def beyond_rules(resources: Resources, limits: Limits) -> str:
+def beyond_rules(resources: Resources, limits: LockedLimits) -> str:
     """Why a job can never start by the rules of the administrator; empty if it can."""
     if limits.gpus is None or resources.gpus <= limits.gpus:
         return ""

@@ -41,13 +41,22 @@ class JobView:
 
 
 class SharedPage:
-    """A page of its own that a user may share with others by `stoker web`, after an option with its name."""
+    """A page that a user may share with others by `stoker web --NAME`; its file is NAME.html."""
 
-    def __init__(self, reads: str, file: str, sentence: str) -> None:
+    def __init__(self, reads: str, sentence: str) -> None:
         """`reads` gives all paths of its API, which others may read. `sentence` is the help of the option."""
         self.reads = reads
-        self.file = file
         self.sentence = sentence
+
+
+class Elsewhere:
+    """How commands are carried to another machine."""
+
+    def __init__(self, forward: str = "", submit: str = "", commands: tuple[str, ...] = ()) -> None:
+        """`forward` runs one of the `commands` as it was typed there, `submit` submits jobs there."""
+        self.forward = forward
+        self.submit = submit
+        self.commands = commands
 
 
 class Feature:
@@ -72,6 +81,9 @@ class Feature:
         publisher: str = "",
         forgets: str = "",
         checks: dict[str, str] | None = None,
+        tables: dict[str, str] | None = None,
+        elsewhere: Elsewhere | None = None,
+        travel: str = "",
         shared_pages: dict[str, SharedPage] | None = None,
     ) -> None:
         """`reads` gives paths of the page's API, `site` the site of a cluster; `nodes` shows the nodes of a cluster.
@@ -86,7 +98,8 @@ class Feature:
         `job_views` are by the options of `stoker status`. `observer` hears of each start of a job on a machine;
         `publisher` tells other users what an engine does. `forgets` removes, in steps, files that no job needs any
         more. `checks` are those of `stoker engine check`, by their topics. `shared_pages` are by the options of
-        `stoker web`.
+        `stoker web`. `tables` check the tables `[SECTION.NAME]` of the configuration, by their sections. `elsewhere`
+        carries commands to another machine, and `travel` takes there what jobs need of this one.
         """
         self.commands = commands or {}
         self.reads = reads
@@ -104,6 +117,9 @@ class Feature:
         self.publisher = publisher
         self.forgets = forgets
         self.checks = checks or {}
+        self.tables = tables or {}
+        self.elsewhere = elsewhere or Elsewhere()
+        self.travel = travel
         self.shared_pages = shared_pages or {}
 
 
@@ -148,6 +164,7 @@ FEATURES: dict[str, Feature] = {
         start="stoker.features.freeze.start:prepare_start",
         obstacle="stoker.features.freeze.start:why_not_startable",
         bring="stoker.features.freeze.start:bring",
+        travel="stoker.features.freeze.travel:CodeTraveller",
         code="stoker.features.freeze.code_view:code_state",
         reads="stoker.features.freeze.api:reads",
         job_views={
@@ -181,10 +198,31 @@ FEATURES: dict[str, Feature] = {
         shared_pages={
             "lab": SharedPage(
                 "stoker.features.lab.page:reads",
-                "lab.html",
                 "Serve the page of all users of this machine, which others may read.",
             )
         },
+    ),
+    "servers": Feature(
+        commands={
+            "servers": FeatureCommand(
+                "stoker.features.servers.command", "Use the queues of other servers through ssh.", "web"
+            ),
+            "fetch": FeatureCommand("stoker.features.servers.fetch", "Copy files of a job from its server.", "logs"),
+        },
+        tables={"servers": "stoker.features.servers.settings:checked_servers"},
+        job_views={
+            "servers": JobView(
+                "stoker.features.servers.screen:show", "Show all servers of `stoker servers`.", of_ids=False
+            )
+        },
+        elsewhere=Elsewhere(
+            "stoker.features.servers.forward:forward",
+            "stoker.features.servers.submit:submit_there",
+            (
+                *("submit", "shell", "status", "history", "logs", "wait", "cancel", "retry", "edit", "preempt"),
+                *("pause", "resume", "gpus", "top", "diff"),
+            ),
+        ),
     ),
     "report": Feature(
         commands={
@@ -219,6 +257,16 @@ def shared_pages() -> dict[str, SharedPage]:
 def feature_checks() -> dict[str, str]:
     """The checks of all features, by their topics."""
     return {topic: path for feature in FEATURES.values() for topic, path in feature.checks.items()}
+
+
+def feature_tables() -> dict[str, str]:
+    """What checks the tables of all features in the configuration, by their sections."""
+    return {section: path for feature in FEATURES.values() for section, path in feature.tables.items()}
+
+
+def elsewhere() -> Elsewhere:
+    """How commands are carried to another machine; without commands if no feature does that."""
+    return next((feature.elsewhere for feature in FEATURES.values() if feature.elsewhere.commands), Elsewhere())
 
 
 def batch_words(kind: str) -> BatchWords:

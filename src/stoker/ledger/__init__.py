@@ -53,7 +53,7 @@ from stoker.ledger.formats import (
     programs,
     waiting_jobs,
 )
-from stoker.ledger.lasting import Message
+from stoker.ledger.lasting import Announcement
 from stoker.ledger.reader import OWNER_BYTES, OWNER_FILES, CachedEntry, LedgerReader, listed
 from stoker.ledger.removed import RemovedLeases
 
@@ -105,7 +105,7 @@ class HeldPost(Struct, frozen=True):
 
 
 class Posts(Struct, Generic[Contents], frozen=True):
-    """What all users publish of one kind, by the names of the files, and a warning about each that was ignored."""
+    """Files of one kind of all users by name, and a warning about each that was ignored."""
 
     contents: Mapping[str, Contents]
     warnings: tuple[str, ...] = ()
@@ -123,8 +123,8 @@ class LedgerView(Struct, frozen=True):
     """The devices that root or a coordinator drained for all users, by ledger name."""
     bookings: Mapping[str, Booking] = {}
     """Those that count and are not over."""
-    messages: tuple[Message, ...] = ()
-    """What root and coordinators tell all users, the newest first."""
+    messages: tuple[Announcement, ...] = ()
+    """Of root and coordinators to all users, the newest first."""
     programs: Mapping[str, frozenset[str]] = {}
     """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
 

@@ -1,4 +1,4 @@
-"""What users agree on through the ledger: bookings, devices that are drained for all, and messages to all."""
+"""Agreements of users through the ledger: bookings, devices that are drained for all, and messages to all."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from stoker.ledger.lasting import (
     BOOKING,
     DRAINS,
     MESSAGE,
+    Announcement,
     Drains,
     LastingFiles,
-    Message,
     decode_booking,
     decode_drains,
     decode_message,
@@ -42,7 +42,7 @@ class Agreed(Struct, frozen=True):
     """By the names of their files."""
     drained: Mapping[str, Drain] = {}
     """By ledger names of devices."""
-    messages: tuple[Message, ...] = ()
+    messages: tuple[Announcement, ...] = ()
     """The newest first."""
 
 
@@ -59,7 +59,7 @@ class Agreements:
         self._messages = LastingFiles(reader, MESSAGE, decode_message)
 
     def look(self, directory: int, listing: Mapping[str, int]) -> Agreed:
-        """What counts, for a reader that has the directory open."""
+        """All that counts now, for a reader that has the directory open."""
         if not lasting_names(listing):
             return NOTHING_AGREED
         now = time.time()
@@ -68,7 +68,7 @@ class Agreements:
         return Agreed(
             self._booked(directory, listing),
             {name: Drain(since, drain.owner) for drain in drains for name, since in drain.devices.items()},
-            tuple(sorted((one for one in messages if one.until > now), key=lambda one: -one.at)),
+            tuple(sorted((message for message in messages if message.until > now), key=lambda message: -message.at)),
         )
 
     # -- bookings ---------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class Agreements:
             for name in old:
                 unlink(directory, name)
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: Announcement) -> None:
         """Tell all users something, in place of what this user told them before; an empty text tells nothing."""
         prepare_ledger(self._path)
         with explained_errors(self._path), entered(self._path) as directory:
@@ -148,7 +148,7 @@ class Agreements:
                 if os.geteuid() in (before.uid, 0 if not message.text else before.uid):
                     unlink(directory, name)
 
-    def messages(self) -> tuple[Message, ...]:
-        """What all users are told now, the newest first."""
+    def messages(self) -> tuple[Announcement, ...]:
+        """The messages that all users see now, the newest first."""
         with entered(self._path) as directory:
             return self.look(directory, listed(directory)).messages

@@ -26,7 +26,7 @@ KEPT_SECONDS = 3600.0
 
 
 class LastingContents(Protocol):
-    """What every lasting file tells."""
+    """The facts that every lasting file has."""
 
     @property
     def uid(self) -> int: ...
@@ -120,7 +120,7 @@ class Drains(Struct, frozen=True):
     until: float = inf
 
 
-class Message(Struct, frozen=True):
+class Announcement(Struct, frozen=True):
     """A sentence for all users."""
 
     uid: int
@@ -155,14 +155,14 @@ def decode_drains(contents: bytes, uid: int, made: float) -> Drains:
     return Drains(uid, owner_name(uid), decoded(_drains, contents, "a list of devices").devices)
 
 
-def encode_message(message: Message) -> bytes:
+def encode_message(message: Announcement) -> bytes:
     return within_limit(msgspec.json.encode(_WrittenMessage(1, purpose(message.text), message.until)))
 
 
-def decode_message(contents: bytes, uid: int, made: float) -> Message:
+def decode_message(contents: bytes, uid: int, made: float) -> Announcement:
     _check_coordinator(uid)
     written = decoded(_messages, contents, "a message")
-    return Message(
+    return Announcement(
         uid, owner_name(uid), purpose(written.text), made, min(written.until, made + LONGEST_MESSAGE_SECONDS)
     )
 

@@ -81,6 +81,14 @@ def progress(done: float, total: float) -> None:
     _append({"done": done, "total": total})
 
 
+def saved() -> None:
+    """Say that all work so far is saved, so that the next run goes on from here.
+
+    A job with `--preemptible=restart` then loses little if it gives way now, and it counts as that much further.
+    """
+    _append({"saved": True})
+
+
 def should_stop() -> bool:
     """Whether this job was asked to end (cancelled, out of time, or TERM for another reason) or to give way to another.
 

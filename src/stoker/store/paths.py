@@ -127,6 +127,11 @@ class Paths(Struct, frozen=True):
         return self.state / "scripts"
 
     @property
+    def servers(self) -> Path:
+        """The last known states of other servers, and jobs on their way to them."""
+        return self.state / "servers"
+
+    @property
     def identity(self) -> Path:
         """A file with a name for this queue that no other queue has."""
         return self.state / "queue.id"

@@ -41,13 +41,14 @@ from stoker.core.job import Job
 from stoker.core.outcomes import RESULTS
 from stoker.core.ranges import Ranges, distinct
 from stoker.core.units import parse_since
-from stoker.features import FEATURES, load
+from stoker.features import FEATURES, load, shared_pages
 from stoker.store.logs import blocks_of
 from stoker.store.past_jobs import Period
 from stoker.store.paths import Paths, host_name
 from stoker.store.reader import Reader
 from stoker.store.writer import Store, check_existing, open_store
 from stoker.web.answers import answer, failure
+from stoker.web.page import is_built
 from stoker.web.query import filter_of, jobs_filter, number_of, page_of, text_of
 
 SESSION = "stoker.session/1"
@@ -67,6 +68,8 @@ class Session(Struct, frozen=True):
     version: str
     simulated: bool
     readonly: bool
+    pages: list[str] = []
+    """Names of further pages of this server: `lab` is at `/lab.html`."""
 
 
 class ServedQueue(Struct, frozen=True):
@@ -132,7 +135,8 @@ class Api:
     def session(self, _request: Request) -> Response:
         service = self._service
         simulated = service.paths.is_simulated
-        return answer(Session(SESSION, host_name(), service.user, __version__, simulated, service.readonly))
+        pages = [name for name in shared_pages() if is_built(f"{name}.html")]
+        return answer(Session(SESSION, host_name(), service.user, __version__, simulated, service.readonly, pages))
 
     def status(self, _request: Request) -> Response:
         with self._service.read_facts() as facts:

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stoker.core.errors import StokerError
-from stoker.features import SharedPage, load
+from stoker.features import load, shared_pages
 from stoker.store.decoders import prepare_decoders
 from stoker.store.paths import Paths
 from stoker.store.web_server import OWN_PAGE, WebLock, WebServer, last_address
@@ -255,10 +255,10 @@ def application(service: ServedQueue, token: str, broadcast: Broadcast) -> ASGIA
     return Guard(_answering(routes), TokenDoor(token, service.started), readonly=service.readonly)
 
 
-def shared_application(service: ServedQueue, shared: SharedPage, door: Door) -> ASGIApp:
+def shared_application(service: ServedQueue, name: str, door: Door) -> ASGIApp:
     """A page that others may read: its file, and the reads of its feature, and nothing else of the queue."""
-    reads = load(shared.reads)(service)
-    return Guard(_answering([*api.read_routes(reads, service), *page.routes(shared.file)]), door, readonly=True)
+    reads = load(shared_pages()[name].reads)(service)
+    return Guard(_answering([*api.read_routes(reads, service), *page.routes(f"{name}.html")]), door, readonly=True)
 
 
 def _answering(routes: list[BaseRoute]) -> ASGIApp:

@@ -17,7 +17,7 @@ from stoker.core.errors import UsageError
 from stoker.core.planner.fairshare import FairShare
 from stoker.core.planner.plan import plan
 from stoker.core.planner.reasons import MaxUse, NeverFits, WeekUsed
-from stoker.core.settings import EngineSettings, Limits, policy_of
+from stoker.core.settings import EngineSettings, LockedLimits, policy_of
 from stoker.core.spec import JobSpec
 from stoker.sites.machine.week import WeekUsage, week_around
 from support.background import Background, background
@@ -40,7 +40,7 @@ def loaded(folder: Path, text: str, user: str = "", variables: dict[str, str] | 
 def test_the_table_of_the_system(tmp_path: Path) -> None:
     """Its limits are in force, and shown with their origin."""
     config = loaded(tmp_path, TABLE)
-    assert config.engine.locked == Limits(2, 100, 3600.0, 3, 10)
+    assert config.engine.locked == LockedLimits(2, 100, 3600.0, 3, 10)
     assert ("locked.gpus", "2") in [(row.key, row.value) for row in config.origins()]
 
 
@@ -57,7 +57,7 @@ def test_limits_of_some_users_and_groups(tmp_path: Path) -> None:
     """A user's own go before those of a group, and these before those of all."""
     group, user = grp.getgrgid(os.getgid()).gr_name, current_user()
     of_group = f'{TABLE}[locked.group."{group}"]\ngpus = 3\nwaiting = "none"\n[locked.group.other]\ngpus = 9\n'
-    assert loaded(tmp_path, of_group).engine.locked == Limits(3, 100, 3600.0, None, 10)
+    assert loaded(tmp_path, of_group).engine.locked == LockedLimits(3, 100, 3600.0, None, 10)
     assert loaded(tmp_path, f'{of_group}[locked.user."{user}"]\ngpus = 4\n').engine.locked.gpus == 4
 
 
@@ -79,7 +79,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str) -> None:
 
 def test_the_longest_job() -> None:
     """A job without a limit gets the longest; jobs of clusters have the limits of the cluster."""
-    limits = Limits(longest=3600.0)
+    limits = LockedLimits(longest=3600.0)
     assert within_longest(JobSpec(), limits).limit == 3600.0
     assert within_longest(JobSpec(limit=60.0), limits).limit == 60.0
     assert within_longest(JobSpec(cluster="lab"), limits).limit is None
@@ -93,7 +93,7 @@ def test_gpus_at_once() -> None:
     four, jobs = a_snapshot(declared("0", "1", "2", "3")), [a_job(1), a_job(2), a_job(3)]
     decided = plan(a_queue(*jobs), [], four, [], policy, 0.0)
     assert len(where(decided)) == 2
-    assert decided.reason(jobs[2]) == MaxUse(2, Limits.named("gpus"))
+    assert decided.reason(jobs[2]) == MaxUse(2, LockedLimits.named("gpus"))
     elsewhere = FairShare(elsewhere=frozenset("0"), shared=True)
     assert (
         len(where(plan(a_queue(*jobs), [slot(9, "1")], four, [a_lease("0")], policy, 0.0, fair_share=elsewhere))) == 0
@@ -105,12 +105,12 @@ def test_gpus_at_once() -> None:
 
 
 def loaded_settings(**limits: int) -> EngineSettings:
-    return EngineSettings(locked=Limits(**limits))
+    return EngineSettings(locked=LockedLimits(**limits))
 
 
 def test_when_the_hours_are_used() -> None:
     """Jobs with GPUs wait for the next week, others start."""
-    used = WeekUsed(100, 100.5, 9.0, Limits.named("gpu_hours"))
+    used = WeekUsed(100, 100.5, 9.0, LockedLimits.named("gpu_hours"))
     policy = replace(policy_of(loaded_settings(gpu_hours=100), 4), week_used=used)
     gpu, cpu = a_job(1), a_job(2, a_need(0))
     decided = plan(a_queue(gpu, cpu), [], a_snapshot(declared("0")), [], policy, 0.0)
@@ -136,9 +136,9 @@ def test_waiting_jobs_are_counted(background: Background) -> None:
     """A submit beyond the limit is refused as a whole, and told what is left."""
     background.submit("true", "true", start=False)
     with background.open_store() as store:
-        check_waiting(store, 1, Limits(waiting=3))
+        check_waiting(store, 1, LockedLimits(waiting=3))
         with pytest.raises(UsageError, match=r"the rule waiting .* you have 2, and 2 more are too many \(1 left\)"):
-            check_waiting(store, 2, Limits(waiting=3))
+            check_waiting(store, 2, LockedLimits(waiting=3))
 
 
 def test_hours_of_this_week_count(background: Background) -> None:
@@ -147,13 +147,13 @@ def test_hours_of_this_week_count(background: Background) -> None:
     end = week_around(now)[1]
     with background.open_store() as store:
         usage = WeekUsage(store)
-        assert usage.used(Limits(), [], now) is None
-        assert usage.used(Limits(gpu_hours=1), [], now) is None
+        assert usage.used(LockedLimits(), [], now) is None
+        assert usage.used(LockedLimits(gpu_hours=1), [], now) is None
     (job,) = background.submit("sleep 1")
     background.wait_over(job)
     with background.open_store() as store:
-        assert WeekUsage(store).used(Limits(gpu_hours=1), [], now) is None
-        used = WeekUsage(store).used(Limits(gpu_hours=0), [], now)
+        assert WeekUsage(store).used(LockedLimits(gpu_hours=1), [], now) is None
+        used = WeekUsage(store).used(LockedLimits(gpu_hours=0), [], now)
         assert used is not None
         assert (used.limit, used.until) == (0, end)
-        assert WeekUsage(store).used(Limits(gpu_hours=0), [], end + 1.0) is not None
+        assert WeekUsage(store).used(LockedLimits(gpu_hours=0), [], end + 1.0) is not None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
+from stoker.app.views.model import BookedTime
 from stoker.app.views.timeline import Timeline, timeline_of
 from stoker.cli.charts.timeline import timeline_svg
 from stoker.cli.screens.timeline import render_timeline
@@ -57,6 +60,18 @@ def test_the_text_shows_what_shared_a_gpu(timeline: Timeline) -> None:
     assert "░5 waits" in second[0]
     assert "\x1b" not in "".join(lines)
     assert "now" in lines[-2]
+
+
+def test_booked_times_are_hatched(timeline: Timeline) -> None:
+    """On their GPU, and the legend says so."""
+    begin, end = (datetime.fromtimestamp(NOW + seconds, UTC) for seconds in (300, 1200))
+    booked = BookedTime("bob", yours=False, begin=begin, end=end)
+    lanes = [timeline.lanes[0], replace(timeline.lanes[1], bookings=[booked])]
+    lines = texts(render_timeline(replace(timeline, lanes=lanes), 100, 14))
+    assert "╱" not in "".join(lines[1:6])
+    assert "╱╱" in "".join(lines[6:11])
+    assert "╱ booked" in lines[-1]
+    assert "booked" not in texts(render_timeline(timeline, 100, 14))[-1]
 
 
 def test_little_room(timeline: Timeline) -> None:

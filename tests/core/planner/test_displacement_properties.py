@@ -252,5 +252,31 @@ def test_a_long_job_ends_among_short_ones_that_never_stop_coming(
     assert world.times[long.id] <= MOST_PREEMPTIONS
 
 
+@settings(QUIET, max_examples=20)
+@given(
+    st.lists(st.tuples(st.sampled_from([30.0, 200.0, 600.0]), st.booleans()), min_size=1, max_size=6),
+    st.sampled_from([600.0, 3000.0]),
+    st.sampled_from(["age", "fair"]),
+    st.sampled_from(["save", "restart"]),
+)
+def test_a_wide_job_starts_though_others_give_way_to_short_ones(
+    stream: list[tuple[float, bool]], run_time: float, order: Literal["age", "fair"], mode: Mode
+) -> None:
+    """Those that give way return, and short jobs never stop coming; but the wide job does not wait for ever."""
+    devices = simulated(24, 24)
+    world = GivingWorld(devices, Policy(order=order, overdue=20000.0))
+    longs = [world.add(a_need(1), 5000.0, mode, priority=0, limited=True) for _ in devices]
+    world.turn()
+    wide = world.add(a_need(2), run_time, None, priority=0, limited=True)
+    restarts = MOST_PREEMPTIONS * 5000.0 * (mode == "restart")
+    bound = 20000.0 + len(longs) * (5000.0 + restarts) + 2 * MOST_PREEMPTIONS * (600.0 + SWITCH)
+    while wide.id in world.waiting:
+        while len(world.waiting) < 4:
+            seconds, limited = stream[len(world.run_times) % len(stream)]
+            world.add(a_need(1), seconds, None, priority=0, limited=limited)
+        world.step(float("inf"), world.turn().look_again)
+        assert world.clock <= bound
+
+
 def _runs(world: GivingWorld, job_id: int) -> bool:
     return any(worker.jobs[0].id == job_id for worker in world.workers.values())

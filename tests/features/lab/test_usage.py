@@ -10,11 +10,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.app.jobs.local_time import midnight
+from stoker.app.jobs.local_time import midnight, to_datetime
 from stoker.core.units import DAY
-from stoker.features.lab.formats import KEPT_DAYS, USAGE, GpuDay, GroupDay, UsageFile, decode_usage, encode_usage
-from stoker.features.lab.own_usage import INTERVAL, OwnUsage, ordinal, used_days
-from stoker.features.lab.usage import By, UsageTotal, usage_files, usage_totals
+from stoker.features.lab.formats import (
+    KEPT_DAYS,
+    MOST_KWH,
+    USAGE,
+    GpuDay,
+    GroupDay,
+    UsageFile,
+    decode_usage,
+    encode_usage,
+)
+from stoker.features.lab.own_usage import INTERVAL, UsageFileWriter, ordinal, used_days
+from stoker.features.lab.usage import By, LabUsage, UsageTotal, usage_files, usage_totals
+from stoker.features.lab.usage_command import render_usage
 from stoker.ledger import Ledger
 from stoker.ledger.files import MOST_BYTES
 from stoker.store.samples import MINUTE, Sample, write_samples
@@ -67,17 +77,28 @@ def test_idle_hours_and_energy(queue: PastQueue) -> None:
     assert (day.gpu_hours, day.idle_hours, day.energy_kwh) == (3.0, 1.0, 0.45)
 
 
+def test_figures_beyond_belief(queue: PastQueue) -> None:
+    """A broken sensor or an odd name does not void the file of its user."""
+    queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR, gib=6, group="a\n\x1b")
+    with queue.store.writing() as connection:
+        write_samples(connection, [Sample(int((NOW + TO_MIDNIGHT) // MINUTE), "0", 50, 1, GIB, 60, 1e12)])
+    usage = used_days(queue.store, midnight(NOW), NOW, NAMES, groups=True)
+    _, told = decode_usage(encode_usage(usage), 0)
+    assert [(day.gpu_hours, day.energy_kwh) for day in told.gpus] == [(1.0, MOST_KWH)]
+    assert all(day.group.isprintable() for day in told.groups)
+
+
 def test_the_file_outlives_its_engine(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
     """The next engine of the queue goes on with it, also with days that it could not sum up any more."""
     queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR)
     old = GpuDay(TODAY - 20, "GPU-A", 24.0, 2.0, 7.0)
-    first = OwnUsage(ledger, tmp_path, queue.store)
+    first = UsageFileWriter(ledger, tmp_path, queue.store)
     first.publish(NOW, NAMES, groups=False)
     (path,) = ledger.path.glob("*.usage")
     told = msgspec.json.decode(path.read_bytes(), type=UsageFile)
     ledger.leave(path.name, encode_usage(msgspec.structs.replace(told, gpus=(old, *told.gpus))))
     queue.ran("more", "1", -2 * HOUR, -HOUR)
-    second = OwnUsage(ledger, tmp_path, queue.store)
+    second = UsageFileWriter(ledger, tmp_path, queue.store)
     second.publish(NOW, NAMES, groups=False)
     second.publish(NOW + 1, NAMES, groups=False)
     (path,) = ledger.path.glob("*.usage")
@@ -91,32 +112,32 @@ def test_other_queues_of_a_user_add_up(queue: PastQueue, ledger: Ledger, tmp_pat
     """Two engines of one queue do not, and the next one removes what is doubled."""
     queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR)
     for place in ("a", "a", "b"):
-        usage = OwnUsage(ledger, tmp_path / place, queue.store)
+        usage = UsageFileWriter(ledger, tmp_path / place, queue.store)
         usage._found = UsageFile  # type: ignore[method-assign]  # as if both looked at the same moment
         usage.publish(NOW, NAMES, groups=False)
     assert len(list(ledger.path.glob("*.usage"))) == 3
     assert [total.gpu_hours for total in totals(queue, ledger, "user")] == [2.0]
-    OwnUsage(ledger, tmp_path / "a", queue.store).publish(NOW, NAMES, groups=False)
+    UsageFileWriter(ledger, tmp_path / "a", queue.store).publish(NOW, NAMES, groups=False)
     assert len(list(ledger.path.glob("*.usage"))) == 2
 
 
 def test_sharing_less(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
     """Names of groups that an earlier engine told are forgotten, and in the end the whole file."""
     queue.ran("mine", "0", TO_MIDNIGHT - 2 * HOUR, TO_MIDNIGHT - HOUR, group="secret")
-    OwnUsage(ledger, tmp_path, queue.store).publish(NOW, NAMES, groups=True)
+    UsageFileWriter(ledger, tmp_path, queue.store).publish(NOW, NAMES, groups=True)
     assert [total.group for total in totals(queue, ledger, "group")] == ["secret"]
-    usage = OwnUsage(ledger, tmp_path, queue.store)
+    usage = UsageFileWriter(ledger, tmp_path, queue.store)
     usage.publish(NOW, NAMES, groups=False)
     assert [(total.group, total.gpu_hours) for total in totals(queue, ledger, "group")] == [("", 1.0)]
-    OwnUsage(ledger, tmp_path, queue.store).withdraw()
+    UsageFileWriter(ledger, tmp_path, queue.store).withdraw()
     assert not list(ledger.path.iterdir())
 
 
 def test_a_jump_of_the_clock(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
     """Days that lie in the future after it are dropped, and the present ones are summed up again."""
     queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR)
-    OwnUsage(ledger, tmp_path, queue.store).publish(NOW + 400 * DAY, NAMES, groups=False)
-    usage = OwnUsage(ledger, tmp_path, queue.store)
+    UsageFileWriter(ledger, tmp_path, queue.store).publish(NOW + 400 * DAY, NAMES, groups=False)
+    usage = UsageFileWriter(ledger, tmp_path, queue.store)
     usage.publish(NOW, NAMES, groups=False)
     usage.publish(NOW + INTERVAL, NAMES, groups=False)
     assert [total.gpu_hours for total in totals(queue, ledger, "user")] == [1.0]
@@ -126,7 +147,7 @@ def test_a_jump_of_the_clock(queue: PastQueue, ledger: Ledger, tmp_path: Path) -
 def test_a_planted_name(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
     """What another user puts in the place of the file counts for nobody, and the usage gets another name."""
     queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR)
-    usage = OwnUsage(ledger, tmp_path, queue.store)
+    usage = UsageFileWriter(ledger, tmp_path, queue.store)
     usage.publish(NOW, NAMES, groups=False)
     (path,) = ledger.path.glob("*.usage")
     path.unlink()
@@ -195,3 +216,20 @@ def test_a_long_history_fits() -> None:
     kept = {line.day for line in usage.gpus}
     assert kept == set(range(min(kept), TODAY + 1))
     assert len(usage.gpus) == 64 * len(kept)
+
+
+def test_the_table(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:
+    """A line for each user; what a question cannot have has no column."""
+    queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + 3 * HOUR, group="vision")
+    measure(queue, TO_MIDNIGHT, 60, utilisation=3, reserved=GIB, used=GIB)
+    UsageFileWriter(ledger, tmp_path, queue.store).publish(NOW, NAMES, groups=True)
+
+    def table(by: By) -> list[list[str]]:
+        usage = LabUsage("", to_datetime(NOW), "lab7", False, "", "", by, totals(queue, ledger, by), [])
+        return ["".join(span.text for span in line).split() for line in render_usage(usage, 80)[2:]]
+
+    assert table("user")[0] == ["GPU-HOURS", "WAITING", "IDLE", "KWH", "USER"]
+    assert table("user")[1][:4] == ["3.00", "0.00", "1.00", "0.30"]
+    assert table("gpu") == [["GPU-HOURS", "IDLE", "KWH", "GPU"], ["3.00", "1.00", "0.30", "GPU-A"]]
+    assert table("group")[0] == ["GPU-HOURS", "WAITING", "USER:", "GROUP"]
+    assert table("group")[1][-1] == "vision"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.features.slurm.private_servers import SCRIPT, is_local, on_servers, ssh_trouble
+from stoker.app.service.ssh import ssh_trouble
+from stoker.features.slurm.private_servers import SCRIPT, is_local, on_servers
 
 
 @pytest.mark.parametrize(

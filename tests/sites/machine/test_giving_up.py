@@ -206,7 +206,8 @@ def test_users_who_act_together_get_no_more_than_their_shares() -> None:
                     world.runner.exited(key, 75, "preempted")
                     look(world)
                     holder = (eve, mallory)[len(taken) % 2]
-                    claimed = held.enter_context(running_as(holder, programs.hold, world.ledger.path, *device.devices))
+                    name = f"name:{device.devices[0]}"
+                    claimed = held.enter_context(running_as(holder, programs.hold, world.ledger.path, name))
                     assert next_line(claimed)
                     taken.append(key)
                 world.clock.pass_seconds(USER_RELIEF_SECONDS)

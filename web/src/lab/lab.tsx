@@ -5,7 +5,7 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 
 import { ApiError, call } from "../api";
-import { clock, hours, moment, size, span } from "../format";
+import { clock, hours, known, moment, size, span } from "../format";
 import { useKeys } from "../keys";
 import { SmallTable } from "../parts/boxes";
 import { Empty, Loading } from "../parts/placeholder";
@@ -13,11 +13,13 @@ import { go, hashOf, route, watchRoute } from "../router";
 import { nextTheme } from "../theme";
 import type { LabBooking, LabGpu, LabPage } from "../types";
 import { PassForm } from "./pass";
-import { HOURS_AHEAD, holders, isNow, near, oldest, spanOnLane, sum, untilText, useOf, whenDone, WORDS, type Holder, type Use } from "./model";
+import { HOURS_AHEAD, holders, isNow, near, people, spanOnLane, sum, untilText, useOf, whenDone, WORDS, type Holder, type Use } from "./model";
 
 const REST_MS = 5000;
 /** Users whom the line of a GPU names. */
 const MOST_USERS = 3;
+const MOST_MESSAGES = 3;
+const MOST_BOOKINGS = 12;
 const shown = signal<LabPage | null>(null);
 const problem = signal<Error | null>(null);
 
@@ -68,11 +70,11 @@ function Content({ page }: { page: LabPage }): JSX.Element {
           <b>No answer from the server.</b> This is the state of {clock(now, Date.now(), true)}.
         </p>
       ) : null}
-      {page.message ? (
-        <p class="banner held" role="status">
-          <b>To all users:</b> {page.message}
+      {page.messages.slice(0, MOST_MESSAGES).map(({ user, at, text }) => (
+        <p key={at} class="banner held">
+          <b>{user} to all users:</b> {text}
         </p>
-      ) : null}
+      ))}
       {view === "user" ? <Mine page={page} user={me} now={now} /> : null}
       <div class="parts">
         <Gpus page={page} now={now} me={view === "user" ? me : ""} />
@@ -177,6 +179,7 @@ interface GpuProps {
 function Gpu({ gpu, holds, booked, now, me }: GpuProps): JSX.Element {
   const use = useOf(gpu, holds, booked, now);
   const percent = gpu.utilisation_percent;
+  const active = booked.filter((booking) => isNow(booking, now));
   return (
     <li class={`gpu ${use}`} data-gpu={gpu.label}>
       <h2 title={gpu.model}>
@@ -200,7 +203,7 @@ function Gpu({ gpu, holds, booked, now, me }: GpuProps): JSX.Element {
         {holds.length > MOST_USERS ? <li>and {holds.length - MOST_USERS + 1} more users</li> : null}
         {holds.length ? null : (
           <li class="alone">
-            {use === "others" ? <b>{gpu.strangers.join(", ")}</b> : null}
+            <b>{(use === "others" ? gpu.strangers : use === "booked" ? active.map(({ user }) => user) : []).join(", ")}</b>
             <State use={use} />
           </li>
         )}
@@ -273,29 +276,9 @@ const periodText = ({ begin, end }: LabBooking, now: number): string =>
 
 // -- users and bookings --------------------------------------------------------------------------
 
-interface Person {
-  user: string;
-  gpus: number;
-  running: number;
-  waiting: number;
-  since: number | null;
-  weeks: number[];
-}
-
-function people(page: LabPage): Person[] {
-  const known = new Set([...page.users, ...page.weeks].map(({ user }) => user));
-  const lines = [...known].map((user): Person => {
-    const counts = page.users.find((line) => line.user === user);
-    const since = oldest(page.waiting.filter((line) => line.user === user));
-    const weeks = page.weeks.find((line) => line.user === user)?.gpu_hours ?? [];
-    return { user, gpus: counts?.gpus ?? 0, running: counts?.running ?? 0, waiting: counts?.waiting ?? 0, since, weeks };
-  });
-  return lines.sort((one, other) => (other.weeks[0] ?? 0) - (one.weeks[0] ?? 0));
-}
-
 function People({ page, now }: { page: LabPage; now: number }): JSX.Element {
   const lines = people(page);
-  const most = Math.max(...lines.flatMap(({ weeks }) => weeks), 0.001);
+  const most = Math.max(...lines.map(({ weeks }) => weeks?.gpu_hours[0] ?? 0), 0.001);
   return (
     <section class="card people" aria-label="Users">
       <h2>Users</h2>
@@ -304,11 +287,13 @@ function People({ page, now }: { page: LabPage; now: number }): JSX.Element {
         rows={lines}
         columns={[
           ["User", ({ user }) => <b title={user}>{user}</b>, "name"],
-          ["GPUs", ({ gpus }) => gpus || "–", "right"],
-          ["Waiting", ({ waiting }) => waiting || "–", "right"],
-          ["longest wait", ({ since }) => (since === null ? "–" : span((now - since) / 1000)), "right since"],
-          ["GPU-hours this week", ({ weeks }) => <Hours value={weeks[0]} most={most} />, "week"],
-          ["last week", ({ weeks }) => (weeks[1] === undefined ? "–" : hours(weeks[1])), "right last"],
+          ["GPUs", ({ counts }) => counts?.gpus || "–", "right"],
+          ["Waiting", ({ counts }) => counts?.waiting || "–", "right"],
+          ["longest wait", ({ since }) => (since === null ? "–" : span((now - since) / 1000)), "right wide"],
+          ["GPU-h, 7 days", ({ weeks }) => <Hours value={weeks?.gpu_hours[0]} most={most} />, "week"],
+          ["of it idle", ({ weeks }) => known(hours, weeks?.idle_gpu_hours ?? null), "right wide"],
+          ["7 days before", ({ weeks }) => known(hours, weeks?.gpu_hours[1] ?? null), "right wide"],
+          ["waited, 7 days", ({ weeks }) => known((value) => span(3600 * value), weeks?.waiting_hours ?? null), "right wide"],
         ]}
       />
     </section>
@@ -330,11 +315,12 @@ function Hours({ value, most }: { value: number | undefined; most: number }): JS
 
 function Bookings({ page, now }: { page: LabPage; now: number }): JSX.Element | null {
   if (!page.bookings.length) return null;
+  const more = page.bookings.length - MOST_BOOKINGS;
   return (
     <section class="card bookings" aria-label="Bookings">
       <h2>Bookings</h2>
       <ul>
-        {page.bookings.map((booking) => (
+        {page.bookings.slice(0, MOST_BOOKINGS).map((booking) => (
           <li key={booking.begin + booking.user}>
             <span>
               <b>{booking.user}</b> GPU {booking.gpus.join(", ")}
@@ -346,6 +332,7 @@ function Bookings({ page, now }: { page: LabPage; now: number }): JSX.Element | 
           </li>
         ))}
       </ul>
+      {more > 0 ? <p class="faint">and {more} more</p> : null}
     </section>
   );
 }

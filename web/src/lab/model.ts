@@ -1,7 +1,7 @@
 /** What the page of the group shows of a GPU and of a user. */
 
 import { clock, moment } from "../format";
-import type { LabBooking, LabGpu, LabJob, LabPage, LabWaiting } from "../types";
+import type { LabBooking, LabGpu, LabJob, LabPage, LabUser, LabWaiting, LabWeeks } from "../types";
 
 /** How far the lanes of the GPUs look ahead. */
 export const HOURS_AHEAD = 24;
@@ -102,4 +102,24 @@ export const sum = (waiting: LabWaiting[]): number => waiting.reduce((total, { j
 export function oldest(waiting: LabWaiting[]): number | null {
   const times = waiting.flatMap(({ since }) => (since === null ? [] : [moment(since)]));
   return times.length ? Math.min(...times) : null;
+}
+
+export interface Person {
+  user: string;
+  counts: LabUser | undefined;
+  /** Since when the oldest waiting job is in the queue, if that is known. */
+  since: number | null;
+  weeks: LabWeeks | undefined;
+}
+
+/** All users, those with the most GPU-hours of the last 7 days first. */
+export function people(page: LabPage): Person[] {
+  const names = new Set([...page.users, ...page.weeks].map(({ user }) => user));
+  const lines = [...names].map((user) => ({
+    user,
+    counts: page.users.find((line) => line.user === user),
+    since: oldest(page.waiting.filter((line) => line.user === user)),
+    weeks: page.weeks.find((line) => line.user === user),
+  }));
+  return lines.sort((one, other) => (other.weeks?.gpu_hours[0] ?? 0) - (one.weeks?.gpu_hours[0] ?? 0));
 }

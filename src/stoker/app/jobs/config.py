@@ -29,7 +29,7 @@ from stoker.core.settings import (
     setting_text,
 )
 from stoker.core.text import shown_value
-from stoker.features import FEATURES, load
+from stoker.features import FEATURES, feature_tables, load
 
 _MENTIONED = re.compile(rb"""tool['"\s]*\.[\s'"]*stoker""")
 
@@ -156,6 +156,18 @@ def _distrust(found: os.stat_result) -> str:
 BUILT_IN: Mapping[str, object] = {option.name: option.built_in for option in OPTIONS if option.built_in is not None}
 
 
+def checked_tables(section: str, tables: object, place: str) -> dict[str, dict[str, Any]]:
+    """The tables `[section.NAME]` of a file, every value checked, for clusters or by the feature that has them."""
+    check = checked_clusters if section == _CLUSTER else load(feature_tables()[section])
+    checked: dict[str, dict[str, Any]] = check(tables, place)
+    return checked
+
+
+def _sections() -> list[str]:
+    """The names of all tables of tables, but for job options."""
+    return [_CLUSTER, *feature_tables()]
+
+
 def _cluster_settings(table: Mapping[str, object], environment: Mapping[str, str]) -> ClusterSettings:
     read = {key: read_setting(key, raw, key, CLUSTER_KEYS) for key, raw in {**_CLUSTER_BUILT_IN, **table}.items()}
     home = environment.get("HOME") or os.path.expanduser("~")
@@ -205,8 +217,12 @@ class Config(Struct, frozen=True):
     values: dict[Name, Value]
     groups: Mapping[str, dict[str, Any]] = {}
     """Job options from files for the jobs of a group, by its name."""
+    locked: Mapping[str, Any] = {}
+    """The table [locked] of the system's file."""
     clusters: Mapping[str, ClusterSettings] = {}
     """By name, in the order of the files."""
+    tables: Mapping[str, Mapping[str, Any]] = {}
+    """Those of features, by their names."""
     files: tuple[Path, ...] = ()
     """The files that were read, weakest first."""
     warnings: tuple[str, ...] = ()
@@ -226,7 +242,7 @@ class Config(Struct, frozen=True):
 
     def origins(self) -> list[SettingRow]:
         """Every value with its origin, engine settings first; secrets are hidden."""
-        order = {name: place for place, name in enumerate([*KEYS, _LOCKED, _CLUSTER, _GROUP, _DEFAULTS])}
+        order = {name: place for place, name in enumerate([*KEYS, _LOCKED, *_sections(), _GROUP, _DEFAULTS])}
         names = sorted(self.values, key=lambda name: order[name[0]])
         return [SettingRow(".".join(name), self._shown(name), self.values[name].origin) for name in names]
 
@@ -261,7 +277,9 @@ def load_config(
         defaults=options.get(_DEFAULTS, {}),
         groups=options.get(_GROUP, {}),
         values=shown | values,  # for display only: JobOptions has None for them
+        locked=table.get(_LOCKED, {}),
         clusters={name: _cluster_settings(cluster, environment) for name, cluster in named.items()},
+        tables={section: table.get(section, {}) for section in feature_tables()},
         files=tuple(file.path for file in files),
         warnings=tuple(part.warning for part in parts if isinstance(part, Ignored)),
     )
@@ -303,7 +321,7 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
     """The values of a file, each checked even where a stronger file overrides it."""
     place = str(settings.path)
     for key, value in settings.table.items():
-        if key not in KEYS and key not in (_CLUSTER, _LOCKED, *_OF_JOBS):
+        if key not in KEYS and key not in (*_sections(), _LOCKED, *_OF_JOBS):
             _refuse_unknown(key, settings)
         if key not in _OF_JOBS and settings.project:
             header = _defaults_header(settings)
@@ -313,10 +331,11 @@ def _of_file(settings: Settings) -> dict[Name, Value]:
             )
         if key in KEYS:
             read_setting(key, value, f"{place}: {key}")
+    named = {name: checked_tables(name, settings.table[name], place) for name in _sections() if name in settings.table}
     checked = {
         _DEFAULTS: checked_defaults(settings.table.get(_DEFAULTS, {}), place),
         _GROUP: checked_groups(settings.table.get(_GROUP, {}), place),
-        _CLUSTER: checked_clusters(settings.table.get(_CLUSTER, {}), place),
+        **named,
         _LOCKED: checked_locked(settings.table.get(_LOCKED, {}), place),
     }
     return _flat({**settings.table, **checked}, place)
@@ -363,7 +382,7 @@ def _nested(values: Mapping[Name, Value]) -> dict[str, Any]:
 
 
 def _refuse_unknown(key: str, settings: Settings) -> NoReturn:
-    keys = _OF_JOBS if settings.project else (*KEYS, _CLUSTER, *_OF_JOBS)
+    keys = _OF_JOBS if settings.project else (*KEYS, *_sections(), *_OF_JOBS)
     hint = did_you_mean(key, keys, f"known: {', '.join(keys)}")
     if key in BY_NAME:
         hint = f"{key} is a job option: put it under {_defaults_header(settings)}"

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from stoker.core.errors import UsageError, did_you_mean
-from stoker.core.settings import LOCKED_KEYS, Limits, read_setting
+from stoker.core.settings import LOCKED_KEYS, LockedLimits, read_setting
 from stoker.core.spec import JobSpec
 from stoker.core.units import count_text, duration_text
 from stoker.store.queries import loads
@@ -45,22 +45,27 @@ def _check(limits: Mapping[str, object], place: str) -> None:
         read_setting(key, raw, f"{place}: {key}", LOCKED_KEYS)
 
 
-def limits_here(locked: Mapping[str, Any]) -> Limits:
+def limits_here(locked: Mapping[str, Any]) -> LockedLimits:
     """The limits of the user of this process."""
+    return limits_of(locked, os.getuid())
+
+
+def limits_of(locked: Mapping[str, Any], uid: int) -> LockedLimits:
+    """The limits of a user."""
     if not locked:
-        return Limits()
+        return LockedLimits()
     layers = [locked]
-    user, groups = _names()
+    user, groups = _names(uid)
     layers += [table for name, table in locked.get("group", {}).items() if name in groups]
     layers += [table for name, table in locked.get("user", {}).items() if name == user]
-    given = {key: table[key] for table in layers for key in Limits.__struct_fields__ if key in table}
-    return Limits(**{key: read_setting(key, raw, key, LOCKED_KEYS) for key, raw in given.items()})
+    given = {key: table[key] for table in layers for key in LockedLimits.__struct_fields__ if key in table}
+    return LockedLimits(**{key: read_setting(key, raw, key, LOCKED_KEYS) for key, raw in given.items()})
 
 
-def _names() -> tuple[str, set[str]]:
-    """The user of this process, and the names of its groups."""
+def _names(uid: int) -> tuple[str, set[str]]:
+    """The name of a user, and the names of its groups."""
     try:
-        entry = pwd.getpwuid(os.getuid())
+        entry = pwd.getpwuid(uid)
     except KeyError:
         return "", set()
     names = set()
@@ -72,7 +77,7 @@ def _names() -> tuple[str, set[str]]:
     return entry.pw_name, names
 
 
-def within_longest(spec: JobSpec, limits: Limits) -> JobSpec:
+def within_longest(spec: JobSpec, limits: LockedLimits) -> JobSpec:
     """The spec of a job of this machine: without a time limit it gets the longest; a longer one is refused."""
     longest = limits.longest
     if longest is None or spec.cluster:
@@ -85,7 +90,7 @@ def within_longest(spec: JobSpec, limits: Limits) -> JobSpec:
     return spec
 
 
-def check_waiting(reader: Reader, new: int, limits: Limits) -> None:
+def check_waiting(reader: Reader, new: int, limits: LockedLimits) -> None:
     """Refuse more waiting jobs than the limit."""
     if limits.waiting is None:
         return

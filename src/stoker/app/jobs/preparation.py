@@ -30,6 +30,8 @@ class PreparationContext(Struct, frozen=True):
     """Gets warnings for the user."""
     starts_now: bool = False
     """Whether the jobs do not wait in the queue."""
+    arrived: str = ""
+    """The code of the jobs, if it came from another machine."""
 
 
 class Preparation(Protocol):

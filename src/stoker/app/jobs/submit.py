@@ -272,7 +272,9 @@ class QueueSubmission:
         environment: Mapping[str, str],
         *,
         script: Script | None = None,
+        arrived: str = "",
     ) -> None:
+        """`arrived` is the code of the jobs, if it came from another machine."""
         self.needs_devices = False
         self.notes: list[str] = []
         """Warnings about the jobs, for the user."""
@@ -292,7 +294,8 @@ class QueueSubmission:
         """Where files go that the jobs need: the copy of a script, a pickled function."""
         self.clusters: list[str] = []
         """Where the jobs run, each once; empty is this machine."""
-        self._preparations = Preparations(PreparationContext(self._place_of, self._environment, self.notes.append))
+        context = PreparationContext(self._place_of, self._environment, self.notes.append, arrived=arrived)
+        self._preparations = Preparations(context)
         self._builder = JobBuilder(
             own_options,
             self._context(),

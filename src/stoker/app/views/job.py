@@ -395,7 +395,7 @@ def _about_active(job: Job, engine: str, facts: QueueFacts) -> str:
 
 def _giving_way(job: Job, way: GivingWay, facts: QueueFacts) -> str:
     saves, until = job.spec.preemptible == "save", way.since + job.spec.save_time
-    doing = f"saving, until {clock_text(until, facts.now)} at the latest" if saves else "stopping"
+    doing = f"has until {clock_text(until, facts.now)} to save" if saves else "stopping"
     return f"{_way_text('gives way', way, facts)}; {doing}"
 
 

@@ -180,7 +180,7 @@ def _device_line(device: Device, jobs: Sequence[Job], facts: QueueFacts, *, sett
         ],
         combined_speed=together(holders, facts.speeds) if len(jobs) > 1 else None,
         elsewhere=list(_elsewhere(device, facts)),
-        bookings=list(_booked(device, facts)),
+        bookings=list(booked_times(device, facts)),
     )
 
 
@@ -190,7 +190,7 @@ def _drained(device: Device, reading: Reading, facts: QueueFacts) -> Mark | None
     return mark_of(facts.settings.get(drained_key(device.id)))
 
 
-def _booked(device: Device, facts: QueueFacts) -> Iterator[BookedTime]:
+def booked_times(device: Device, facts: QueueFacts) -> Iterator[BookedTime]:
     for booking in sorted(facts.statuses.bookings, key=lambda booking: booking.since):
         if not set(booking.claims).isdisjoint(device.claims) and booking.until > facts.now:
             begin, end = to_datetime(booking.since), to_datetime(booking.until)

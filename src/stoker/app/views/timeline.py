@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.local_time import to_datetime, to_datetime_or_none
 from stoker.app.views.facts import QueueFacts, read_facts
-from stoker.app.views.model import Counts
+from stoker.app.views.model import BookedTime, Counts
 from stoker.app.views.samples import Curves, Steps, curves_from, curves_of, steps_of
-from stoker.app.views.status import expected_empty
+from stoker.app.views.status import booked_times, expected_empty
 from stoker.core.amounts import resources_of_attempts
 from stoker.core.chart import colours_of
 from stoker.core.device import Device
@@ -34,6 +34,8 @@ MARGIN = 0.02
 """Part of a trimmed timeline before its first bar."""
 LEAST_HEIGHT = 0.02
 """Part of a lane that a bar has at least, so that it can be seen."""
+NEAR_SECONDS = 12 * 3600.0
+"""Bookings that begin within this time lengthen a timeline, by at most twice as much."""
 
 
 class Bar(Struct, frozen=True):
@@ -75,6 +77,7 @@ class Lane(Struct, frozen=True):
     forecast: list[Bar]
     """Jobs that wait, where they are expected to run."""
     samples: Curves
+    bookings: list[BookedTime] = []
 
 
 class Timeline(Struct, frozen=True):
@@ -139,6 +142,9 @@ def timeline_of(
         attempts, left_out = attempts_of_jobs(store, only), 0
     ahead = list(_expected(facts, only)) if until is None or until > now else []
     last = max([now, *(bar.end for bar in ahead if bar.end), *_expected_ends(attempts, facts)])
+    if only is None:
+        near = [booking.until for booking in facts.statuses.bookings if booking.since < now + NEAR_SECONDS]
+        last = max([last, *(min(end, now + 2 * NEAR_SECONDS) for end in near)])
     end = last if until is None else until
     since = _trimmed(period.since, attempts, end) if trim else period.since
     steps = steps_of(since, min(now, end))
@@ -245,6 +251,7 @@ def _lanes(attempts: Sequence[Ran], ahead: Sequence[Expected], facts: QueueFacts
             label=device.label if device else device_id,
             model=device.model if device else "",
             memory_bytes=device.memory if device else None,
+            bookings=list(booked_times(device, facts)) if device else [],
             bars=stacked[: len(bars)],
             forecast=stacked[len(bars) :],
             samples=curves.get(device_id) or curves_from((), steps),

@@ -84,8 +84,7 @@ def command(
     if not engine_lives(paths, QUEUE) or len(paths.everywhere) > 1:
         _revive(paths)
     if view:
-        show_view(view, _chosen_ids(paths, ids, chosen) if ids else [], screen, everything=everything)
-        return 0
+        return show_view(view, _chosen_ids(paths, ids, chosen) if ids else [], screen, everything=everything)
     if ids:
         _show_jobs(paths, ids, chosen, screen, everything=everything, environment=environment)
         return 0

@@ -30,6 +30,7 @@ from stoker.core.launch import output_paths
 from stoker.core.ranges import Ranges
 from stoker.core.spec import Command, shell_of
 from stoker.core.text import on_one_line, printable, shortened
+from stoker.features import elsewhere, load
 from stoker.store.changes import StoreChanges
 from stoker.store.engine_lock import QUEUE
 from stoker.store.paths import Paths
@@ -64,6 +65,8 @@ class SubmitResult(Struct, frozen=True):
     """Why there is no engine to run them, though they are safe in the queue; null where there is group."""
     repeated: bool = False
     """Whether they were submitted before under the same --key, and nothing was submitted now."""
+    server: str = ""
+    """The server that has them (`-S`); empty for this machine."""
 
 
 def submit_result(inserted: Sequence[Inserted], problem: str | None, *, held: bool) -> SubmitResult:
@@ -132,6 +135,10 @@ class SubmitOptions(Struct, frozen=True):
     """Names this submit: the same one again submits nothing."""
     script: Script | None = None
     """Set where the command is a script."""
+    server: str | None = None
+    """Another machine whose queue gets the jobs."""
+    arrived: str = ""
+    """Their code, if it came from another machine."""
 
 
 def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
@@ -140,7 +147,13 @@ def submit_jobs(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
     if paths.note:
         say(paths.note)
     submission = QueueSubmission(
-        paths, config_here(say), request.options, time.time(), os.environ, script=request.script
+        paths,
+        config_here(say),
+        request.options,
+        time.time(),
+        os.environ,
+        script=request.script,
+        arrived=request.arrived,
     )
     submission.read(items)
     engine = Background(paths, submission.devices)
@@ -276,7 +289,11 @@ def command(context: click.Context, /, words: tuple[str, ...], file: str | None,
 
         if note := misplaced_option(CommandLine("submit", context.meta[TYPED_OPTIONS], words), options):
             say(note)
-    return submit_jobs(SubmitOptions(options=options, label=file or "submit", script=script, **values), items)
+    request = SubmitOptions(options=options, label=file or "submit", script=script, **values)
+    if request.server is not None:
+        code: int = load(elsewhere().submit)(request, items)
+        return code
+    return submit_jobs(request, items)
 
 
 def _parse_words(

@@ -28,6 +28,7 @@ from stoker.core.outcomes import FAILURES
 from stoker.core.units import count_text, short_size
 
 LEGEND = "█ used ▒ reserved ░ expected ✗ failed │ now"
+BOOKED = "╱ booked"
 GROUP_LOOKS: tuple[Look, ...] = ("bar0", "bar1", "bar2", "bar3", "bar4")
 """Colours of groups; jobs without a group have the first."""
 _INSIDE: dict[Look, Look] = {
@@ -83,6 +84,8 @@ def render_timeline(timeline: Timeline, width: int, height: int | None = None) -
 
 
 def _left_out(timeline: Timeline) -> Iterator[str]:
+    if any(lane.bookings for lane in timeline.lanes):
+        yield BOOKED
     if timeline.left_out:
         yield f"{count_text(timeline.left_out, 'older job')} not shown"
     if timeline.without_gpu:
@@ -136,6 +139,12 @@ def _lane_rows(lane: Lane, scale: Scale, rows: int, now: float) -> list[Line]:
     line = int(scale.column(now))
     for row in grid if 0 <= line < scale.columns else ():
         row[line] = Cell("│", "faint")
+    for booked in lane.bookings:
+        begin = booked.begin.timestamp()
+        columns = range(*scale.columns_of(begin, booked.end.timestamp())) if begin < scale.until else ()
+        for place in columns:
+            for row in grid:
+                row[place] = Cell("╱", "faint")
     for bar in lane.forecast:
         _draw(grid, bar, scale, (bar.start.timestamp(), _moment(bar.end) or scale.until), expected=True)
     for bar in lane.bars:

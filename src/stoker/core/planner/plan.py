@@ -418,9 +418,10 @@ class _Planner:
                 continue
             job_kind = job_kind_of(job)
             resources = self._lanes.estimate(job_kind)
-            names = self._occupancy.names_of(handover.devices)
-            if self._occupancy.will_be_open(handover.devices, resources):
-                self.handovers.append(handover)
+            device_ids = self._completed(handover.devices, job, resources)
+            names = self._occupancy.names_of(device_ids)
+            if self._occupancy.will_be_open(device_ids, resources):
+                self.handovers.append(Handover(job.id, device_ids))
                 self._handed_counts.update(cap.name for cap in job_kind.caps)
                 self._kept.update(dict.fromkeys(names, job.id))
                 continue
@@ -429,6 +430,14 @@ class _Planner:
                 self.starts.append(outcome)
                 self._order.started(job)
                 self._served.add(job.id)
+
+    def _completed(self, device_ids: tuple[str, ...], job: Job, resources: Resources) -> tuple[str, ...]:
+        """The devices that others leave for a job, and open ones if it needs more and there are enough."""
+        lacking = resources.gpus - len(device_ids)
+        if lacking <= 0:
+            return device_ids
+        offers = [offer for offer in self._available(job, resources) if offer.device.id not in device_ids]
+        return (*device_ids, *(device.id for device in choose(offers, lacking) or ()))
 
     def _available(self, job: Job, resources: Resources) -> list[DeviceOffer]:
         """The open devices that are neither booked nor kept for another."""

@@ -47,8 +47,8 @@ class JobKind(NamedTuple):
     slurm: tuple[tuple[str, str], ...] = ()
     urgent: bool = False
     """Whether running jobs give way to it even if they have less work left."""
-    kept_seconds: float = 0.0
-    """Of its work, from earlier attempts: the rest takes less."""
+    returned: float | None = None
+    """When it gave way; None if it did not."""
 
 
 class ReasonKey(NamedTuple):
@@ -77,7 +77,7 @@ def job_kind_of(job: Job) -> JobKind:
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
-        given = spec.limit, spec.nodes, spec.slurm, spec.urgent, job.kept_seconds
+        given = spec.limit, spec.nodes, spec.slurm, spec.urgent, returned_at(job)
         return JobKind(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
     return JobKind(
         spec.resources,
@@ -86,8 +86,14 @@ def job_kind_of(job: Job) -> JobKind:
         nodes=spec.nodes,
         slurm=spec.slurm,
         urgent=spec.urgent,
-        kept_seconds=job.kept_seconds,
+        returned=returned_at(job),
     )
+
+
+def returned_at(job: Job) -> float | None:
+    """When a waiting job gave way; None if it did not."""
+    state = job.state
+    return state.since if isinstance(state, Waiting) and state.gave_way is not None else None
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:

@@ -179,6 +179,18 @@ def _read(last: str, word: str, frozen: Callable[[str], str]) -> str:
     return "" if suffix in (".json", ".xml") and _WRITTEN.fullmatch(word) else path
 
 
+def words_of(command: Command) -> Sequence[str]:
+    """All words of a command; of a line for a shell those that can be read without the shell."""
+    if command.call:
+        return ()
+    return _FILE_IN_LINE.findall(command.words[0]) if command.shell else command.words
+
+
+def is_written(name: str) -> bool:
+    """Whether the name of an option or a file tells that a program writes there."""
+    return _WRITTEN.fullmatch(name) is not None
+
+
 def _quoted(path: str) -> str:
     import shlex
 

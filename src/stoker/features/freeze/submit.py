@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from stoker.app.jobs.preparation import PreparationContext, PreparedJob
 from stoker.core.errors import StokerError
 from stoker.core.spec import Command, JobSpec
-from stoker.features.freeze.code import FrozenCode, field_of
+from stoker.features.freeze.code import FrozenCode, code_of, field_of
 from stoker.features.freeze.command import StartedCode, started_by
 from stoker.features.freeze.listing import MOST, USUAL, NotFreezable, work_tree_of
 from stoker.features.freeze.snapshots import SnapshotStore
@@ -43,6 +43,8 @@ class CodeFreezer:
         if spec.freeze == "no" or spec.role != "job" or (self._context.starts_now and not spec.freeze):
             return PreparedJob(spec)
         started = started_by(command)
+        if self._context.arrived:
+            return self._with_arrived(started, spec)
         # Most lines of a list start what the line before started.
         if self._last is None or self._last[0] is not spec or self._last[1] != started:
             self._last = spec, started, self._prepared(started, spec)
@@ -59,6 +61,16 @@ class CodeFreezer:
         if (spec, field) not in self._specs:
             self._specs[spec, field] = replace(spec, code=field)
         return PreparedJob(self._specs[spec, field], bool(code.snapshot) and self._holds(wish))
+
+    def _with_arrived(self, started: StartedCode, spec: JobSpec) -> PreparedJob:
+        """The job with code that came from another machine."""
+        code = self._context.arrived
+        if (spec, code) not in self._specs:
+            self._specs[spec, code] = replace(spec, code=code)
+        snapshot = self._store("").snapshot(code_of(code).snapshot)
+        path = os.path.relpath(os.path.join(spec.cwd, started.name), snapshot.root)
+        holds = started.kind == "file" and any(file.path == path for file in snapshot.files)
+        return PreparedJob(self._specs[spec, code], holds)
 
     def keep(self) -> None:
         """Make the trees again that were removed meanwhile."""

@@ -15,6 +15,7 @@ from stoker.app.views.gpus import known_devices
 from stoker.app.views.summary import ledger_here
 from stoker.cli.console import say
 from stoker.cli.options import Screen, StokerCommand, screen_options, write_json, write_plain
+from stoker.cli.screens.plain import Columns, plain_lines
 from stoker.cli.screens.text import Column, Line, Span, one_line, table_lines, write_lines
 from stoker.core.booking import Booking
 from stoker.core.device import Device, resolve
@@ -117,6 +118,18 @@ def _book(ledger: Ledger, wanted: Booking) -> str:
     return outcome
 
 
+PLAIN_COLUMNS: Columns = {
+    "ID": "id",
+    "USER": "user",
+    "GPUS": lambda line: ",".join(line.gpus),
+    "FROM": "begin",
+    "UNTIL": "end",
+    "STATE": "state",
+    "IN_THE_WAY": lambda line: "; ".join(line.in_the_way),
+    "WHY": "why",
+}
+
+
 # -- the table -------------------------------------------------------------------------------------
 
 
@@ -127,9 +140,9 @@ def _show(bookings: Bookings, screen: Screen, name: str = "") -> None:
     if screen.form == "json":
         write_json(Bookings(bookings.schema, bookings.at, shown))
     elif screen.form == "plain":
-        write_plain("\t".join(_cells(line, now)) for line in shown)
+        write_plain(plain_lines(shown, PLAIN_COLUMNS))
     elif shown:
-        write_lines(_table(shown, now, screen.size[0]), screen.color)
+        write_lines(booking_table(shown, now, screen.size[0]), screen.color)
     else:
         write_lines([(Span("no bookings; book with: stoker book 2 --from 18:00 --for 4h", "faint"),)], screen.color)
 
@@ -141,7 +154,7 @@ def _cells(line: BookingLine, now: float) -> tuple[str, ...]:
     return line.id, line.user, gpus_text(line.gpus), begins, clock_text(end, now), lasts, one_line(line.why)
 
 
-def _table(lines: Sequence[BookingLine], now: float, width: int) -> list[Line]:
+def booking_table(lines: Sequence[BookingLine], now: float, width: int) -> list[Line]:
     rows = [_cells(line, now) for line in lines]
     titles = ("ID", "USER", "GPUS", "FROM", "UNTIL", "FOR")
     columns = [

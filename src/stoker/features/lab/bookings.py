@@ -17,7 +17,7 @@ from stoker.core.booking import FARTHEST_SECONDS, LONGEST_SECONDS, Booking
 from stoker.core.device import Device
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.core.lease import Lease
-from stoker.core.settings import Limits
+from stoker.core.settings import LockedLimits
 from stoker.core.units import DAY, count_text
 from stoker.ledger import LedgerView
 
@@ -30,7 +30,7 @@ class BookingLine(Struct, frozen=True):
     """One booking."""
 
     id: str
-    """What `stoker book --cancel` takes."""
+    """For `stoker book --cancel`."""
     user: str
     yours: bool
     gpus: list[str]
@@ -134,7 +134,7 @@ def check_times(since: float, seconds: float, now: float) -> None:
         raise UsageError(f"a booking lasts at most {LONGEST_SECONDS / DAY:.0f} days", "book a shorter time")
 
 
-def check_booked(wanted: Booking, gpus: int, view: LedgerView, limits: Limits) -> None:
+def check_booked(wanted: Booking, gpus: int, view: LedgerView, limits: LockedLimits) -> None:
     """Refuse a booking beyond the limits of the administrator."""
     if limits.gpus is not None and gpus > limits.gpus:
         raise UsageError(f"{limits.named('gpus')} allows {limits.gpus} at once per user", "book fewer GPUs")

@@ -20,6 +20,8 @@ KEPT_DAYS = 35
 """Days of usage that a file tells, and that readers believe."""
 MOST_KINDS = 20
 """Kinds of waiting jobs that a board tells apart; it counts the others."""
+MOST_KWH = 100.0
+"""No GPU takes more on one day."""
 _FIRST_DAY, _LAST_DAY = date(1970, 1, 1).toordinal(), date(2096, 1, 1).toordinal()
 _Day = Annotated[int, Meta(ge=_FIRST_DAY, le=_LAST_DAY)]
 _DayHours = Annotated[float, Meta(ge=0, le=25)]
@@ -53,7 +55,7 @@ class WaitingKind(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class Board(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one engine does."""
+    """Running and waiting jobs of one engine."""
 
     version: Literal[1] = 1
     jobs: Annotated[tuple[BoardJob, ...], Meta(max_length=MOST_LEASES)] = ()
@@ -91,7 +93,7 @@ class GpuDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Time of several jobs on it counts once."""
     idle_hours: _DayHours | None
     """With almost no utilisation while jobs had it; None if not measured."""
-    energy_kwh: Annotated[float, Meta(ge=0, le=100)] | None
+    energy_kwh: Annotated[float, Meta(ge=0, le=MOST_KWH)] | None
 
 
 class GroupDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -106,7 +108,7 @@ class GroupDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True)
 
 
 class UsageFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one queue has used."""
+    """The usage of one queue by day."""
 
     version: Literal[1] = 1
     queue: Annotated[str, Meta(pattern=r"^[0-9a-f]{16}\Z")] = "0" * 16

@@ -15,7 +15,7 @@ from stoker.core.errors import UsageError
 from stoker.core.units import DAY, parse_duration
 from stoker.ledger.coordinators import is_coordinator
 from stoker.ledger.files import WHAT_LIMIT
-from stoker.ledger.lasting import LONGEST_MESSAGE_SECONDS, Message
+from stoker.ledger.lasting import LONGEST_MESSAGE_SECONDS, Announcement
 from stoker.store.paths import Paths
 
 
@@ -48,7 +48,7 @@ def command(*, text: str | None, lasts: str | None, clear: bool, paths: Paths) -
         raise UsageError(f"--for {lasts} is too long", f"at most {LONGEST_MESSAGE_SECONDS / DAY:.0f} days")
     if text is not None and not 0 < len(text) <= WHAT_LIMIT:
         raise UsageError(f"a message has 1 to {WHAT_LIMIT} characters", "write less")
-    ledger.agreements.tell(Message(uid, "", "" if text is None else text, now, now + seconds))
+    ledger.agreements.tell(Announcement(uid, "", "" if text is None else text, now, now + seconds))
     until = clock_text(now + seconds, now)
     say("your message is not shown any more" if clear else f"all users see this until {until}")
     return 0

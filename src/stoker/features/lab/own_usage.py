@@ -1,10 +1,10 @@
-"""What this user's queue has used on each day, from its history and the samples of GPUs."""
+"""Sum up the usage of this user's queue by day, from its history and the samples of GPUs."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from hashlib import sha256
@@ -18,9 +18,18 @@ from stoker.core.device import node_gpu
 from stoker.core.errors import StokerError
 from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.units import DAY
-from stoker.features.lab.formats import KEPT_DAYS, USAGE, GpuDay, GroupDay, UsageFile, decode_usage, encode_usage
+from stoker.features.lab.formats import (
+    KEPT_DAYS,
+    MOST_KWH,
+    USAGE,
+    GpuDay,
+    GroupDay,
+    UsageFile,
+    decode_usage,
+    encode_usage,
+)
 from stoker.ledger import Ledger
-from stoker.ledger.files import new_name
+from stoker.ledger.files import new_name, printable
 from stoker.store.past_jobs import GpuSpan, Period, gpu_spans
 from stoker.store.reader import Reader
 from stoker.store.samples import held_minutes
@@ -29,13 +38,13 @@ INTERVAL = 60.0
 """Seconds between two looks, or more if a look takes long."""
 REST = 200.0
 """Times the duration of a look."""
-MOST_SPANS = 20_000
+MOST_SPANS = 10_000
 """Attempts of ended jobs that one look adds up, the newest: the engine waits for this."""
 LONGEST_NAME = 60
 """Characters of a group's name."""
 
 
-class OwnUsage:
+class UsageFileWriter:
     """The usage file of one queue, which stays in the ledger when the engine ends."""
 
     def __init__(self, ledger: Ledger, state: Path, store: Reader) -> None:
@@ -45,12 +54,10 @@ class OwnUsage:
         self._known: UsageFile | None = None
         self._name = ""
         self._due = 0.0
-        self._last: tuple[Mapping[str, str], bool] | None = None
 
-    def publish(self, now: float, names: Mapping[str, str], *, groups: bool) -> None:
-        """Add what was used since the last look; `names` are those of GPUs in the ledger, by their ids."""
-        self._last = names, groups
-        if now < self._due:
+    def publish(self, now: float, names: Mapping[str, str], *, groups: bool, last: bool = False) -> None:
+        """Look again if it is time, or the last time; `names` are those of GPUs in the ledger, by their ids."""
+        if now < self._due and not last:
             return
         began = time.thread_time()
         with suppress(StokerError):  # a ledger that cannot be used is reported where a claim fails
@@ -58,21 +65,14 @@ class OwnUsage:
         self._due = now + max(INTERVAL, REST * (time.thread_time() - began))
 
     def _publish(self, now: float, names: Mapping[str, str], *, groups: bool) -> None:
-        known = self._known or self._found()
-        since = midnight(min(now, max(known.at, now - KEPT_DAYS * DAY)))
+        before = self._known or self._found()
+        since = midnight(min(now, max(before.at, now - KEPT_DAYS * DAY)))
         new = used_days(self._store, since, now, names, groups=groups)
-        known = _merged(known.between(ordinal(now) - KEPT_DAYS, ordinal(since)), new, groups=groups)
-        known = replace(known, queue=self._queue, at=now)
+        merged = _merged(before.between(ordinal(now) - KEPT_DAYS, ordinal(since)), new, groups=groups)
+        usage = replace(merged, queue=self._queue, at=now)
         name, self._name = self._name or new_name(USAGE), ""  # a name that another user has taken is not tried again
-        self._ledger.leave(name, encode_usage(known))
-        self._name, self._known = name, known
-
-    def close(self) -> None:
-        """Add what was used until now, since the next engine of this queue may start much later."""
-        if self._last is not None:
-            names, groups = self._last
-            self._due = 0.0
-            self.publish(time.time(), names, groups=groups)
+        self._ledger.leave(name, encode_usage(usage))
+        self._name, self._known = name, usage
 
     def withdraw(self) -> None:
         """Tell nothing, not even of earlier days."""
@@ -80,7 +80,7 @@ class OwnUsage:
             self._found()
             if self._name:
                 self._ledger.withdraw(self._name)
-            self._name, self._known, self._last, self._due = "", None, None, -1.0
+            self._name, self._known, self._due = "", None, -1.0
 
     def _found(self) -> UsageFile:
         """The newest file of this queue, whose name is used again; an engine that ran beside this one left others."""
@@ -121,9 +121,10 @@ def used_days(store: Reader, since: float, now: float, names: Mapping[str, str],
     """
     by_gpu: dict[tuple[int, str], list[GpuSpan]] = {}
     by_group: dict[tuple[int, str], list[GpuSpan]] = {}
-    for day, span in _parts(gpu_spans(store, Period(since, on_finish_jobs=True), now, MOST_SPANS)):
+    spans = gpu_spans(store, Period(since, on_finish_jobs=True), now, MOST_SPANS)
+    for day, span in _parts(spans, since, now):
         by_gpu.setdefault((day, names.get(span.device, span.device)), []).append(span)
-        by_group.setdefault((day, span.group[:LONGEST_NAME] if groups else ""), []).append(span)
+        by_group.setdefault((day, printable(span.group)[:LONGEST_NAME] if groups else ""), []).append(span)
     idle, energy = _measured(store, since, now, names)
     gpu_days = [
         GpuDay(*key, hours := _hours(busy_seconds(spans)), _at_most(hours, idle.get(key)), energy.get(key))
@@ -136,14 +137,19 @@ def used_days(store: Reader, since: float, now: float, names: Mapping[str, str],
     return UsageFile(gpus=tuple(gpu_days), groups=tuple(group_days))
 
 
-def _parts(spans: Iterable[GpuSpan]) -> Iterator[tuple[int, GpuSpan]]:
+def _parts(spans: Sequence[GpuSpan], since: float, now: float) -> Iterator[tuple[int, GpuSpan]]:
     """The spans on GPUs of this machine by day; the time that a job waited counts on the day of its start."""
-    for span in spans:
-        if node_gpu(span.device) is None:
-            for day, seconds in days_between(span.started, span.ended):
-                start = max(span.started, day)
-                waited = span.waited if start == span.started else 0.0
-                yield ordinal(day), span._replace(started=start, ended=start + seconds, waited=waited)
+    elsewhere = {device for device in {span.device for span in spans} if node_gpu(device) is not None}
+    for day, seconds in days_between(since, now):
+        number, end = ordinal(day), day + seconds
+        for span in spans:
+            if span.started < end and span.ended > day and span.device not in elsewhere:
+                if span.started >= day and span.ended <= end:
+                    yield number, span
+                else:
+                    waited = span.waited if span.started >= day else 0.0
+                    started, ended = max(span.started, day), min(span.ended, end)
+                    yield number, span._replace(started=started, ended=ended, waited=waited)
 
 
 def _measured(
@@ -157,7 +163,7 @@ def _measured(
             key = ordinal(day), names.get(held.device, held.device)
             idle[key] = _hours(60 * held.idle)
             if held.watt_minutes is not None:
-                energy[key] = round(held.watt_minutes / 60_000, 4)
+                energy[key] = min(MOST_KWH, round(held.watt_minutes / 60_000, 4))
     return idle, energy
 
 

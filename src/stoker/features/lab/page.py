@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import date, datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,10 +14,12 @@ from starlette.responses import Response
 
 from stoker.app.views.model import DeviceLine
 from stoker.core.device import DRAINED_FOR_ALL
-from stoker.features.lab.view import Lab, LabJob, LabUser, LabWaiting, read_lab
+from stoker.features.lab.usage import WEEK_DAYS, UsageTotal
+from stoker.features.lab.view import Lab, LabJob, LabMessage, LabUser, LabWaiting, read_lab
 from stoker.web.answers import QueueService, answer
 
 SCHEMA = "stoker.lab-page/1"
+WEEKS = 4
 REST_SECONDS = 2.0
 """Browsers that ask within this time get the same answer, however many there are."""
 
@@ -48,12 +50,14 @@ class LabBooking(Struct, frozen=True):
 
 
 class LabWeeks(Struct, frozen=True):
-    """What a user used in the last weeks, this one first."""
+    """What a user had in the last weeks, of which the first one ends today."""
 
     user: str
     gpu_hours: list[float]
-    waiting_hours: list[float]
-    """Of all jobs in total."""
+    waiting_hours: float
+    """From submit to start, of all jobs that started in the last 7 days."""
+    idle_gpu_hours: float | None
+    """Of the last 7 days: hours in which jobs had a GPU and almost did not use it; null if not measured."""
 
 
 class LabPage(Struct, frozen=True):
@@ -63,8 +67,7 @@ class LabPage(Struct, frozen=True):
     at: datetime
     host: str
     simulated: bool
-    message: str
-    """Of the administrator to all users."""
+    messages: list[LabMessage]
     gpus: list[LabGpu]
     users: list[LabUser]
     jobs: list[LabJob]
@@ -81,7 +84,7 @@ def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
     def lab(_request: Request) -> Response:
         with lock:
             if not last or time.monotonic() - last[0][0] >= REST_SECONDS:
-                last[:] = [(time.monotonic(), lab_page(read_lab(service.paths)))]
+                last[:] = [(time.monotonic(), lab_page(read_lab(service.paths, WEEKS * WEEK_DAYS)))]
             return answer(last[0][1])
 
     return {"lab": lab}
@@ -94,13 +97,30 @@ def lab_page(lab: Lab) -> LabPage:
         lab.at,
         lab.host,
         lab.simulated,
-        message="",
+        messages=lab.messages,
         gpus=[_gpu(device) for device in lab.devices],
         users=[replace(line, you=False) for line in lab.users if line.running or line.waiting],
         jobs=[replace(job, you=False) for job in lab.jobs],
         waiting=[replace(line, you=False) for line in lab.waiting],
-        weeks=[],
-        bookings=[],
+        weeks=[_weeks(user, lab) for user in sorted({total.user for total in lab.usage})],
+        bookings=[
+            LabBooking(booking.user, booking.gpus, booking.begin, booking.end, booking.why) for booking in lab.bookings
+        ],
+    )
+
+
+def _weeks(user: str, lab: Lab) -> LabWeeks:
+    weeks: list[list[UsageTotal]] = [[] for _ in range(WEEKS)]
+    for total in lab.usage:
+        age = (lab.at.astimezone().date() - date.fromisoformat(total.day)).days
+        if total.user == user and 0 <= age < WEEKS * WEEK_DAYS:
+            weeks[age // WEEK_DAYS].append(total)
+    idle = [total.idle_gpu_hours for total in weeks[0] if total.idle_gpu_hours is not None]
+    return LabWeeks(
+        user,
+        [round(sum(total.gpu_hours for total in week), 4) for week in weeks],
+        sum(total.waiting_hours or 0.0 for total in weeks[0]),
+        sum(idle) if idle else None,
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stoker.app.jobs.config import load_config
 from stoker.core.errors import StokerError
@@ -14,15 +16,20 @@ from stoker.core.job import Job, Running, id_text
 from stoker.core.planner.queue import WaitingGroup
 from stoker.core.text import title
 from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
-from stoker.features.lab.own_usage import OwnUsage
 from stoker.ledger import HeldPost, Ledger, LedgerUnusable
+from stoker.ledger.files import LARGEST, MOST_GPUS
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
+
+if TYPE_CHECKING:  # a short run needs none
+    from stoker.features.lab.own_usage import UsageFileWriter
 
 INTERVAL = 2.0
 """Seconds between two boards."""
 REFRESH_INTERVAL = 60.0
 """Seconds after which an unchanged board is published again, in case a cleaner removed it."""
+FIRST_LOOK = 5.0
+"""Seconds after which an engine first adds up usage, so that short runs do not wait for it."""
 
 
 class LabPublisher:
@@ -31,7 +38,12 @@ class LabPublisher:
     def __init__(self, ledger: Path, state: Path, store: Reader) -> None:
         self._ledger = Ledger(ledger)
         self._ledger.posts(BOARD, decode_board)  # removes those that killed engines of this user left
-        self._usage = OwnUsage(self._ledger, state, store)
+        self._state = state
+        self._store = store
+        self._usage: UsageFileWriter | None = None
+        self._usage_due = 0.0
+        self._shared: tuple[dict[str, str], bool] | None = None
+        """If a job ran: the names of GPUs by their ids, and whether names of groups are told."""
         self._board: HeldPost | None = None
         self._board_at = 0.0
 
@@ -42,11 +54,16 @@ class LabPublisher:
             return
         share = status.settings.share if status.settings else _configured_share()
         if share == "nothing":
+            self._shared = None
             self._retract_board()
-            self._usage.withdraw()
+            self._opened_usage().withdraw()
             return
         names = {device.id: device.claims[0] for device in status.devices if device.claims}
-        self._usage.publish(status.at, names, groups=share == "names")
+        if running:
+            self._shared = names, share == "names"
+        self._usage_due = self._usage_due or status.at + FIRST_LOOK
+        if status.at >= self._usage_due:
+            self._opened_usage().publish(status.at, names, groups=share == "names")
         if status.at - self._board_at >= INTERVAL:
             jobs = list(_board_jobs(status, running, names=share == "names"))
             kinds = waiting_kinds(waiting)
@@ -55,7 +72,16 @@ class LabPublisher:
 
     def close(self) -> None:
         self._retract_board()
-        self._usage.close()
+        if self._shared is not None:  # the next engine of this queue may start much later
+            names, groups = self._shared
+            self._opened_usage().publish(time.time(), names, groups=groups, last=True)
+
+    def _opened_usage(self) -> UsageFileWriter:
+        if self._usage is None:
+            from stoker.features.lab.own_usage import UsageFileWriter
+
+            self._usage = UsageFileWriter(self._ledger, self._state, self._store)
+        return self._usage
 
     def _retract_board(self) -> None:
         if self._board is not None:
@@ -93,9 +119,9 @@ def waiting_kinds(groups: Collection[WaitingGroup]) -> list[WaitingKind]:
     kinds: dict[tuple[int, int | None], WaitingKind] = {}
     for group in groups:
         wanted = group.job_kind.resources
-        key = wanted.gpus, wanted.memory
+        key = min(wanted.gpus, MOST_GPUS), None if wanted.memory is None else min(wanted.memory, LARGEST)
         since, count = next(iter(group)).submitted, len(group)
         if (before := kinds.get(key)) is not None:
             since, count = min(since, before.since), count + before.jobs
-        kinds[key] = WaitingKind(count, wanted.gpus, since, wanted.memory)
+        kinds[key] = WaitingKind(count, key[0], since, key[1])
     return sorted(kinds.values(), key=lambda kind: -kind.jobs)

@@ -24,7 +24,7 @@ By = Literal["user", "gpu", "group", "day"]
 
 
 class UsageTotal(Struct, frozen=True):
-    """What one user, GPU, group or day had. What does not belong to the question is empty."""
+    """The usage of one user, GPU, group or day. Fields that do not belong to the question are empty."""
 
     day: str
     """`2026-11-19`."""
@@ -151,5 +151,5 @@ def _total(key: tuple[str, str, str, str], facts: Sequence[_Fact], you: str) -> 
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(sum(known), 4) if known else None
+    numbers = [value for value in values if value is not None]
+    return round(sum(numbers), 4) if numbers else None

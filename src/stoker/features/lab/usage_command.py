@@ -62,21 +62,26 @@ def render_usage(usage: LabUsage, width: int) -> list[Line]:
     title = heading([f"{usage.host} · {usage.first_day} to {usage.last_day}"], width, simulated=usage.simulated)
     lines = [title, *((Span(note, "odd"),) for note in usage.notes), EMPTY]
     if not usage.totals:
-        return [*lines, (Span("No engine has published usage in this time."),)]
+        return [*lines, (Span("No usage in this time. Engines publish theirs once a minute."),)]
     titles = {"user": "USER", "gpu": "GPU", "group": "USER: GROUP", "day": "DAY: USER"}
+    figures: dict[str, list[float | None]] = {
+        "GPU-HOURS": [total.gpu_hours for total in usage.totals],
+        "WAITING": [total.waiting_hours for total in usage.totals],
+        "IDLE": [total.idle_gpu_hours for total in usage.totals],
+        "KWH": [total.energy_kwh for total in usage.totals],
+    }
     columns = [
-        Column(titles[usage.by], [Span(_name(total, usage.by)) for total in usage.totals], 10, always=True),
-        Column("GPU-HOURS", [_hours(total.gpu_hours) for total in usage.totals], 9, right=True),
-        Column("WAITING", [_hours(total.waiting_hours, "h") for total in usage.totals], 7, right=True),
-        Column("IDLE", [_hours(total.idle_gpu_hours, "h") for total in usage.totals], 8, right=True),
+        Column(title, [_cell(value) for value in values], 9, right=True)
+        for title, values in figures.items()
+        if any(value is not None for value in values)
     ]
-    energy = [(_hours(total.energy_kwh, " kWh"),) for total in usage.totals]
-    lines += table_lines(columns, "ENERGY", energy, width, 8)
+    names = [(Span(_name(total, usage.by)),) for total in usage.totals]
+    lines += table_lines(columns, titles[usage.by], names, width, 8)
     return [clipped(line, width) for line in lines]
 
 
-def _hours(value: float | None, unit: str = "") -> Span:
-    return Span("-", "faint") if value is None else Span(f"{value:.1f}{unit}")
+def _cell(value: float | None) -> Span:
+    return Span("-", "faint") if value is None else Span(f"{value:.1f}" if value >= 10 else f"{value:.2f}")
 
 
 def _name(total: UsageTotal, by: By) -> str:

@@ -14,6 +14,7 @@ from stoker.app.views.model import DeviceLine
 from stoker.app.views.status import device_lines
 from stoker.app.views.summary import ledger_here
 from stoker.core.lease import Lease
+from stoker.features.lab.bookings import BookingLine, bookings_of
 from stoker.features.lab.formats import BOARD, Board, BoardJob, decode_board
 from stoker.features.lab.usage import WEEK_DAYS, UsageTotal, usage_files, usage_totals
 from stoker.ledger import LedgerView
@@ -24,7 +25,7 @@ SCHEMA = "stoker.lab/1"
 
 
 class LabJob(Struct, frozen=True):
-    """What holds GPUs: a running job of any user, or a lease whose engine tells no more."""
+    """A running job of any user that has GPUs, or a lease whose engine tells no more."""
 
     user: str
     you: bool
@@ -73,6 +74,14 @@ class LabUser(Struct, frozen=True):
     waiting: int
 
 
+class LabMessage(Struct, frozen=True):
+    """A sentence of root or a coordinator to all users."""
+
+    user: str
+    at: datetime
+    text: str
+
+
 class Lab(Struct, frozen=True):
     """All users of this machine: `stoker status --all-users --json`."""
 
@@ -87,19 +96,23 @@ class Lab(Struct, frozen=True):
     """By GPU and since when."""
     waiting: list[LabWaiting]
     """Those who wait longest first."""
+    messages: list[LabMessage]
+    """The newest first."""
+    bookings: list[BookingLine]
+    """Those that are not over, the next first."""
     usage: list[UsageTotal]
     """Of the last 7 days, by day and user."""
     notes: list[str]
     """Warnings about files that were ignored."""
 
 
-def read_lab(paths: Paths) -> Lab:
-    """What all users of this machine do now."""
+def read_lab(paths: Paths, days: int = WEEK_DAYS) -> Lab:
+    """Read the leases, boards and usage of all users; usage of the last days."""
     ledger = ledger_here(paths)
     with known_devices(paths) as facts:
         view, boards = ledger.live(), ledger.posts(BOARD, decode_board)
         files, warnings = usage_files(ledger)
-        usage = usage_totals(facts, files, WEEK_DAYS, "day")
+        usage = usage_totals(facts, files, days, "day")
         return lab_of(facts, view, boards.contents.values(), usage, [*boards.warnings, *warnings])
 
 
@@ -124,6 +137,8 @@ def lab_of(
         users=_users(facts, jobs, waiting),
         jobs=jobs,
         waiting=waiting,
+        messages=[LabMessage(one.owner, to_datetime(one.at), one.text) for one in view.messages],
+        bookings=bookings_of(view, facts).bookings,
         usage=list(usage),
         notes=list(dict.fromkeys([*view.warnings, *warnings])),
     )

@@ -27,6 +27,8 @@ COMMANDS = {
     "check": "Tell whether jobs can run on a cluster, and what to do if they cannot.",
     "remove": "Take a cluster out of your configuration.",
 }
+SECTION = "cluster"
+"""Of the configuration."""
 NOT_ALL = 1
 """Exit code if no server can be used, or some could not be asked."""
 
@@ -84,8 +86,8 @@ def add(name: str, kind: str | None, **given: Any) -> int:
       stoker cluster add lab --slurm
       stoker cluster add lab --slurm --partition gpu --account vision --option=--constraint=a100
     """
+    from stoker.app.jobs.config_file import own_file, write_table
     from stoker.app.jobs.config_tables import check_cluster_name
-    from stoker.features.slurm.config_file import own_file, write_cluster
 
     if kind is None:
         raise UsageError("what kind of cluster?", f"type stoker cluster add {name} --slurm")
@@ -94,7 +96,7 @@ def add(name: str, kind: str | None, **given: Any) -> int:
     path = own_file(os.environ)
     settings = _tried(name, table)
     trouble = _partition_trouble(settings)
-    write_cluster(path, name, table)
+    write_table(path, SECTION, name, table)
     say(f"{name} is in {path}; check it: stoker cluster check {name}")
     if trouble:
         say(f"warning: {trouble}")
@@ -142,17 +144,17 @@ def make(name: str, servers: str, **given: Any) -> int:
       stoker cluster make gpus gpu[1-5],big01 --shared /nfs/me/stoker
       stoker cluster make here localhost --gpus 4
     """
+    from stoker.app.jobs.config_file import own_file, table_in, write_table
     from stoker.app.jobs.config_tables import check_cluster_name
-    from stoker.features.slurm.config_file import cluster_table, own_file, write_cluster
     from stoker.features.slurm.private_servers import ClusterRequest
     from stoker.features.slurm.private_servers import make as made_of
 
     check_cluster_name(name)
     path = own_file(os.environ)
-    before = cluster_table(path, name)
-    if before and not before.get("private"):
+    before = table_in(path, SECTION, name)
+    if before is not None and not before.get("private"):
         raise UsageError(f"{name} is in {path}, and is not a private cluster", "choose another name")
-    kept: dict[str, Any] = {key: before[key] for key in ("shared", "python", "ssh") if key in before}
+    kept: dict[str, Any] = {key: value for key, value in (before or {}).items() if key in ("shared", "python", "ssh")}
     table = kept | {key: given[key] for key in ("shared", "python", "ssh") if given[key]}
     settings = _tried(name, {"private": True, **table})
     request = {key: given[key] for key in ("local", "gpus", "port", "address") if given[key] is not None}
@@ -161,7 +163,7 @@ def make(name: str, servers: str, **given: Any) -> int:
     cluster = made.cluster
     table |= {"ssh": settings.ssh} if "ssh" in table else {}
     own = {"kind": "slurm", "private": True, "pilots": "always", **table, "conf": cluster.conf}
-    write_cluster(path, name, own | ({"prefix": cluster.prefix} if cluster.prefix else {}))
+    write_table(path, SECTION, name, own | ({"prefix": cluster.prefix} if cluster.prefix else {}))
     print(f"{name}: {cluster.version}, controller on {cluster.hostname} port {cluster.port}")
     return _start(_settings(name), cluster, made.troubles)
 
@@ -272,13 +274,13 @@ def check(name: str, timeout: str, as_json: bool) -> int:
 @click.option("--force", is_flag=True, help="Also if it has jobs, or daemons that run.")
 def remove(name: str, force: bool) -> int:
     """Take a cluster out of your configuration; of a private one also its files."""
+    from stoker.app.jobs.config_file import own_file, remove_table, table_in
     from stoker.core.units import count_text
-    from stoker.features.slurm.config_file import cluster_table, own_file, remove_cluster
     from stoker.features.slurm.status import cluster_load
     from stoker.store.paths import paths_for
 
     settings, path = _settings(name), own_file(os.environ)
-    if not cluster_table(path, name):
+    if table_in(path, SECTION, name) is None:
         raise UsageError(
             f"{name} is not in {path}, but in the file of this machine", "its administrators can remove it"
         )
@@ -288,7 +290,7 @@ def remove(name: str, force: bool) -> int:
         raise StokerError(what, f"wait for them, or cancel them; --force keeps them until {name} is added again")
     if settings.private:
         _remove_private(name, force=force)
-    remove_cluster(path, name)
+    remove_table(path, SECTION, name)
     say(f"{name} is no longer in {path}")
     if left:
         stay = "stays" if left == 1 else "stay"

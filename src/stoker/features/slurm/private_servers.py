@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from stoker.app.service.ssh import OWN_EXIT_CODE, QUIET_OPTIONS, ssh_trouble
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.settings import ClusterSettings
 from stoker.features.slurm.commands import ask
@@ -40,7 +41,6 @@ from stoker.store.paths import replace_file
 from stoker.store.waiting import Backoff, wait_until
 
 SCRIPT = Path(__file__).with_name("slurm_server.sh")
-SSH_OPTIONS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 SERVER_SECONDS = 60.0
 """How long a server may take to answer."""
 READY_SECONDS = 20.0
@@ -48,8 +48,6 @@ CONTROLLER = "slurmctld"
 LONGEST_LOCAL = 90
 """Bytes: the path of a socket below it must fit into 107."""
 _PLAIN_PATH = re.compile(r"[\w./@+-]+", re.ASCII)
-_UNREACHABLE = 255
-"""ssh's own exit code."""
 
 
 class ServerAnswer(Struct, frozen=True):
@@ -376,7 +374,7 @@ def on_servers(ssh: Sequence[str], hosts: Sequence[str], words: Callable[[str], 
 def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAnswer:
     command = ["sh", "-s", "--", *words]
     if not is_local(host):
-        command = [*ssh, *SSH_OPTIONS, host, shlex.join(command)]
+        command = [*ssh, *QUIET_OPTIONS, host, shlex.join(command)]
     try:
         done = subprocess.run(
             command,
@@ -391,20 +389,9 @@ def _on_server(ssh: Sequence[str], host: str, words: Sequence[str]) -> ServerAns
         return ServerAnswer(host, trouble=f"it does not answer within {SERVER_SECONDS:g} s")
     except OSError as error:
         return ServerAnswer(host, trouble=f"{command[0]} cannot be run: {error.strerror}")
-    if done.returncode == _UNREACHABLE or (done.returncode and "stoker:" not in done.stdout):
+    if done.returncode == OWN_EXIT_CODE or (done.returncode and "stoker:" not in done.stdout):
         return ServerAnswer(host, trouble=ssh_trouble(done.stderr, host))
     return ServerAnswer(host, done.stdout)
-
-
-def ssh_trouble(error: str, host: str) -> str:
-    """The complaint of ssh, with advice."""
-    lines = [line.strip() for line in error.splitlines() if line.strip()]
-    last = lines[-1] if lines else "ssh says nothing"
-    if "Permission denied" in error:
-        return f"ssh asks for a password or refuses the key; make it work without: ssh-copy-id {host}"
-    if "Host key verification failed" in error:
-        return f"ssh does not know its host key; accept it once: ssh {host}"
-    return f"ssh does not reach it: {last}"
 
 
 def _listed(troubles: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
+from stoker.store.reports import OwnWords
 from stoker.store.writer import Store
 
 
@@ -41,6 +42,7 @@ class MachineContext(Struct, frozen=True):
     allocations: Allocations
     usage: OwnUsage
     telemetry: Telemetry
+    words: OwnWords
     shortages: ResourceBackoff
     mps_clients: MpsClients
     observers: Sequence[StartObserver] = ()
@@ -52,7 +54,14 @@ def machine_context(
     """Make all parts for an engine."""
     jobs, store = context.jobs, context.store
     ledger, history = Ledger(ledger_path), RunHistory(store)
-    allocations = Allocations(runner, ledger, context.label, history.expected, history.preemption)
+    words = OwnWords(context.paths.report)
+    allocations = Allocations(
+        runner,
+        ledger,
+        context.label,
+        history.expected,
+        lambda job, now: history.preemption(job, now, words.of(job, now)),
+    )
     return MachineContext(
         jobs=jobs,
         paths=context.paths,
@@ -66,6 +75,7 @@ def machine_context(
         history=history,
         allocations=allocations,
         usage=OwnUsage(store, context.engine),
+        words=words,
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
         shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),

@@ -138,7 +138,7 @@ class Sharing:
         self._owed: list[tuple[Demand, int]] = []
         """Demands to which running jobs give way, and how many devices each gets anyway."""
         self._elsewhere: frozenset[str] = frozenset()
-        """Names of devices that this user holds in other engines."""
+        """Names of devices that this user holds in other processes."""
         self._gpus = self._users = 1
         """How many devices there are, and users that hold some or wait for some."""
         self._given_up: dict[int, float] = {}
@@ -161,10 +161,12 @@ class Sharing:
         self._promised, self._owed = (), []
         own = (booking for booking in observation.bookings if booking.uid == os.geteuid())
         self._booked = booked_now(own, now)
-        self._elsewhere = held_elsewhere(observation.leases, self._owner)
+        elsewhere = held_elsewhere(observation.leases, self._owner)
+        others_leases = [lease for lease in observation.leases if lease.pid != os.getpid()]  # one of ours may be old
+        self._elsewhere = held_elsewhere(others_leases, self._owner)
         if not others:
             self._offers = NO_OFFERS
-            return FairShare(elsewhere=self._elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
+            return FairShare(elsewhere=elsewhere, shared=True) if observation.leases else NO_OTHER_ENGINES
         busy = [allocation for allocation in allocations if allocation.jobs]
         mine = self._mine(busy, since, now)
         ahead = demands_ahead(others, self._published.name if self._published else "", mine)
@@ -178,7 +180,7 @@ class Sharing:
         free = Counter(id(demand) for demand in step.left.values())
         self._owed = [(demand, free[id(demand)]) for _, demand in ahead if is_owed(demand, mine, now)]
         left = {name: yield_reason(demand, mine) for name, demand in step.left.items()}
-        return FairShare(left, self._elsewhere, shared=True)
+        return FairShare(left, elsewhere, shared=True)
 
     def give_up(
         self, slots: Sequence[Slot], allocations: Allocations, leaving: Collection[int], now: float

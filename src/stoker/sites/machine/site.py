@@ -291,12 +291,10 @@ class MachineSite:
 
     def _for_own_jobs(self, slot: Slot) -> Slot:
         """The slot, which does not give way to our jobs while it leaves for another engine, or one waits for it."""
-        if slot.preemption is None:
-            return slot
-        job = self._jobs.active(slot.job)
-        is_leaving = job is not None and isinstance(job.state, Running) and job.state.giving_way is not None
-        is_promised = self._sharing.is_promised(self._allocations[slot.worker])
-        return replace(slot, preemption=None) if is_leaving or is_promised else slot
+        if slot.job in self._jobs.leaving:
+            return replace(slot, preemption=None, room=0)  # what is prefetched behind it would take its place
+        is_promised = slot.preemption is not None and self._sharing.is_promised(self._allocations[slot.worker])
+        return replace(slot, preemption=None) if is_promised else slot
 
     def _give_up(self, slots: Sequence[Slot], now: float) -> None:
         """Let running jobs give way to other engines, as fair share demands."""
@@ -330,8 +328,11 @@ class MachineSite:
         before = self._last_plan.handovers if self._last_plan else ()
         states = [job.state for job_id in self._jobs.leaving if (job := self._jobs.active(job_id))]
         ways = [state.giving_way for state in states if isinstance(state, Running)]
-        served = {handover.job for handover in before}
-        return [*before, *(Handover(way.to, way.devices) for way in ways if way and way.to and way.to not in served)]
+        kept = {handover.job: handover.devices for handover in before}
+        for way in filter(None, ways):
+            if way.to and set(way.devices).isdisjoint(kept.get(way.to, ())):
+                kept[way.to] = (*kept.get(way.to, ()), *way.devices)
+        return [Handover(job_id, device_ids) for job_id, device_ids in kept.items()]
 
     def _displace(self, decided: Plan, now: float) -> None:
         """Ask the jobs to give way for which the plan has decided so."""
@@ -476,7 +477,7 @@ class MachineSite:
         now, observation = self._jobs.clock(), self._observation
         waiting = WaitingJobs() if self._draining else self._jobs.waiting
         slots = self._allocations.slots(self._jobs.active, 0.0, now)
-        slots = self._ends.applied(slots, now) if waiting else slots
+        slots = self._ends.applied(slots, now)
         lanes = None if self._draining else self._lanes
         seen, leases = observation.snapshot, observation.leases
         present = Now(waiting, slots, seen, leases, self._policy, now, self._estimate, lanes, self._bookings())

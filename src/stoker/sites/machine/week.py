@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from stoker.core.planner.reasons import WeekUsed
-from stoker.core.settings import Limits
+from stoker.core.settings import LockedLimits
 from stoker.sites.machine.allocations import Allocation
 from stoker.sites.machine.fairshare import MOST_ROWS, count_gpus, written_gpus
 from stoker.sites.machine.ref import is_nested
@@ -26,7 +26,7 @@ class WeekUsage:
         self._ended = 0.0
         """GPU-seconds of attempts that are over."""
 
-    def used(self, limits: Limits, allocations: Iterable[Allocation], now: float) -> WeekUsed | None:
+    def used(self, limits: LockedLimits, allocations: Iterable[Allocation], now: float) -> WeekUsed | None:
         """Why no job with GPUs may start; None if there is no such limit, or something is left."""
         if limits.gpu_hours is None:
             return None

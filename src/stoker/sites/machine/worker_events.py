@@ -48,6 +48,7 @@ class WorkerEvents:
         self._history = context.history
         self._telemetry = context.telemetry
         self._shortages = context.shortages
+        self._words = context.words
 
     def on_started(self, worker: str, event: AttemptStarted) -> None:
         """The worker is about to start the process of an attempt."""
@@ -64,7 +65,9 @@ class WorkerEvents:
             return
         began, allocation = started_at(job), self._allocations[worker]
         diagnosis = self._diagnosed(job, event, allocation)
-        after = self._jobs.apply(job, _exited(job, event, diagnosis, shared=allocation.shared or diagnosis.shared))
+        kept = self._words.kept_at_end(job, event.at)
+        shared = allocation.shared or diagnosis.shared
+        after = self._jobs.apply(job, _exited(job, event, diagnosis, shared=shared, kept=kept))
         if began is not None:
             self._learn(job, after, diagnosis, allocation, seconds=event.at - began)
             self._usage.spent(allocation.device_ids, began, event.at)
@@ -144,7 +147,7 @@ class WorkerEvents:
             self._observation.leave(allocation.device_ids, now)
 
 
-def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: bool) -> Exited:
+def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: bool, kept: float) -> Exited:
     why: Any = event.why
     note = "; ".join(filter(None, (diagnosis.note, event.note)))
     return Exited(
@@ -159,6 +162,7 @@ def _exited(job: Job, event: AttemptExited, diagnosis: Diagnosis, *, shared: boo
         shared=shared,
         floor=diagnosis.floor,
         said=_said(job) if event.code and event.why not in ("stopped", "preempted") and not note else "",
+        kept=kept,
     )
 
 

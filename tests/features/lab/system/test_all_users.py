@@ -21,7 +21,8 @@ def test_a_newcomer_sees_who_has_what(three: list[Person]) -> None:
     alice, bob, newcomer = three
     bob.configure('share = "names"\n')
     alice.do("submit", "--gpus", "2", "-t", "2h", "--name", "secret", "--", "sleep", "1000")
-    bob.do("submit", "-m", "8G", "--name", "vit", "--", "sleep", "1000")
+    epochs = "for epoch in $(seq 1000); do echo epoch $epoch/1000; sleep 1; done"
+    bob.do("submit", "-m", "8G", "--name", "vit", "--", "sh", "-c", epochs)
     bob.do("submit", "--gpus", "4", "--", "sleep", "1000")
     wait_until(lambda: [len(newcomer.lab().jobs), [line.gpus for line in newcomer.lab().waiting]] == [2, [4]])
     wait_until(lambda: any(job.title for job in newcomer.lab().jobs))
@@ -42,8 +43,14 @@ def test_a_newcomer_sees_who_has_what(three: list[Person]) -> None:
     assert not lab.notes
     published = b"".join(path.read_bytes() for path in newcomer.home.parent.glob("ledger/*"))
     assert b"secret" not in published
+    wait_until(lambda: any(job.expected_end is not None for job in newcomer.lab().jobs))
+    assert [(job.user, job.expected_end is not None) for job in newcomer.lab().jobs] == [
+        (alice.user.name, False),
+        (bob.user.name, True),
+    ]
+    assert f"{bob.user.name} until ~" in newcomer.do("gpus", "--color", "never", "--table")
     screen = newcomer.do("status", "--all-users", "--table")
-    assert all(word in screen for word in (alice.user.name, bob.user.name, "vit", "latest", "4 GPUs"))
+    assert all(word in screen for word in (alice.user.name, bob.user.name, "vit", "~", "latest", "4 GPUs"))
 
 
 def test_a_user_who_shares_nothing(three: list[Person]) -> None:

@@ -55,6 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         assert queue("submit", "-J", HOSTILE, "-m", "8G", "-t", "2h", "--", "sleep", "1000").code == 0
         assert queue("submit", "-G", "2", "-t", "4h", "--", "sleep", "1000").code == 0
         assert queue("submit", "-G", "4", "--", "sleep", "1000").code == 0
+        assert queue("book", "1", "--from", "now+3h", "--for", "2h", "--why", f"deadline {HOSTILE}").code == 0
         queue.wait_word("running", 1, 2)
         server = LabServer(queue, stack.enter_context(reserved_port()))
         server.start()
@@ -96,6 +97,8 @@ def test_the_page(site: Site, size: tuple[int, int], route: str, scheme: str) ->
         assert view.page.locator(".gpu.free").count() == 1
         assert view.page.locator(".gpu.used .until").all_inner_texts()[0].startswith("by ")
         assert "1 of 4 GPUs free" in " ".join(view.page.locator(".sums").inner_text().split())
+        assert view.page.locator(".bar.booking").count() == 1
+        view.wait("deadline <img")
         view.assert_fits()
         view.assert_accessible()
         if route == "wall":
@@ -203,3 +206,10 @@ def test_bad_options(background: Background) -> None:
         assert outcome.code == 2, outcome.err
         assert said in outcome.err
     assert "make one" in background("web", "--lab", "--links").err
+
+
+def test_a_socket_that_others_cannot_reach(background: Background) -> None:
+    """The server says which directory keeps them away."""
+    background.home.chmod(0o700)
+    server = background.start("web", "--lab", "--socket", str(background.home / "lab.sock"))
+    assert "other users cannot reach it" in line_from(server.stderr).decode()

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from stoker.core.errors import UsageError
-from stoker.features import shared_pages
 from stoker.features.lab.page import LabPage
 from stoker.store.queries import drained_key
 from stoker.store.web_passes import MOST_PASSES, make_pass, read_passes, revoke_pass
@@ -35,7 +34,7 @@ def visitor(queue: PastQueue) -> Browser:
 
 def browser(queue: PastQueue, door: Door) -> Browser:
     service = ServedQueue(queue.paths, "tester", readonly=True)
-    return Browser(service, shared_application(service, shared_pages()["lab"], door))
+    return Browser(service, shared_application(service, "lab", door))
 
 
 def with_pass(text: str) -> dict[str, str]:

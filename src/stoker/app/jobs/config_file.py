@@ -1,4 +1,4 @@
-"""Change one `[cluster.NAME]` table in the user's configuration file; all other text stays as it is."""
+"""Change one table, such as `[cluster.NAME]`, in the user's configuration file; all other text stays as it is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from stoker.app.jobs.config import Ignored, read_settings, user_file
-from stoker.app.jobs.config_tables import check_cluster_name, checked_clusters
+from stoker.app.jobs.config import Ignored, checked_tables, read_settings, user_file
+from stoker.app.jobs.config_tables import check_cluster_name
 from stoker.core.errors import StokerError, UsageError
 from stoker.store.paths import replace_file
 
@@ -27,46 +27,48 @@ def own_file(environment: Mapping[str, str]) -> Path:
     return path
 
 
-def cluster_table(path: Path, name: str) -> dict[str, Any]:
-    """The table of a cluster; empty if the file has none."""
-    table = _tables(_text(path), path).get("cluster", {}).get(name)
-    return {} if table is None else {"kind": "slurm", **table}
+def table_in(path: Path, section: str, name: str) -> dict[str, Any] | None:
+    """The table `[section.name]`; None if the file has none."""
+    table: dict[str, Any] | None = _tables(_text(path), path).get(section, {}).get(name)
+    return table
 
 
-def write_cluster(path: Path, name: str, table: Mapping[str, Any]) -> None:
-    """Add a cluster, or replace what the file says of it."""
+def write_table(path: Path, section: str, name: str, table: Mapping[str, Any]) -> None:
+    """Add a table, or replace what the file says in it."""
     check_cluster_name(name)
-    checked_clusters({name: dict(table)}, str(path))
+    checked_tables(section, {name: dict(table)}, str(path))
     lines = "\n".join(f"{key} = {_toml(value)}" for key, value in table.items())
-    _change(path, name, f"[cluster.{name}]\n{lines}\n", dict(table))
+    _change(path, (section, name), f"[{section}.{name}]\n{lines}\n", dict(table))
 
 
-def remove_cluster(path: Path, name: str) -> None:
-    _change(path, name, "", None)
+def remove_table(path: Path, section: str, name: str) -> None:
+    _change(path, (section, name), "", None)
 
 
-def _change(path: Path, name: str, block: str, table: dict[str, Any] | None) -> None:
+def _change(path: Path, place: tuple[str, str], block: str, table: dict[str, Any] | None) -> None:
     """Replace the text of the table, and write only what reads as intended."""
+    section, name = place
     real = Path(os.path.realpath(path))  # a link into a directory of dotfiles stays a link
     with _locked(real.parent):
         before = _text(path)
-        text = _replaced(before, name, block)
+        text = _replaced(before, place, block)
         wanted = _tables(before, path)
-        clusters = {key: value for key, value in wanted.pop("cluster", {}).items() if key != name}
-        clusters |= {} if table is None else {name: table}
+        named = {key: value for key, value in wanted.pop(section, {}).items() if key != name}
+        named |= {} if table is None else {name: table}
         tables = _tables(text, path)
-        if (tables.pop("cluster", {}), tables) != (json.loads(json.dumps(clusters)), wanted):
+        if (tables.pop(section, {}), tables) != (json.loads(json.dumps(named)), wanted):
             raise StokerError(
-                f"cluster.{name} in {path} has a form that this command cannot change",
-                f"change it with an editor, as a table [cluster.{name}]",
+                f"{section}.{name} in {path} has a form that this command cannot change",
+                f"change it with an editor, as a table [{section}.{name}]",
             )
         mode = stat.S_IMODE(real.stat().st_mode) if real.exists() else 0o600
         replace_file(real, text.encode(), mode)
 
 
-def _replaced(text: str, name: str, block: str) -> str:
+def _replaced(text: str, place: tuple[str, str], block: str) -> str:
     """The text with the table at its old place, else at the end."""
-    header = re.compile(rf"[ \t]*\[[ \t]*cluster[ \t]*\.[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*\][ \t]*(#.*)?")
+    section, name = place
+    header = re.compile(rf"[ \t]*\[[ \t]*{section}[ \t]*\.[ \t]*[\"']?{re.escape(name)}[\"']?[ \t]*\][ \t]*(#.*)?")
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if header.fullmatch(line.rstrip("\r\n"))), None)
     if first is None:

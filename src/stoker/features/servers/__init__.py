@@ -1,0 +1,1 @@
+"""Several servers, each with a complete queue of its own, used through ssh."""

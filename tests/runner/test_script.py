@@ -53,6 +53,19 @@ PROGRAMS: dict[str, tuple[str, Sequence[str]]] = {
         (),
     ),
     "own hook": ("import sys; sys.excepthook = lambda *error: print('mine', error[0].__name__); 1 / 0", ()),
+    "deleted object": ("class A:\n    def __del__(self):\n        print('deleted')\na = A()\nb = [a]\nb.append(b)", ()),
+    "exit with an odd code": ("raise SystemExit(-1)", ()),
+    "exit in a hook": ("import atexit, os; atexit.register(os._exit, 9)", ()),
+    "error in a hook": (
+        "import atexit\nclass Hook:\n    def __call__(self):\n        1 / 0\n"
+        "    def __repr__(self):\n        return 'hook'\natexit.register(Hook()); print('on')",
+        (),
+    ),
+    "output before an error": ("print('first'); raise ValueError", ()),
+    "output before a text": ("print('first'); raise SystemExit('over')", ()),
+    "error in a thread": ("import threading; threading.Thread(target=lambda: 1 / 0, name='t').start()", ()),
+    "output of a library": ("import ctypes; ctypes.CDLL(None).puts(b'from C')", ()),
+    "closed output": ("import sys; sys.stdout.close(); sys.exit(4)", ()),
     "warning": ("import warnings; warnings.warn('careful'); int.__doc__ is 'x'", ()),
     "no exit": ("import os; print('lost', end=''); os._exit(0)", ()),
     "reference of itself": (
@@ -69,6 +82,14 @@ PROGRAMS: dict[str, tuple[str, Sequence[str]]] = {
         (),
     ),
 }
+
+
+def test_an_unclosed_file_is_written(works: Yard) -> None:
+    """What the script leaves open is written at its end."""
+    (works.directory / "program.py").write_text("file = open('left', 'w')\nfile.write('text')")
+    works.fork("1.1", works.template("json"), "program.py")
+    works.wait_over()
+    assert (works.directory / "left").read_text() == "text"
 
 
 def ends(works: Yard, options: Sequence[str], kind: str, *words: str) -> list[tuple[AttemptExited, str]]:

@@ -7,7 +7,6 @@ those that it needs use only the standard library, since the user's environment 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import importlib
@@ -35,6 +34,8 @@ MOST_SAID = 1 << 16
 """Bytes that the modules may print; each job prints them again."""
 _STARTED_ONCE: Mapping[str, str] = {"mpi4py.MPI": "MPI cannot be shared by processes"}
 """Modules that no forked process can use, and why."""
+_LATER: Mapping[str, str] = {"torch": "torch._dynamo"}
+"""Modules that a package imports when it is first used, which takes as long: optimizers of torch do."""
 _HANDLES = re.compile(r"/dev/(?:nvidia|kfd|dri/|infiniband)|socket:|anon_inode:\[eventpoll\]|anon_inode:\[io_uring\]")
 """Descriptors that two processes must not share."""
 _RELIED_ON: tuple[ModuleType, ...] = (os, select, signal, socket, time, json, gc)
@@ -51,7 +52,6 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     settings = json.loads(control.recv(1 << 20))
     streams = [_moved(number) for number in (0, 1, 2)]
-    atexit.register(script.end_if_interrupted)  # the first to be registered is the last to be called
     try:
         template = _made(settings, control)
     except Unusable as error:
@@ -92,6 +92,10 @@ def _made(settings: Mapping[str, Any], control: socket.socket) -> TemplateImage:
     signal.alarm(IMPORT_SECONDS)
     for module in settings["modules"]:
         _import(module, mine)
+    for package, later in _LATER.items():
+        if package in sys.modules:
+            with contextlib.suppress(Exception):  # another version of the package
+                importlib.import_module(later)
     signal.alarm(0)
     _check_descriptors({control.fileno()})
     _check_processes()

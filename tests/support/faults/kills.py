@@ -63,6 +63,24 @@ def kill_worker(trial: QueueStorm) -> None:
     strike(trial, "worker", 4)
 
 
+@fault("kill-template", "a job that is forked from a template runs once, or again after its worker died")
+def kill_template(trial: QueueStorm) -> None:
+    """Templates, engines, workers and jobs are killed, while templates import and fork."""
+    pauses = [0.0, 0.02, 0.3]
+    for victim in ("template", "worker", "engine") * 4:  # a new engine trusts templates again
+        first = trial.next_number
+        trial.submit([Work(first + at, seconds=trial.dice.choice(pauses), warm=True) for at in range(6)])
+        engine = trial.at_work()
+        engine.wait_ready()
+        time.sleep(trial.dice.uniform(0.0, 0.4))
+        if victim == "template":
+            trial.disruptions[victim] += trial.killer.kill_template(engine.pid)
+        elif victim == "worker":
+            trial.disruptions[victim] += trial.killer.kill_worker([engine.pid])
+        else:
+            trial.disruptions[victim] += engine.kill()
+
+
 @fault("two-engines", "the second engine of a queue leaves at once")
 def two_engines(trial: QueueStorm) -> None:
     """While jobs run."""

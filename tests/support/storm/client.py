@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sqlite3
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from stoker.core.spec import Command, Dependency, JobSpec, NewJob, Resources, ta
 from stoker.store import lines
 from stoker.store.paths import Paths
 from stoker.store.writer import open_store
-from support.storm.job_script import command
+from support.storm.job_script import WARM_SCRIPT, command
 from support.storm.jobs import FIRST_EDITION, GRACE, Work
 from support.storm.request_log import AGAIN, CANCEL, EDIT, HOLD, PREEMPT, RELEASE, RequestLog, SentRequest, SubmittedJob
 
@@ -226,6 +227,9 @@ class RandomClient:
             save_time=SAVE_SECONDS,
         )
         line = command(work.number, work.codes, work.seconds, work.kind, work.memory)
+        if work.warm:
+            line = " ".join([sys.executable, "-u", WARM_SCRIPT, *line.split()[3:]])
+            spec = msgspec.structs.replace(spec, warm=("json",))
         return NewJob(Command((line,), "/bin/sh"), spec, task=task)
 
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from support.storm.memory import SHORT, Memory
 
 SCRIPT = "job.sh"
+WARM_SCRIPT = "job.py"
+"""Becomes the script; it is for jobs that are forked from a template."""
 RUN_LOG = "run.log"
 LOCKS = "locks"
 DOUBLE = 97
@@ -130,6 +132,7 @@ def write_script(directory: Path) -> None:
     for word, number in numbers.items():
         script = script.replace(word, str(number))
     (directory / SCRIPT).write_text(script)
+    (directory / WARM_SCRIPT).write_text(f"import os, sys\nos.execvp('sh', ['sh', '{SCRIPT}', *sys.argv[1:]])\n")
     (directory / LOCKS).mkdir(exist_ok=True)
 
 

@@ -48,6 +48,8 @@ class Work:
     """The memory that it holds on its GPUs; None if it uses none."""
     preemptible: Literal["", "save", "restart"] = ""
     """How it gives way; one that saves is of the kind `saves`."""
+    warm: bool = False
+    """Whether it is forked from a template."""
     out: str = "/dev/null"
     """Its log, as a path or below the directory of the jobs."""
 

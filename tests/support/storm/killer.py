@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.storm.processes import children, is_forked, is_free, kill_and_wait, marked, open_files, processes
+from support.storm.processes import (
+    children,
+    is_forked,
+    is_free,
+    is_template,
+    kill_and_wait,
+    marked,
+    open_files,
+    processes,
+)
 from support.wait import wait_until
 
 AT_WORK = 0.8
@@ -35,10 +44,17 @@ class Killer:
 
     def kill_forkserver(self, engine: int) -> bool:
         """Kill the forkserver of an engine; False if there is none."""
-        servers = [child for child in children(engine) if is_forked(child)]
+        servers = [child for child in children(engine) if is_forked(child) and not is_template(child)]
         for server in servers:
             kill_and_wait(server)
         return bool(servers)
+
+    def kill_template(self, engine: int) -> bool:
+        """Kill a template of an engine, maybe while it imports or forks; False if there is none."""
+        templates = [child for child in children(engine) if is_template(child)]
+        for template in templates:
+            kill_and_wait(template)
+        return bool(templates)
 
     def kill_worker(self, engines: list[int], *, with_job: bool | None = None) -> bool:
         """Kill one, by chance with its jobs; False if there is none."""

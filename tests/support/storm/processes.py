@@ -27,8 +27,13 @@ def children(pid: int) -> list[int]:
 
 
 def is_forked(pid: int) -> bool:
-    """Whether it is a forkserver or a worker, of anybody."""
-    return b"stoker.runner.forkserver" in _content(pid, "cmdline")
+    """Whether it is a forkserver, a template or a worker, of anybody."""
+    return b"stoker.runner.forkserver" in _content(pid, "cmdline") or is_template(pid)
+
+
+def is_template(pid: int) -> bool:
+    """Whether it is a template, or a worker that one forked."""
+    return b"stoker.runner.template" in _content(pid, "cmdline")
 
 
 def command_of(pid: int) -> str:

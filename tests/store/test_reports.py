@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stoker.store.reports import Latest, kept_at, latest_text, read_latest, read_reports
+from stoker.store.reports import Latest, OwnWord, latest_text, own_word, read_latest, read_reports
 
 
 def reports_file(tmp_path: Path, *lines: bytes) -> Path:
@@ -55,8 +55,8 @@ def test_the_last_save_of_a_run_counts(tmp_path: Path) -> None:
     saves = [(1, 15.0), (2, 12.0), (2, 18.0), (2, 99.0), (2, -1.0)]
     lines = [f'{{"at": {at}, "attempt": {attempt}, "saved": true}}'.encode() for attempt, at in saves]
     path = reports_file(tmp_path, b'{"at": 11, "attempt": 2, "values": {"step": 1}}', *lines, b"")
-    assert kept_at(read_reports(path), run=2, since=10.0, now=20.0) == 8.0
-    assert kept_at(read_reports(path), run=3, since=10.0, now=20.0) is None
+    assert own_word(read_reports(path), run=2, since=10.0, now=20.0) == OwnWord(kept=8.0)
+    assert own_word(read_reports(path), run=3, since=10.0, now=20.0) == OwnWord()
     assert read_latest(path) == Latest({"step": 1})
 
 

@@ -155,7 +155,7 @@ export function lane(bars: Bar[], forecast: Bar[] = []): Lane {
     temperature_celsius: [],
     power_watts: [],
   };
-  return { id: "gpu-0", label: "0", model: "A100", memory_bytes: 40 * GIB, bars, forecast, samples };
+  return { id: "gpu-0", label: "0", model: "A100", memory_bytes: 40 * GIB, bars, forecast, bookings: [], samples };
 }
 
 export function timeline(lanes: Lane[]): Timeline {

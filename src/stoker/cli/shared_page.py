@@ -162,8 +162,8 @@ def reach(address: str) -> tuple[str, str]:
 
 def _list_links(paths: Paths, page: str, now: float) -> None:
     passes = read_passes(paths, page, now)
-    for known in passes:
-        print(f"{known.number}\tmade {_moment(known.made)}\tvalid until {_moment(known.until)}")
+    for link in passes:
+        print(f"{link.number}\tmade {_moment(link.made)}\tvalid until {_moment(link.until)}")
     if passes:
         tell(f"{count_text(len(passes), 'link')}; to end one: stoker web --{page} --revoke N")
     else:

@@ -19,6 +19,7 @@ from stoker.core.learning import (
 from stoker.core.planner.occupancy import Preemption
 from stoker.core.planner.queue import JobKind, resolved
 from stoker.core.spec import Resources
+from stoker.store.reports import NO_WORD, OwnWord
 from stoker.store.writer import Store
 
 WORTH_LEARNING = 1.0
@@ -57,11 +58,8 @@ class RunHistory:
         seconds = expected_seconds(self._known(self._signature(job)))
         return limit if seconds is None or (limit is not None and limit < seconds) else seconds
 
-    def preemption(self, job: Job, now: float, saved: float | None = None) -> Preemption | None:
-        """How a running job gives way to others; None if it does not, or is about to.
-
-        `saved` is how many seconds of a job that would start again are saved; None if it does not say.
-        """
+    def preemption(self, job: Job, now: float, word: OwnWord = NO_WORD) -> Preemption | None:
+        """How a running job gives way to others; None if it does not, or is about to. `word` is what it reported."""
         state, spec = job.state, job.spec
         if not spec.preemptible or not isinstance(state, Running) or state.giving_way is not None:
             return None
@@ -69,16 +67,18 @@ class RunHistory:
         if spec.preemptible == "save":
             learnt = self.save_seconds(job)
             save = min(spec.save_time, UNKNOWN_SAVE_SECONDS) if learnt is None else max(learnt, LEAST_SAVE_SECONDS)
-        ran = job.kept_seconds + max(0.0, now - state.since)
+        ran = max(0.0, now - state.since)
+        remaining = self.remaining(job, job.kept_seconds + ran) if word.left is None else word.left
+        restarts = spec.preemptible == "restart" and word.kept is not None
         return Preemption(
             spec.preemptible,
             priority=spec.priority,
             times=job.preemptions,
             done=job.kept_seconds,
-            remaining=self.remaining(job, ran),
+            remaining=remaining,
             save=save,
             start=self.start_seconds(job),
-            unsaved=None if saved is None else max(0.0, now - state.since - saved),
+            unsaved=max(0.0, ran - (word.kept or 0.0)) if restarts else None,
         )
 
     def remaining(self, job: Job, ran: float) -> float | None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -114,7 +114,12 @@ def progress_of(job: Job, report: Path, now: float) -> Progress | None:
     ran = max(0.0, now - started)
     reported = _reported(read_reports(report, TAIL), job.run, now)
     progress = reported or (read_progress(read_tail(job.state.log, LOG_BYTES), ran) if job.state.log else None)
-    if progress is None or progress.left is not None:
+    return None if progress is None else _with_left(progress, ran)
+
+
+def _with_left(progress: Progress, ran: float) -> Progress:
+    """With the time left by the rate since the start, if nothing better tells."""
+    if progress.left is not None:
         return progress
     if progress.fraction < LEAST_FRACTION or ran < LEAST_SECONDS:
         return progress
@@ -143,40 +148,53 @@ def _is_progress(report: ReportLine) -> bool:
     return done is not None and total is not None and isfinite(done) and isfinite(total) and done >= 0 and total > 0
 
 
-# -- saved work --------------------------------------------------------------------------------
+# -- what a running job says of itself ----------------------------------------------------------
 
-SAVED_INTERVAL = 10.0
+WORD_INTERVAL = 10.0
 """Seconds between two looks at the reports of a job."""
 
 
-class LastSaves:
-    """How long running jobs have worked up to their last save, by their own word (`stoker.saved()`)."""
+class OwnWord(NamedTuple):
+    """What a running job has reported, as far as it matters when it may have to give way."""
+
+    kept: float | None = None
+    """Seconds of this run up to its last save (`stoker.saved()`)."""
+    left: float | None = None
+    """Seconds that it still needs (`stoker.progress()`). Progress bars in its log are only a hint and do not count."""
+
+
+NO_WORD = OwnWord()
+
+
+class OwnWords:
+    """The reports of running jobs that can give way, read again after some seconds."""
 
     def __init__(self, report_of: Callable[[int], Path]) -> None:
         self._report_of = report_of
-        self._seen: dict[int, tuple[float, str, float | None]] = {}
+        self._seen: dict[int, tuple[float, str, OwnWord]] = {}
         """By job: when its reports were read, its run, and the answer."""
 
-    def of(self, job: Job, now: float) -> float | None:
-        """Seconds of this run up to its last save; None if it saves at the signal, or has said nothing."""
-        if job.spec.preemptible != "restart" or not isinstance(job.state, Running):
-            return None
+    def of(self, job: Job, now: float) -> OwnWord:
+        if not job.spec.preemptible or not isinstance(job.state, Running):
+            return NO_WORD
         run = f"{job.run} {job.state.since}"
-        at, seen_run, seconds = self._seen.get(job.id, (0.0, "", None))
-        if seen_run != run or not 0 <= now - at < SAVED_INTERVAL:
-            seconds = kept_at(read_reports(self._report_of(job.id), TAIL), job.run, job.state.since, now)
-            self._seen[job.id] = now, run, seconds
-        return seconds
+        at, seen_run, word = self._seen.get(job.id, (0.0, "", NO_WORD))
+        if seen_run != run or not 0 <= now - at < WORD_INTERVAL:
+            word = own_word(read_reports(self._report_of(job.id), TAIL), job.run, job.state.since, now)
+            self._seen[job.id] = now, run, word
+        return word
 
-    def finish(self, job: Job, now: float) -> float:
-        """The same at the end of a run, which is then forgotten; 0 without a save."""
+    def kept_at_end(self, job: Job, now: float) -> float:
+        """The seconds that a run saved which is over, and forget its reports; 0 without a save."""
         self._seen.pop(job.id, None)
-        seconds = self.of(job, now)
+        word = self.of(job, now) if job.spec.preemptible == "restart" else NO_WORD
         self._seen.pop(job.id, None)
-        return seconds or 0.0
+        return word.kept or 0.0
 
 
-def kept_at(reports: list[ReportLine], run: int, since: float, now: float) -> float | None:
-    """Seconds from the start of a run to its last save; None without one."""
+def own_word(reports: list[ReportLine], run: int, since: float, now: float) -> OwnWord:
+    """What a run that began at `since` has reported."""
     saves = [report.at for report in reports if report.saved and report.attempt == run and since <= report.at <= now]
-    return max(saves) - since if saves else None
+    progress = _reported(reports, run, now)
+    left = None if progress is None else _with_left(progress, max(0.0, now - since)).left
+    return OwnWord(max(saves) - since if saves else None, left)

@@ -34,7 +34,7 @@ def read_passes(paths: Paths, page: str, now: float) -> Sequence[Pass]:
     """The passes that are valid now; none if the file is damaged."""
     with contextlib.suppress(*UNREADABLE):
         stored = msgspec.json.decode(paths.page_passes(page).read_bytes(), type=list[Pass])
-        return [known for known in stored if known.until > now]
+        return [admitted for admitted in stored if admitted.until > now]
     return []
 
 
@@ -42,34 +42,34 @@ def make_pass(paths: Paths, page: str, seconds: float, now: float) -> tuple[Pass
     """Make a pass, and its text: 16 letters and digits, in groups."""
     if seconds > LONGEST_SECONDS:
         raise UsageError("a link is valid for at most 366 days", "give less, for example 90d")
-    known = read_passes(paths, page, now)
-    if len(known) >= MOST_PASSES:
-        raise UsageError(
-            f"{MOST_PASSES} links are valid", f"revoke one: stoker web --{page} --revoke {known[0].number}"
-        )
+    passes = read_passes(paths, page, now)
+    if len(passes) >= MOST_PASSES:
+        hint = f"revoke one: stoker web --{page} --revoke {passes[0].number}"
+        raise UsageError(f"{MOST_PASSES} links are valid", hint)
     letters = base64.b32encode(os.urandom(_PASS_BYTES)).decode().lower()
-    numbers = [each.number for each in known]
-    made = Pass(max(numbers, default=0) + 1, _digest(letters), now, now + seconds)
-    _write(paths, page, [*known, made])
+    last = max((admitted.number for admitted in passes), default=0)
+    made = Pass(last + 1, _digest(letters), now, now + seconds)
+    _write(paths, page, [*passes, made])
     return made, "-".join(letters[place : place + 4] for place in range(0, len(letters), 4))
 
 
 def revoke_pass(paths: Paths, page: str, number: int, now: float) -> None:
-    known = read_passes(paths, page, now)
-    if number not in [each.number for each in known]:
+    passes = read_passes(paths, page, now)
+    kept = [admitted for admitted in passes if admitted.number != number]
+    if len(kept) == len(passes):
         raise UsageError(f"no link {number} is valid", f"list them: stoker web --{page} --links")
-    _write(paths, page, [each for each in known if each.number != number])
+    _write(paths, page, kept)
 
 
 def pass_of(passes: Sequence[Pass], text: str) -> Pass | None:
     """The pass with this text, as people type it."""
     digest = _digest(text.replace("-", "").replace(" ", "").lower())
-    return next((known for known in passes if hmac.compare_digest(known.digest, digest)), None)
+    return next((admitted for admitted in passes if hmac.compare_digest(admitted.digest, digest)), None)
 
 
-def cookie_value(known: Pass) -> str:
+def cookie_value(admitted: Pass) -> str:
     """What the browser keeps in place of the pass."""
-    return hmac.new(known.digest.encode(), b"cookie", "sha256").hexdigest()
+    return hmac.new(admitted.digest.encode(), b"cookie", "sha256").hexdigest()
 
 
 def _digest(letters: str) -> str:

@@ -142,10 +142,10 @@ class PassDoor:
         if not scope["path"].startswith("/api/"):
             return None
         passes = read_passes(self._paths, self._page, now := time.time())  # at each request: one may be revoked
-        known = pass_of(passes, bearer(headers))
-        if known is not None and scope["path"] == ENTRANCE:
-            return with_cookie(answer({}), self._cookie, cookie_value(known), int(known.until - now))
-        if known is not None or has_cookie(headers, self._cookie, [cookie_value(each) for each in passes]):
+        given = pass_of(passes, bearer(headers))
+        if given is not None and scope["path"] == ENTRANCE:
+            return with_cookie(answer({}), self._cookie, cookie_value(given), int(given.until - now))
+        if given is not None or has_cookie(headers, self._cookie, [*map(cookie_value, passes)]):
             return None
         error = StokerError("the pass is missing, not valid any more, or wrong", "ask the person who runs this page")
         return failure(error, 401, {"WWW-Authenticate": "Bearer"})
@@ -168,7 +168,7 @@ def has_cookie(headers: Headers, name: str, values: Sequence[str]) -> bool:
     """Whether one of the cookies is ours; those of other servers of this host may be anything."""
     pairs = (cookie.strip().partition("=") for line in headers.getlist("cookie") for cookie in line.split(";"))
     given = [value.encode() for of, _, value in pairs if of == name]
-    return any(hmac.compare_digest(value, known.encode()) for value in given for known in values)
+    return any(hmac.compare_digest(value, expected.encode()) for value in given for expected in values)
 
 
 def with_cookie(response: Response, name: str, value: str, seconds: int) -> Response:

@@ -6,9 +6,13 @@ import os
 
 import pytest
 
+from stoker.core.job import Job, Waiting
+from stoker.core.planner.queue import WaitingJobs
+from stoker.core.spec import Command, JobSpec, Resources
 from stoker.features.lab.formats import BOARD, BoardJob, WaitingKind, decode_board, encode_board
+from stoker.features.lab.publisher import waiting_kinds
 from stoker.ledger import Ledger
-from stoker.ledger.files import MOST_BYTES
+from stoker.ledger.files import LARGEST, MOST_BYTES, MOST_GPUS
 from support.ledger_files import lease_name, planted
 
 GOOD = '{"version":1,"jobs":[{"job":"1","pid":7,"since":5.0,"utilisation":50,"title":"vit"}]}'
@@ -55,6 +59,15 @@ def test_a_board_lives_as_long_as_its_engine(ledger: Ledger) -> None:
     os.close(held.fd)
     assert not ledger.posts(BOARD, decode_board).contents
     assert not list(ledger.path.iterdir())
+
+
+def test_jobs_that_ask_for_too_much() -> None:
+    """They do not void the board of their user: what they want is told as far as readers believe it."""
+    waiting = WaitingJobs()
+    for job_id, resources in enumerate([Resources(10**9, 2**60), Resources(), Resources(1)], 1):
+        waiting.add(Job(job_id, 0, Command(("true",)), JobSpec(resources), Waiting(9.0), 10.0 + job_id))
+    _, board = decode_board(encode_board([], waiting_kinds(waiting.groups())), 0)
+    assert board.waiting == (WaitingKind(2, 1, 12.0), WaitingKind(1, MOST_GPUS, 11.0, LARGEST))
 
 
 def test_a_board_always_fits() -> None:

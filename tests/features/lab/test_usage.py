@@ -12,7 +12,16 @@ import pytest
 
 from stoker.app.jobs.local_time import midnight, to_datetime
 from stoker.core.units import DAY
-from stoker.features.lab.formats import KEPT_DAYS, USAGE, GpuDay, GroupDay, UsageFile, decode_usage, encode_usage
+from stoker.features.lab.formats import (
+    KEPT_DAYS,
+    MOST_KWH,
+    USAGE,
+    GpuDay,
+    GroupDay,
+    UsageFile,
+    decode_usage,
+    encode_usage,
+)
 from stoker.features.lab.own_usage import INTERVAL, UsageFileWriter, ordinal, used_days
 from stoker.features.lab.usage import By, LabUsage, UsageTotal, usage_files, usage_totals
 from stoker.features.lab.usage_command import render_usage
@@ -66,6 +75,17 @@ def test_idle_hours_and_energy(queue: PastQueue) -> None:
     measure(queue, TO_MIDNIGHT + 2 * HOUR, 60, utilisation=0, reserved=0, used=12 * GIB)
     (day,) = used_days(queue.store, midnight(NOW), NOW, NAMES, groups=False).gpus
     assert (day.gpu_hours, day.idle_hours, day.energy_kwh) == (3.0, 1.0, 0.45)
+
+
+def test_figures_beyond_belief(queue: PastQueue) -> None:
+    """A broken sensor or an odd name does not void the file of its user."""
+    queue.ran("mine", "0", TO_MIDNIGHT, TO_MIDNIGHT + HOUR, gib=6, group="a\n\x1b")
+    with queue.store.writing() as connection:
+        write_samples(connection, [Sample(int((NOW + TO_MIDNIGHT) // MINUTE), "0", 50, 1, GIB, 60, 1e12)])
+    usage = used_days(queue.store, midnight(NOW), NOW, NAMES, groups=True)
+    _, told = decode_usage(encode_usage(usage), 0)
+    assert [(day.gpu_hours, day.energy_kwh) for day in told.gpus] == [(1.0, MOST_KWH)]
+    assert all(day.group.isprintable() for day in told.groups)
 
 
 def test_the_file_outlives_its_engine(queue: PastQueue, ledger: Ledger, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -179,18 +181,38 @@ def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(wo
     assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
 
 
+def write_reports(world: EngineOnFakeRunner, job_id: int, *entries: Mapping[str, object]) -> None:
+    """A job has reported this, `after` so many seconds of its run."""
+    state = world.job(job_id).state
+    assert isinstance(state, Running)
+    report = world.paths.report(job_id)
+    report.parent.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps({"at": state.since + float(str(entry["after"])), **entry}) for entry in entries]
+    report.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("done", "leaves"), [(None, True), (99, False), (10, True)])
+def test_a_job_that_is_nearly_done_by_its_own_word_stays(
+    world: EngineOnFakeRunner, done: int | None, leaves: bool
+) -> None:
+    """Its progress tells more than how long it has run."""
+    long, _ = long_job(world, limit=None)
+    if done is not None:
+        write_reports(world, long, {"after": 0, "done": 0, "total": 100}, {"after": 7100, "done": done, "total": 100})
+    world.clock.pass_seconds(60.0)
+    world.add(limit=600.0)
+    world.turn(3)
+    assert bool(world.runner.called("give_way")) == leaves
+
+
 def test_a_job_that_saved_by_itself_loses_only_what_it_did_since(world: EngineOnFakeRunner) -> None:
     """Without a save, two hours of work would be lost for a job of 3.9 hours; and then what is saved counts as done."""
     long, key = long_job(world, preemptible="restart")
     world.add(limit=3.9 * HOUR)
     world.turn(3)
     assert not world.runner.called("give_way")
-    since = world.job(long).state.since  # type: ignore[union-attr]
     saves = [(1, HOUR), (1, 1.9 * HOUR), (2, 1.95 * HOUR), (1, 99 * HOUR)]
-    lines = [f'{{"at": {since + seconds}, "attempt": {attempt}, "saved": true}}' for attempt, seconds in saves]
-    report = world.paths.report(long)
-    report.parent.mkdir(parents=True, exist_ok=True)
-    report.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_reports(world, long, *({"after": after, "attempt": attempt, "saved": True} for attempt, after in saves))
     world.clock.pass_seconds(60.0)
     world.turn(3)
     assert len(world.runner.called("give_way")) == 1

@@ -12,6 +12,8 @@ from support.wait import wait_until
 
 LEAVING_SECONDS = 20.0
 """How long those that are about to leave may take."""
+STAYING = (".new", ".usage")
+"""Unfinished files of killed processes, which the first claim after a minute removes; and the GPU-hours of a user."""
 
 
 def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] = ()) -> list[str]:
@@ -21,8 +23,7 @@ def leftovers(killer: Killer, ledger: Path, marker: str, allowed: Iterable[str] 
         state = killer.state
         folders = (state / "workers", state / "engines", ledger)  # without a job on a GPU there is no ledger
         files = [path for folder in folders if folder.exists() for path in folder.iterdir()]
-        # An unfinished file of a killed process is removed by the first claim after a minute.
-        wrong = [path for path in files if path.name not in allowed and path.suffix != ".new"]
+        wrong = [path for path in files if path.name not in allowed and path.suffix not in STAYING]
         pids = {*marked(marker), *(pid for _, pid in killer.holders())}
         locks = [f"lock of {path}" for path in locked_files(state, ledger)]
         return [*map(str, wrong), *(f"process {pid}" for pid in sorted(pids)), *locks]

@@ -19,6 +19,7 @@ const REST_MS = 5000;
 /** Users whom the line of a GPU names. */
 const MOST_USERS = 3;
 const MOST_MESSAGES = 3;
+const MOST_BOOKINGS = 12;
 const shown = signal<LabPage | null>(null);
 const problem = signal<Error | null>(null);
 
@@ -314,11 +315,12 @@ function Hours({ value, most }: { value: number | undefined; most: number }): JS
 
 function Bookings({ page, now }: { page: LabPage; now: number }): JSX.Element | null {
   if (!page.bookings.length) return null;
+  const more = page.bookings.length - MOST_BOOKINGS;
   return (
     <section class="card bookings" aria-label="Bookings">
       <h2>Bookings</h2>
       <ul>
-        {page.bookings.map((booking) => (
+        {page.bookings.slice(0, MOST_BOOKINGS).map((booking) => (
           <li key={booking.begin + booking.user}>
             <span>
               <b>{booking.user}</b> GPU {booking.gpus.join(", ")}
@@ -330,6 +332,7 @@ function Bookings({ page, now }: { page: LabPage; now: number }): JSX.Element | 
           </li>
         ))}
       </ul>
+      {more > 0 ? <p class="faint">and {more} more</p> : null}
     </section>
   );
 }

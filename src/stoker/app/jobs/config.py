@@ -217,6 +217,8 @@ class Config(Struct, frozen=True):
     values: dict[Name, Value]
     groups: Mapping[str, dict[str, Any]] = {}
     """Job options from files for the jobs of a group, by its name."""
+    locked: Mapping[str, Any] = {}
+    """The table [locked] of the system's file."""
     clusters: Mapping[str, ClusterSettings] = {}
     """By name, in the order of the files."""
     tables: Mapping[str, Mapping[str, Any]] = {}
@@ -275,6 +277,7 @@ def load_config(
         defaults=options.get(_DEFAULTS, {}),
         groups=options.get(_GROUP, {}),
         values=shown | values,  # for display only: JobOptions has None for them
+        locked=table.get(_LOCKED, {}),
         clusters={name: _cluster_settings(cluster, environment) for name, cluster in named.items()},
         tables={section: table.get(section, {}) for section in feature_tables()},
         files=tuple(file.path for file in files),

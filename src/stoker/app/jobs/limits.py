@@ -47,20 +47,25 @@ def _check(limits: Mapping[str, object], place: str) -> None:
 
 def limits_here(locked: Mapping[str, Any]) -> LockedLimits:
     """The limits of the user of this process."""
+    return limits_of(locked, os.getuid())
+
+
+def limits_of(locked: Mapping[str, Any], uid: int) -> LockedLimits:
+    """The limits of a user."""
     if not locked:
         return LockedLimits()
     layers = [locked]
-    user, groups = _names()
+    user, groups = _names(uid)
     layers += [table for name, table in locked.get("group", {}).items() if name in groups]
     layers += [table for name, table in locked.get("user", {}).items() if name == user]
     given = {key: table[key] for table in layers for key in LockedLimits.__struct_fields__ if key in table}
     return LockedLimits(**{key: read_setting(key, raw, key, LOCKED_KEYS) for key, raw in given.items()})
 
 
-def _names() -> tuple[str, set[str]]:
-    """The user of this process, and the names of its groups."""
+def _names(uid: int) -> tuple[str, set[str]]:
+    """The name of a user, and the names of its groups."""
     try:
-        entry = pwd.getpwuid(os.getuid())
+        entry = pwd.getpwuid(uid)
     except KeyError:
         return "", set()
     names = set()

@@ -145,9 +145,7 @@ KEYS = (
     KeyHelp("o", "sort", "sort by start, id, name, state, memory, time", {"o": "order"}),
     KeyHelp("c", "cancel", "cancel, or stop if it runs (asks first)", {"c": "act('cancel')"}, changes=True),
     KeyHelp("r", "retry", "retry an ended job (asks first)", {"r": "act('retry')"}, changes=True),
-    KeyHelp(
-        "g", "", "let a preemptible job give way to the next one (asks first)", {"g": "act('preempt')"}, changes=True
-    ),
+    KeyHelp("g", "", "preempt: let a job give way (asks first)", {"g": "act('preempt')"}, changes=True),
     KeyHelp(
         "+ -",
         "priority",

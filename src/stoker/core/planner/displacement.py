@@ -26,7 +26,7 @@ GROWTH = 2.0
 """By which factor that time grows each time."""
 MARGIN = 2.0
 """How many times the work of the waiting job must be left of each job that gives way: estimates err."""
-PRICE = 6.0
+PRICE = 3.0
 """A job that gave way before does so again once the jobs that would profit have waited together for this many times
 what is left of it, by the share of its preemptions that are used: the few that it has are for many waiting jobs."""
 MOST_AT_ONCE = 8

@@ -142,7 +142,7 @@ def _show(bookings: Bookings, screen: Screen, name: str = "") -> None:
     elif screen.form == "plain":
         write_plain(plain_lines(shown, PLAIN_COLUMNS))
     elif shown:
-        write_lines(_table(shown, now, screen.size[0]), screen.color)
+        write_lines(booking_table(shown, now, screen.size[0]), screen.color)
     else:
         write_lines([(Span("no bookings; book with: stoker book 2 --from 18:00 --for 4h", "faint"),)], screen.color)
 
@@ -154,7 +154,7 @@ def _cells(line: BookingLine, now: float) -> tuple[str, ...]:
     return line.id, line.user, gpus_text(line.gpus), begins, clock_text(end, now), lasts, one_line(line.why)
 
 
-def _table(lines: Sequence[BookingLine], now: float, width: int) -> list[Line]:
+def booking_table(lines: Sequence[BookingLine], now: float, width: int) -> list[Line]:
     rows = [_cells(line, now) for line in lines]
     titles = ("ID", "USER", "GPUS", "FROM", "UNTIL", "FOR")
     columns = [

@@ -20,6 +20,8 @@ KEPT_DAYS = 35
 """Days of usage that a file tells, and that readers believe."""
 MOST_KINDS = 20
 """Kinds of waiting jobs that a board tells apart; it counts the others."""
+MOST_KWH = 100.0
+"""No GPU takes more on one day."""
 _FIRST_DAY, _LAST_DAY = date(1970, 1, 1).toordinal(), date(2096, 1, 1).toordinal()
 _Day = Annotated[int, Meta(ge=_FIRST_DAY, le=_LAST_DAY)]
 _DayHours = Annotated[float, Meta(ge=0, le=25)]
@@ -91,7 +93,7 @@ class GpuDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Time of several jobs on it counts once."""
     idle_hours: _DayHours | None
     """With almost no utilisation while jobs had it; None if not measured."""
-    energy_kwh: Annotated[float, Meta(ge=0, le=100)] | None
+    energy_kwh: Annotated[float, Meta(ge=0, le=MOST_KWH)] | None
 
 
 class GroupDay(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -18,9 +18,18 @@ from stoker.core.device import node_gpu
 from stoker.core.errors import StokerError
 from stoker.core.idleness import IDLE_PERCENT
 from stoker.core.units import DAY
-from stoker.features.lab.formats import KEPT_DAYS, USAGE, GpuDay, GroupDay, UsageFile, decode_usage, encode_usage
+from stoker.features.lab.formats import (
+    KEPT_DAYS,
+    MOST_KWH,
+    USAGE,
+    GpuDay,
+    GroupDay,
+    UsageFile,
+    decode_usage,
+    encode_usage,
+)
 from stoker.ledger import Ledger
-from stoker.ledger.files import new_name
+from stoker.ledger.files import new_name, printable
 from stoker.store.past_jobs import GpuSpan, Period, gpu_spans
 from stoker.store.reader import Reader
 from stoker.store.samples import held_minutes
@@ -115,7 +124,7 @@ def used_days(store: Reader, since: float, now: float, names: Mapping[str, str],
     spans = gpu_spans(store, Period(since, on_finish_jobs=True), now, MOST_SPANS)
     for day, span in _parts(spans, since, now):
         by_gpu.setdefault((day, names.get(span.device, span.device)), []).append(span)
-        by_group.setdefault((day, span.group[:LONGEST_NAME] if groups else ""), []).append(span)
+        by_group.setdefault((day, printable(span.group)[:LONGEST_NAME] if groups else ""), []).append(span)
     idle, energy = _measured(store, since, now, names)
     gpu_days = [
         GpuDay(*key, hours := _hours(busy_seconds(spans)), _at_most(hours, idle.get(key)), energy.get(key))
@@ -154,7 +163,7 @@ def _measured(
             key = ordinal(day), names.get(held.device, held.device)
             idle[key] = _hours(60 * held.idle)
             if held.watt_minutes is not None:
-                energy[key] = round(held.watt_minutes / 60_000, 4)
+                energy[key] = min(MOST_KWH, round(held.watt_minutes / 60_000, 4))
     return idle, energy
 
 

@@ -17,6 +17,7 @@ from stoker.core.planner.queue import WaitingGroup
 from stoker.core.text import title
 from stoker.features.lab.formats import BOARD, MOST_KINDS, BoardJob, WaitingKind, decode_board, encode_board
 from stoker.ledger import HeldPost, Ledger, LedgerUnusable
+from stoker.ledger.files import LARGEST, MOST_GPUS
 from stoker.store.reader import Reader
 from stoker.store.status_file import EngineStatus
 
@@ -118,9 +119,9 @@ def waiting_kinds(groups: Collection[WaitingGroup]) -> list[WaitingKind]:
     kinds: dict[tuple[int, int | None], WaitingKind] = {}
     for group in groups:
         wanted = group.job_kind.resources
-        key = wanted.gpus, wanted.memory
+        key = min(wanted.gpus, MOST_GPUS), None if wanted.memory is None else min(wanted.memory, LARGEST)
         since, count = next(iter(group)).submitted, len(group)
         if (before := kinds.get(key)) is not None:
             since, count = min(since, before.since), count + before.jobs
-        kinds[key] = WaitingKind(count, wanted.gpus, since, wanted.memory)
+        kinds[key] = WaitingKind(count, key[0], since, key[1])
     return sorted(kinds.values(), key=lambda kind: -kind.jobs)

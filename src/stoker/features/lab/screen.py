@@ -1,4 +1,4 @@
-"""`stoker status --all-users`: who has which GPUs until when, and who waits."""
+"""`stoker status --all-users`: who has which GPUs until when, who waits, and what is booked."""
 
 from __future__ import annotations
 
@@ -51,6 +51,10 @@ def render_lab(lab: Lab, width: int) -> list[Line]:
         lines += [EMPTY, (Span("No job of any user has a GPU."),)]
     if lab.waiting:
         lines += [EMPTY, *_waiting_table(lab.waiting, now, width)]
+    if lab.bookings:
+        from stoker.features.lab.book import booking_table
+
+        lines += [EMPTY, (Span(" Booked", "heading"),), *booking_table(lab.bookings, now, width)]
     return [clipped(line, width) for line in lines]
 
 

@@ -20,7 +20,7 @@ from stoker.sites.machine.shortages import ResourceBackoff
 from stoker.sites.machine.telemetry import Telemetry
 from stoker.store.history import RunHistory
 from stoker.store.paths import Paths
-from stoker.store.reports import LastSaves
+from stoker.store.reports import OwnWords
 from stoker.store.writer import Store
 
 
@@ -42,7 +42,7 @@ class MachineContext(Struct, frozen=True):
     allocations: Allocations
     usage: OwnUsage
     telemetry: Telemetry
-    saves: LastSaves
+    words: OwnWords
     shortages: ResourceBackoff
     mps_clients: MpsClients
     observers: Sequence[StartObserver] = ()
@@ -54,13 +54,13 @@ def machine_context(
     """Make all parts for an engine."""
     jobs, store = context.jobs, context.store
     ledger, history = Ledger(ledger_path), RunHistory(store)
-    saves = LastSaves(context.paths.report)
+    words = OwnWords(context.paths.report)
     allocations = Allocations(
         runner,
         ledger,
         context.label,
         history.expected,
-        lambda job, now: history.preemption(job, now, saves.of(job, now)),
+        lambda job, now: history.preemption(job, now, words.of(job, now)),
     )
     return MachineContext(
         jobs=jobs,
@@ -75,7 +75,7 @@ def machine_context(
         history=history,
         allocations=allocations,
         usage=OwnUsage(store, context.engine),
-        saves=saves,
+        words=words,
         telemetry=Telemetry(allocations, runner, jobs.active, store.uses),
         shortages=ResourceBackoff(jobs, runner, str(context.paths.state)),
         mps_clients=MpsClients(runner),

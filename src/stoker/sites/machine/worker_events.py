@@ -48,7 +48,7 @@ class WorkerEvents:
         self._history = context.history
         self._telemetry = context.telemetry
         self._shortages = context.shortages
-        self._saves = context.saves
+        self._words = context.words
 
     def on_started(self, worker: str, event: AttemptStarted) -> None:
         """The worker is about to start the process of an attempt."""
@@ -65,7 +65,7 @@ class WorkerEvents:
             return
         began, allocation = started_at(job), self._allocations[worker]
         diagnosis = self._diagnosed(job, event, allocation)
-        kept = self._saves.finish(job, event.at)
+        kept = self._words.kept_at_end(job, event.at)
         shared = allocation.shared or diagnosis.shared
         after = self._jobs.apply(job, _exited(job, event, diagnosis, shared=shared, kept=kept))
         if began is not None:

@@ -206,3 +206,10 @@ def test_bad_options(background: Background) -> None:
         assert outcome.code == 2, outcome.err
         assert said in outcome.err
     assert "make one" in background("web", "--lab", "--links").err
+
+
+def test_a_socket_that_others_cannot_reach(background: Background) -> None:
+    """The server says which directory keeps them away."""
+    background.home.chmod(0o700)
+    server = background.start("web", "--lab", "--socket", str(background.home / "lab.sock"))
+    assert "other users cannot reach it" in line_from(server.stderr).decode()

@@ -19,7 +19,7 @@ from stoker.core.errors import StokerError
 from stoker.core.job import Ended, Job
 from stoker.core.launch import INHERIT, literal
 from stoker.core.planner.reasons import never_fits
-from stoker.core.settings import Policy
+from stoker.core.settings import Policy, beyond_rules
 from stoker.core.spec import Command, JobSpec, NewJob, Resources, WorkKey, work_of
 from stoker.core.text import outcome
 from stoker.engine.foreground import Foreground
@@ -69,7 +69,8 @@ class TaskJobs(Struct, frozen=True):
         if INHERIT in (spec.out, spec.err):
             return "its output must go to files"
         resources = spec.resources
-        return never_fits(resources, self.devices, self.policy.max_use, self.policy.min_free) or ""
+        never = never_fits(resources, self.devices, self.policy.max_use, self.policy.min_free)
+        return never or beyond_rules(resources, self.policy.locked)
 
     def job(self, run: TaskRun) -> NewJob:
         task, number = run.row.task, run.row.ticket.number

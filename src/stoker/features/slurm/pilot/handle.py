@@ -193,7 +193,7 @@ class PilotHandle(Bundle):
         new = digest not in self._environments
         self._environments.add(digest)
         spec = replace(job.spec, cluster="", after=(), begin=None, at_once=None, retries=0, requeue=False)
-        alone = replace(job, spec=spec, state=Waiting(job.submitted), lines=None)  # the lines are here, in our store
+        alone = replace(job, spec=spec, state=Waiting(job.submitted), differences=None)  # they are in our store
         return RunJob(alone, environment(digest) if new else None)
 
 

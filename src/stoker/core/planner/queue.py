@@ -133,14 +133,17 @@ class WaitingGroup:
         return single(job for job_id in islice(self._ids, self._head, None) if (job := self._job(job_id)))
 
     def heads(self) -> Iterator[Job]:
-        """The jobs oldest first, of each array only the first task: its tasks have consecutive ids."""
+        """The jobs oldest first, of each array only the first task: its tasks have consecutive ids.
+
+        Lines that share a row come with the command of the first: the order of the plan needs none.
+        """
         position = self._head
         while position < len(self._ids):
             job = self._job(self._ids[position])
             position += 1
             if job is not None:
                 if not job.array:
-                    yield from single([job])
+                    yield from (replace(job, id=job_id, count=1) for job_id in range(job.id, job.last + 1))
                     continue
                 yield part(job, job.id, job.id)
                 position = bisect_right(self._ids, self._arrays[job.array][1], position)

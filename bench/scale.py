@@ -1,4 +1,4 @@
-"""Measure a very long queue, as one array and as lines of a file: submit, look, wait, cancel; time, memory, disk."""
+"""Measure a very long queue: an array, a grid and lines of a file; submit, look, wait, cancel; time, memory, disk."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ LINES_BARS = {
     "cancel all, MB of the command": 600.0,
     "cancel all, MB of the engine": 600.0,
 }
+SEEDS = 1_000
+"""Values of one of the two parameters of the grid."""
 PAGE_LOOKS = 5
 SETTLE_SECONDS = 2.0
 Figures = Mapping[str, Sequence[float]]
@@ -62,17 +64,21 @@ def main() -> None:
     options = _options()
     names = [] if options.alone else present([HYPERQUEUE, GFLOW])
     array: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    grid: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     lines: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     with workshop(options.directory) as directory:
         for number in range(options.rounds):
-            for kind, jobs, figures in (("array", options.tasks, array), ("lines", options.lines, lines)):
+            kinds = (("array", options.tasks, array), ("grid", options.points, grid), ("lines", options.lines, lines))
+            for kind, jobs, figures in kinds:
                 say(f"{jobs:,} jobs, {kind}: round {number + 1} of {options.rounds}")
-                for name in (STOKER_QUEUE, *names) if jobs else ():
+                for name in (STOKER_QUEUE, *(names if kind != "grid" else ())) if jobs else ():
                     place = directory / f"{kind}-{number}" / name
                     for what, value in _measured(name, kind, place, jobs, options.seconds):
                         figures[name][what].append(value)
     if array:
         _print(f"an array of {options.tasks:,} tasks", array, ARRAY_BARS)
+    if grid:
+        _print(f"a grid of {options.points:,} points", grid, ARRAY_BARS)
     if lines:
         _print(f"{options.lines:,} lines", lines, LINES_BARS)
 
@@ -80,6 +86,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     options = queue_parser(__doc__ or "")
     options.add_argument("--tasks", type=int, default=50_000, help="tasks of the array, default %(default)s")
+    options.add_argument("--points", type=int, default=50_000, help="points of the grid, default %(default)s")
     options.add_argument("--lines", type=int, default=50_000, help="different lines, default %(default)s")
     options.add_argument("--rounds", type=int, default=1, help="default %(default)s")
     options.add_argument("--seconds", type=float, default=10.0, help="how long `stoker wait` is watched")
@@ -95,14 +102,21 @@ def _measured(name: str, kind: str, place: Path, jobs: int, seconds: float) -> I
     else:
         with stoker(place) as queue:
             queue.occupy()
-            yield from _array(queue, jobs, seconds) if kind == "array" else _lines(queue, jobs)
+            match kind:
+                case "array":
+                    yield from _array(queue, jobs, seconds, "submit", "--array", f"0-{jobs - 1}", "--", "true")
+                case "grid":
+                    space = f"rate=0..{jobs // SEEDS - 1}", f"seed=0..{SEEDS - 1}"
+                    yield from _array(queue, jobs // SEEDS * SEEDS, seconds, "sweep", "--yes", *space, "--", "true")
+                case _:
+                    yield from _lines(queue, jobs)
 
 
 # -- an array ------------------------------------------------------------------------------------
 
 
-def _array(queue: StokerServer, tasks: int, seconds: float) -> Iterator[tuple[str, float]]:
-    submitted, engine = _with_engine(queue, "submit", "--array", f"0-{tasks - 1}", "--", "true")
+def _array(queue: StokerServer, tasks: int, seconds: float, *submit: str) -> Iterator[tuple[str, float]]:
+    submitted, engine = _with_engine(queue, *submit)
     wait_until_accepted(queue, tasks)
     yield from _times("submit", submitted, engine)
     yield from _memory(queue)

@@ -185,6 +185,10 @@ def test_time_of_day(text: str, moment: str) -> None:
         ("tomorrow 9:00", "2026-11-16T09:00"),
         ("tomorrow noon", "2026-11-16T12:00"),
         ("today 20:00", "2026-11-15T20:00"),
+        ("fri 18:00", "2026-11-20T18:00"),
+        ("Friday", "2026-11-20T00:00"),
+        ("sunday 23:59", "2026-11-15T23:59"),
+        ("sun 0:01", "2026-11-22T00:01"),
         ("2026-12-24", "2026-12-24T00:00"),
         ("20261224", "2026-12-24T00:00"),
         ("2026-12-24T12:34:00", "2026-12-24T12:34"),
@@ -196,7 +200,7 @@ def test_time_of_day(text: str, moment: str) -> None:
     ],
 )
 def test_days(text: str, moment: str) -> None:
-    """A day begins at midnight of the time zone; a past date is accepted."""
+    """A day begins at midnight of the time zone; a past date is accepted; a day of the week is the next one."""
     assert parse_moment(text, NOW, BERLIN) == at(moment)
 
 

@@ -34,6 +34,7 @@ ALL = (*XARGS, "--only", "stoker run", "--only", "stoker submit")
     ("script", "words", "bar"),
     [
         ("dispatch.py", [*ALL, "--rounds", "1", "--jobs", "8", "--gap-jobs", "0"], "rate, stoker run / xargs"),
+        ("lab.py", ["--users", "2", "--jobs", "3", "--rounds", "1"], "claim, with / before"),
         ("small.py", ["--jobs", "2", "--rounds", "1"], "ids of 2 jobs at Tab, ms of CPU"),
         ("web.py", ["--jobs", "3", "--rounds", "1", "--seconds", "1"], "end of a job seen, longest, s"),
         ("samples.py", ["--rounds", "1", "--jobs", "8"], "/ without samples"),

@@ -147,7 +147,16 @@ SPLIT_JOBS = (
     f" coalesce(:words, words), coalesce(:name, name), coalesce(:params, params), {_COPIED}"
     " FROM jobs WHERE id = :row"
 )
-"""Give those of the jobs of a row that come up to `last` a row of their own, with the columns of one that starts."""
+"""Give the jobs of a row that come up to `last` a row of their own, with the columns of one that starts."""
+_COPIED_AT_START = "batch, engine, shell, spec, submitted, array, step"
+_STATE = "state, detail, attempts, failures, losses, tries, shared_failures, floor, preemptions, kept_seconds, ended"
+START_JOB = (
+    f"INSERT INTO jobs (content, words, name, params, {_STATE}, id, task, member, size, {_COPIED_AT_START})"
+    " SELECT coalesce(?, content), coalesce(?, words), coalesce(?, name), coalesce(?, params),"
+    f" {', '.join('?' * len(_STATE.split(',')))}, ?, task - (id - ?) * step, member - (id - ?), 1, {_COPIED_AT_START}"
+    " FROM jobs WHERE id = ?"
+)
+"""Give a job of a row that starts a row of its own, in its new state."""
 SHORTEN_JOBS = "UPDATE jobs SET size = id - :last WHERE id = :row"
 NAME_BATCH = (
     "INSERT INTO batches (id, label, created, kind, first_job) VALUES (?, ?, ?, ?, ?)"

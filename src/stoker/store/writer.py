@@ -36,6 +36,7 @@ from stoker.store.schema import (
     SET_OWN,
     SHORTEN_JOBS,
     SPLIT_JOBS,
+    START_JOB,
     UPDATE_JOB,
     Adoption,
     BatchRecord,
@@ -244,12 +245,18 @@ class Store(Reader):
 
     def _record_changes(self, connection: sqlite3.Connection, written: _Written) -> None:
         started = []
+        there = written.jobs
+        if len(written.jobs) > 1 and all(job.count == 1 for job in written.separate):
+            made = _start(connection, written)
+            there = [row for row in written.jobs if row[-1] not in made]
+        else:
+            made = set()
         for job in written.separate:
             own = written.started.get(job.id, OwnColumns()) if job.count == 1 else OwnColumns()
-            if not separate(connection, job.id, job.last, own) and own.content is not None:
+            if job.id not in made and not separate(connection, job.id, job.last, own) and own.content is not None:
                 started.append((*own, job.id))
         # In order: a change of several jobs comes before changes of some of them.
-        connection.executemany(UPDATE_JOB, written.jobs)
+        connection.executemany(UPDATE_JOB, there)
         connection.executemany("INSERT INTO events (job, count, at, body) VALUES (?, ?, ?, ?)", written.events)
         connection.executemany("UPDATE jobs SET engine = ? WHERE id BETWEEN ? AND ?", written.released)
         for statement, rows in written.attempts.items():
@@ -346,6 +353,27 @@ def _rows_of(changes: Iterable[Change]) -> _Written:
             if row := attempt_row(event):
                 written.attempts.setdefault(row[0], []).append((*row[1], job.id, number))
     return written
+
+
+def _start(connection: sqlite3.Connection, written: _Written) -> set[int]:
+    """Give jobs at the front of a row that start together rows of their own at once; returns which."""
+    made: set[int] = set()
+    rows = {row[-1]: row for row in written.jobs}
+    for ids in ranges_of(sorted(job.id for job in written.separate)).parts:
+        query = "SELECT id, size FROM jobs WHERE id >= ? ORDER BY id LIMIT 1"
+        last, size = connection.execute(query, (ids[0],)).fetchone() or (0, 0)
+        if last - size + 1 != ids[0]:
+            continue
+        here = range(ids[0], min(ids.stop, last))
+        own = (written.started.get(job_id, OwnColumns()) for job_id in here)
+        values = (
+            (*owned, *rows[job_id][:11], job_id, job_id, job_id, last) for owned, job_id in zip(own, here, strict=True)
+        )
+        connection.executemany(START_JOB, values)
+        if here:
+            connection.execute(SHORTEN_JOBS, {"last": here[-1], "row": last})
+        made.update(here)
+    return made
 
 
 @contextlib.contextmanager

@@ -111,13 +111,13 @@ def test_the_second_time_more_jobs_must_have_waited() -> None:
     assert victims(planned([waiting(2, limit=600.0)], again)) == {2: (1,)}
 
 
-def test_a_job_that_gave_way_keeps_its_age() -> None:
-    """What is left of it has waited since its submission, so it goes before a younger one that needs as long."""
-    left = replace(
-        waiting(1), state=Waiting(NOW, gave_way=GivingWay(NOW)), submitted=NOW - 50 * HOUR, kept_seconds=HOUR
-    )
+def test_a_job_that_gave_way_does_not_return_at_once() -> None:
+    """Its waiting time counts anew, and it hides no job of its kind that is younger."""
+    left = replace(waiting(1), state=Waiting(NOW, gave_way=GivingWay(NOW)), submitted=NOW - 50 * HOUR)
     younger = replace(waiting(2), state=Waiting(NOW - HOUR), submitted=NOW - HOUR)
-    assert where(planned([left, younger], [])) == {1: "0"}
+    assert where(planned([left, younger], [])) == {2: "0"}
+    assert where(planned([left, younger], [], policy=Policy(overdue=40 * HOUR))) == {1: "0"}
+    assert where(planned([left, younger], [], policy=Policy(order="age"))) == {1: "0"}
 
 
 def test_the_plan_says_when_to_look_again() -> None:

@@ -37,6 +37,8 @@ class LaneKey(NamedTuple):
     """By which the order ranks them."""
     resources: Resources
     """Reserved for each job."""
+    returned: float | None = None
+    """When it gave way: then the lane has no other job, since the order counts its waiting time from there."""
 
 
 def reason_key(key: LaneKey) -> ReasonKey:
@@ -49,10 +51,11 @@ class RowKey(NamedTuple):
     reason: ReasonKey
     """Without memory and load."""
     work: float
+    returned: float | None = None
 
 
 def row_key_of(key: LaneKey) -> RowKey:
-    return RowKey(without_memory(reason_key(key)), key.work)
+    return RowKey(without_memory(reason_key(key)), key.work, key.returned)
 
 
 class ByAge(Generic[Thing]):
@@ -316,7 +319,7 @@ class Lanes:
     def _file(self, group: WaitingGroup) -> None:
         job_kind, head = group.job_kind, group.oldest
         work = self._work(next(iter(group)))
-        key = LaneKey(job_kind.priority, job_kind.caps, work, self.estimate(job_kind))
+        key = LaneKey(job_kind.priority, job_kind.caps, work, self.estimate(job_kind), job_kind.returned)
         lane = self._lanes.get(key) or self._open(key)
         if not lane.groups or head < lane.groups.oldest:
             if lane.groups:

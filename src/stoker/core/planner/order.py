@@ -9,6 +9,7 @@ from math import ceil, inf, log2
 from msgspec import Struct
 
 from stoker.core.job import Job
+from stoker.core.planner.queue import returned_at
 from stoker.core.planner.reasons import Outranked
 from stoker.core.settings import Policy
 
@@ -31,6 +32,7 @@ class QueuePosition(Struct, frozen=True, array_like=True):
     """How many tasks it stands for."""
     priority: int
     submitted: float
+    """Or when it gave way, if it did."""
     seconds: float
     """How long it is expected to run."""
     is_expected: bool
@@ -66,7 +68,7 @@ class Order:
             return job.submitted + work
         if self._now - job.submitted >= self._policy.overdue:
             return -inf
-        return -(self._now - job.submitted + HEAD_START_SECONDS) / work
+        return -(self._now - _counted_from(job) + HEAD_START_SECONDS) / work
 
     def work(self, job: Job) -> float:
         """The GPU-seconds by which the order ranks a job.
@@ -89,7 +91,7 @@ class Order:
             job.id,
             tasks,
             job.spec.priority,
-            job.submitted,
+            _counted_from(job),
             round(self._policy.unknown if expected is None else expected, 1),
             expected is not None,
             job.spec.resources.gpus,
@@ -102,6 +104,12 @@ class Order:
 
     def started(self, job: Job) -> None:
         self._running[job.kind] += 1
+
+
+def _counted_from(job: Job) -> float:
+    """Since when the waiting time of a job counts: else one that gave way would soon be the first again."""
+    returned = returned_at(job)
+    return job.submitted if returned is None else returned
 
 
 def rounded_work(seconds: float) -> float:

@@ -47,8 +47,8 @@ class JobKind(NamedTuple):
     slurm: tuple[tuple[str, str], ...] = ()
     urgent: bool = False
     """Whether running jobs give way to it even if they have less work left."""
-    kept_seconds: float = 0.0
-    """Of its work, from earlier attempts: the rest takes less."""
+    returned: float | None = None
+    """When it gave way; None if it did not."""
 
 
 class ReasonKey(NamedTuple):
@@ -77,7 +77,7 @@ def job_kind_of(job: Job) -> JobKind:
     spec = job.spec
     if spec.group or spec.at_once is not None or not spec.resources.gpus or job.kind:
         caps, exclusive = caps_of(job), needs_exclusive(job)
-        given = spec.limit, spec.nodes, spec.slurm, spec.urgent, job.kept_seconds
+        given = spec.limit, spec.nodes, spec.slurm, spec.urgent, returned_at(job)
         return JobKind(spec.resources, spec.priority, caps, job.kind, job.floor, exclusive, *given)
     return JobKind(
         spec.resources,
@@ -86,8 +86,14 @@ def job_kind_of(job: Job) -> JobKind:
         nodes=spec.nodes,
         slurm=spec.slurm,
         urgent=spec.urgent,
-        kept_seconds=job.kept_seconds,
+        returned=returned_at(job),
     )
+
+
+def returned_at(job: Job) -> float | None:
+    """When a waiting job gave way; None if it did not."""
+    state = job.state
+    return state.since if isinstance(state, Waiting) and state.gave_way is not None else None
 
 
 def caps_of(job: Job) -> tuple[Cap, ...]:
@@ -127,14 +133,17 @@ class WaitingGroup:
         return single(job for job_id in islice(self._ids, self._head, None) if (job := self._job(job_id)))
 
     def heads(self) -> Iterator[Job]:
-        """The jobs oldest first, of each array only the first task: its tasks have consecutive ids."""
+        """The jobs oldest first, of each array only the first task: its tasks have consecutive ids.
+
+        Lines that share a row come with the command of the first: the order of the plan needs none.
+        """
         position = self._head
         while position < len(self._ids):
             job = self._job(self._ids[position])
             position += 1
             if job is not None:
                 if not job.array:
-                    yield from single([job])
+                    yield from (replace(job, id=job_id, count=1) for job_id in range(job.id, job.last + 1))
                     continue
                 yield part(job, job.id, job.id)
                 position = bisect_right(self._ids, self._arrays[job.array][1], position)

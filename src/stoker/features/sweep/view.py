@@ -267,7 +267,7 @@ def sweep_data(sweep: SweepNow, trials: list[TrialView], best: int | None = None
         created=to_datetime(stored.created),
         total=spec.trials,
         counts=_counts(tracked),
-        best=best_points(sweep, best),
+        best=best_points(sweep, best, trials),
         importance={name: round(share, 4) for name, share in tracked.importance(sweep.reader).items()},
         importance_method=tracked.importance_method,
         gpu_hours=summary.gpu_hours(sweep.now),
@@ -290,12 +290,14 @@ def sweep_data(sweep: SweepNow, trials: list[TrialView], best: int | None = None
     )
 
 
-def best_points(sweep: SweepNow, most: int | None = None) -> list[BestView]:
-    """The best points, by the means of their trials that have a usable value."""
+def best_points(sweep: SweepNow, most: int | None = None, read: Sequence[TrialView] = ()) -> list[BestView]:
+    """The best points, by the means of their trials that have a usable value; some trials may have been read."""
     summary = sweep.summary
     points = [summary.repeats(point) for point in summary.best(most)]
-    jobs = [repeats[0].job for repeats in points]
-    params = {job: without_repeat(point) for _, job, point in trial_params(sweep.reader, sweep.stored.batch, jobs)}
+    params = {trial.job: without_repeat(trial.params) for trial in read}
+    jobs = [repeats[0].job for repeats in points if repeats[0].job not in params]
+    missing = trial_params(sweep.reader, sweep.stored.batch, jobs) if jobs else []
+    params |= {job: without_repeat(point) for _, job, point in missing}
     return [
         BestView(
             [record.number for record in repeats],

@@ -288,6 +288,12 @@ class TrialSummary:
 
     def means(self, repeats: Sequence[TrialRecord]) -> dict[str, float]:
         """The mean of each objective over trials of a point."""
+        if len(repeats) == 1:
+            return {
+                one.name: value
+                for one, value in zip(self._objectives, repeats[0].values, strict=True)
+                if value is not None
+            }
         columns = zip(*(record.values for record in repeats), strict=True)
         return {
             objective.name: fmean(nan if value is None else value for value in column)

@@ -37,7 +37,12 @@ interface Rectangle {
   height: number;
 }
 
-function band(api: Api, lane: number): { top: number; height: number } {
+interface Band {
+  top: number;
+  height: number;
+}
+
+function band(api: Api, lane: number): Band {
   const height = (api.size?.([0, 1]) as number[])[1] ?? 0;
   return { top: (api.coord([0, lane])[1] ?? 0) - height / 2, height };
 }
@@ -205,6 +210,7 @@ export function timelineOption(options: TimelineOptions): Option {
     series: [
       laneSeries(options),
       heatSeries(options),
+      bookingSeries(options),
       barSeries(options, drawn),
       memorySeries(options),
       captionSeries(palette, drawn),
@@ -345,6 +351,42 @@ function memorySeries({ timeline, palette }: TimelineOptions): Option {
       return one ? drawRun(one.lane, one.run, palette, params, api) : null;
     },
   };
+}
+
+/** Times for which a user has booked a GPU: dashed frames with the name. */
+function bookingSeries({ timeline, palette }: TimelineOptions): Option {
+  const at = moment(timeline.at);
+  const booked = timeline.lanes.flatMap((lane, index) => lane.bookings.map((booking) => ({ index, booking })));
+  return {
+    data: booked.map(({ index, booking }) => [index, moment(booking.begin), moment(booking.end)]),
+    encode: { x: [1, 2], y: 0 },
+    renderItem: (params: Params, api: Api) => {
+      const [lane = 0, from = 0, until = 0] = [0, 1, 2].map((dimension) => Number(api.value(dimension)));
+      const sides = clippedX(params, api.coord([from, lane])[0] ?? 0, api.coord([until, lane])[0] ?? 0);
+      return sides && drawBooking(booked[params.dataIndex]?.booking.user ?? "", sides, band(api, lane), palette);
+    },
+    tooltip: {
+      formatter: ({ dataIndex }: { dataIndex: number }) => {
+        const booking = booked[dataIndex]?.booking;
+        if (!booking) return "";
+        const [begin, end] = [booking.begin, booking.end].map((time) => clock(moment(time), at));
+        return tip(`booked by ${booking.user}`, [["from", begin ?? ""], ["until", end ?? ""], ["why", booking.why]]);
+      },
+    },
+  };
+}
+
+function drawBooking(user: string, [x, right]: [number, number], place: Band, palette: Palette): Drawn {
+  const { y, height } = placeInBand(0, 1, place.top, place.height);
+  const shape = { x, y, width: right - x, height: Math.max(2, height) };
+  const text = { text: `booked: ${user}`, x: x + TEXT_MARGIN, y: y + 2, width: right - x - 2 * TEXT_MARGIN };
+  const look = { overflow: "truncate", ellipsis: "…", fontSize: 11, fill: palette.text };
+  const children = [
+    rectangle(shape, { fill: palette.text, opacity: 0.08 }),
+    rectangle(shape, { fill: "none", stroke: palette.text, lineWidth: 1.5, lineDash: [6, 4] }),
+    ...(text.width > LEAST_TITLE_WIDTH ? [{ type: "text", style: { ...text, ...look } }] : []),
+  ];
+  return { type: "group", children } as Drawn;
 }
 
 function captionSeries(palette: Palette, drawn: Piece[]): Option {

@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 def call(server: Server, words: Sequence[str], data: bytes = b"", seconds: float = CALL_SECONDS) -> Answer:
     """Run `stoker WORDS` there and wait for its end; raises Unreachable, and Lost if it may have begun."""
     with shared_connection(server) as prefix:
-        command = [*prefix, _for_any_shell(_script(server, words)) if server.ssh else _script(server, words)]
+        command = [*prefix, quoted_for_any_shell(_script(server, words)) if server.ssh else _script(server, words)]
         try:
             done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -86,7 +86,7 @@ def streamed(server: Server, words: Sequence[str], data: bytes) -> Iterator[tupl
     """Run `stoker WORDS` there: the first of its output, and a stream of the rest."""
     with shared_connection(server) as prefix:
         script = _script(server, words)
-        command = [*prefix, _for_any_shell(script) if server.ssh else script]
+        command = [*prefix, quoted_for_any_shell(script) if server.ssh else script]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin
             assert process.stdout
@@ -113,7 +113,7 @@ def run_attached(server: Server, words: Sequence[str], *, terminal: bool) -> int
     """
     script = _script(server, words, terminal=terminal, watched=not terminal)
     with shared_connection(server, *(("-t",) if terminal else ())) as prefix:
-        command = [*prefix, _for_any_shell(script) if server.ssh else script]
+        command = [*prefix, quoted_for_any_shell(script) if server.ssh else script]
     if terminal:
         code = subprocess.run(command, check=False).returncode
     else:
@@ -175,7 +175,7 @@ def _script(server: Server, words: Sequence[str], *, terminal: bool = False, wat
     return "\n".join(filter(None, lines))
 
 
-def _for_any_shell(script: str) -> str:
+def quoted_for_any_shell(script: str) -> str:
     """One line that csh, fish and all others read alike."""
     packed = base64.b64encode(script.encode(errors="surrogateescape")).decode()
     return f"exec sh -c 'eval \"$(echo {packed} | base64 -d)\"'"
@@ -283,6 +283,8 @@ def _without_mark(server: Server, code: int, said: str) -> StokerError:
 
 
 def _absent(server: Server) -> Unreachable:
+    if not server.ssh:
+        return Unreachable(f"there is no stoker on {server.name}", "put its directory on PATH, or give --before")
     where = f"ssh {server.host} 'mkdir -p stoker-source && tar xC stoker-source && pipx install ./stoker-source'"
     return Unreachable(
         f"there is no stoker on {server.name}", f"install it, in the directory of its sources here: tar c . | {where}"

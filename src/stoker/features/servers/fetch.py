@@ -54,7 +54,7 @@ def command(*, job: str, files: tuple[str, ...], output: str, paths: Paths) -> i
             written, size = _unpack(server, _Joined(beginning, source), folder)
     except OSError as error:
         raise StokerError(f"cannot write {error.filename or folder}: {error.strerror}", "free some space") from error
-    say(f"{count_text(written, 'file')} ({size_text(size)}) of {job} in {folder}")
+    say(f"{count_text(written, 'file')} ({size_text(size)}B) of {job} in {folder}")
     return 0
 
 

@@ -71,6 +71,7 @@ def test_kills(lab: Lab, victim: str) -> None:
         for pid in answering(lab):
             kill(pid)
     elif victim == "connection":
+        assert masters(lab)
         for pid in masters(lab):
             kill(pid)
     else:
@@ -94,7 +95,8 @@ def answering(lab: Lab) -> list[int]:
 
 def masters(lab: Lab) -> list[int]:
     """The processes that keep the connections, which name their sockets."""
-    return [pid for pid, words in processes(os.getuid()) if f"{lab.directory}/run" in words[0] and "[mux]" in words[0]]
+    config = str(lab.config)
+    return [pid for pid, words in processes(os.getuid()) if "ControlMaster=yes" in words and config in words]
 
 
 def processes(uid: int) -> list[tuple[int, list[str]]]:

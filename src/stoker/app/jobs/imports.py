@@ -33,7 +33,7 @@ def with_modules(command: Command, spec: JobSpec) -> JobSpec:
 
 
 def imported_by(files: Iterable[str], roots: Sequence[str] = ()) -> list[str]:
-    """The modules that files and the files beside them import: `module` or `module:name,name`.
+    """What files import when they are imported themselves, with the files beside them: `module` or `module:name,name`.
 
     Those of the standard library are left out: they take no time. `roots` are more directories with own modules.
     """
@@ -88,7 +88,7 @@ def _own_files(module: str, names: list[str], file: str, roots: Sequence[str]) -
         candidates = [place.parent / f"{place.name}.py", place / "__init__.py"] if parts else []
         candidates += [place / f"{name}.py" for name in names]
         files = [os.fspath(path) for path in candidates if path.is_file()]
-        if files or place.is_dir():
+        if files or place.is_dir() or dots:
             return files or [os.fspath(place)]
     return []
 

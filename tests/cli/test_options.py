@@ -10,7 +10,7 @@ from stoker.cli.commands.engine import command as engine
 from stoker.cli.main import COMMANDS, _with_command, stoker
 from stoker.cli.options import ALONE, SIM
 
-WITHOUT = {"simulate", "cluster", "servers", "config", "install", "completion", "pilot"}
+WITHOUT = {"message", "simulate", "cluster", "servers", "config", "install", "completion", "pilot"}
 """Commands that have no queue."""
 
 

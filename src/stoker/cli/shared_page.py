@@ -33,7 +33,7 @@ PORT = 7717
 USUAL_SECONDS = 7 * 86400.0
 
 
-class Sharing(Struct, frozen=True):
+class PageSharing(Struct, frozen=True):
     """A page to share, and what the user wants of its links."""
 
     page: str
@@ -58,7 +58,7 @@ def sharing_options(function: Callable[..., int]) -> Callable[..., int]:
     ) -> int:
         if page is None and (link is not None or lists or revokes is not None):
             raise UsageError("only a page for others has such links", f"stoker web --{next(iter(pages))} --link 7d")
-        return function(sharing=page and Sharing(page, link, lists, revokes), **given)
+        return function(sharing=page and PageSharing(page, link, lists, revokes), **given)
 
     if not pages:
         return wrapped
@@ -73,7 +73,7 @@ def sharing_options(function: Callable[..., int]) -> Callable[..., int]:
     return decorated
 
 
-def share(paths: Paths, wanted: Sharing, port: int | None, path: str | None) -> int:
+def share(paths: Paths, wanted: PageSharing, port: int | None, path: str | None) -> int:
     now = time.time()
     if wanted.link is not None:
         parse_duration(wanted.link)
@@ -93,7 +93,7 @@ def share(paths: Paths, wanted: Sharing, port: int | None, path: str | None) -> 
     return 0
 
 
-def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) -> None:
+def _serve(paths: Paths, wanted: PageSharing, port: int | None, path: str | None) -> None:
     with extra_needed():
         from stoker.web import page, server
         from stoker.web.api import ServedQueue
@@ -115,7 +115,7 @@ def _serve(paths: Paths, wanted: Sharing, port: int | None, path: str | None) ->
         server.serve_application(app, listener, WebServer(os.getpid(), address, readonly=True), lock)
 
 
-def _announce(paths: Paths, wanted: Sharing, address: str) -> None:
+def _announce(paths: Paths, wanted: PageSharing, address: str) -> None:
     """Print the link, and a new pass if one is wanted or none is valid."""
     link, tunnel = reach(address)
     now = time.time()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.cli.options import TypedLine
+from stoker.cli.options import TypedCommand
 from stoker.core.errors import UsageError
 from stoker.features.servers import forward
-from stoker.features.servers.settings import Server
+from stoker.features.servers.settings import SshServer
 
-SERVERS = {name: Server(name, ("ssh", name)) for name in ("gpu2", "gpu3")}
+SERVERS = {name: SshServer(name, ("ssh", name)) for name in ("gpu2", "gpu3")}
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines that would run on servers, each after the name of its server."""
     lines: list[list[str]] = []
 
-    def run(server: Server, words: list[str], *, terminal: bool) -> int:
+    def run(server: SshServer, words: list[str], *, terminal: bool) -> int:
         lines.append([server.name, *words])
         return 7
 
@@ -28,9 +28,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return lines
 
 
-def line(text: str, *ids: str, server: str = "") -> TypedLine:
+def line(text: str, *ids: str, server: str = "") -> TypedCommand:
     command, *words = text.split()
-    return TypedLine(command, tuple(words), ids, server)
+    return TypedCommand(command, tuple(words), ids, server)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def line(text: str, *ids: str, server: str = "") -> TypedLine:
         (line("shell -S gpu3 -G 1 python -S gpu2", server="gpu3"), None),
     ],
 )
-def test_words(sent: list[list[str]], typed: TypedLine, there: str | None) -> None:
+def test_words(sent: list[list[str]], typed: TypedCommand, there: str | None) -> None:
     """The name of the server goes, all else stays; the exit code is that of the command there."""
     if there is None:
         with pytest.raises(UsageError, match="needs a terminal"):
@@ -76,7 +76,7 @@ def test_names_with_colons(sent: list[list[str]]) -> None:
         (line("status -S any", server="any"), "for new jobs"),
     ],
 )
-def test_refused(sent: list[list[str]], typed: TypedLine, said: str) -> None:
+def test_refused(sent: list[list[str]], typed: TypedCommand, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         forward.forward(typed)
     assert not sent

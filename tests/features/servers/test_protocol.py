@@ -14,7 +14,7 @@ from stoker.app.jobs.job_files import ParsedJob
 from stoker.app.jobs.options import JobOptions
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.spec import Command
-from stoker.features.servers.connection import Answer, Lost, Unreachable, call, quoted_for_any_shell
+from stoker.features.servers.connection import Answer, ConnectionLost, Unreachable, call, quoted_for_any_shell
 from stoker.features.servers.protocol import (
     AboutQuestion,
     AboutReply,
@@ -25,11 +25,11 @@ from stoker.features.servers.protocol import (
     decoded,
     encoded,
 )
-from stoker.features.servers.settings import Server
+from stoker.features.servers.settings import SshServer
 from support.cli import PROGRAM
 from support.wait import PATIENCE_SECONDS
 
-SERVER = Server("gpu2", ("ssh", "gpu2"))
+SERVER = SshServer("gpu2", ("ssh", "gpu2"))
 REFUSED = json.dumps({"error": {"code": 5, "message": "needs 9 GPUs", "hint": "request less"}}).encode() + b"\n"
 OLD = json.dumps({"error": {"code": 2, "message": "no such command: 'servers'", "hint": ""}}).encode() + b"\n"
 
@@ -39,7 +39,7 @@ OLD = json.dumps({"error": {"code": 2, "message": "no such command: 'servers'", 
     [
         (Answer(5, REFUSED, ""), RefusedThere, "gpu2: needs 9 GPUs"),
         (Answer(2, OLD, ""), Unreachable, "too old"),
-        (Answer(137, b'{"lacking": ["a', ""), Lost, "was cut"),
+        (Answer(137, b'{"lacking": ["a', ""), ConnectionLost, "was cut"),
         (Answer(1, b"", "Traceback\nModuleNotFoundError: no msgspec"), Unreachable, "no msgspec"),
     ],
 )
@@ -47,7 +47,7 @@ def test_no_reply(answer: Answer, error: type[StokerError], said: str) -> None:
     """Only a reply that was cut may mean that the server did what it was asked."""
     with pytest.raises(error, match=said) as caught:
         decoded(SERVER, answer, Lacking)
-    assert isinstance(caught.value, Lost) == (error is Lost)
+    assert isinstance(caught.value, ConnectionLost) == (error is ConnectionLost)
 
 
 def test_the_exit_code_of_a_refusal() -> None:
@@ -67,7 +67,7 @@ def test_another_protocol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Both versions are named; a program that is no Stoker at all is not taken for one."""
     monkeypatch.setenv("STOKER_STATE", str(tmp_path))
     monkeypatch.setenv("PATH", str(Path(PROGRAM).parent), prepend=":")
-    here = Server("here", ())
+    here = SshServer("here", ())
     assert ask(here, AboutQuestion(), AboutReply).queue
     answer = call(here, ("servers", "answer", "--json"), b'{"protocol": 99, "question": {"type": "about"}}\n')
     with pytest.raises(RefusedThere, match="has protocol 1, and the question protocol 99"):

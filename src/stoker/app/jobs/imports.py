@@ -33,7 +33,7 @@ def with_modules(command: Command, spec: JobSpec) -> JobSpec:
 
 
 def imported_by(files: Iterable[str], roots: Sequence[str] = ()) -> list[str]:
-    """What files import when they are imported themselves, with the files beside them: `module` or `module:name,name`.
+    """The modules that files and the files beside them import: `module` or `module:name,name`.
 
     Those of the standard library are left out: they take no time. `roots` are more directories with own modules.
     """

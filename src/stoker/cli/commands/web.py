@@ -9,7 +9,7 @@ import click
 
 from stoker.cli.console import say, tell
 from stoker.cli.options import StokerCommand, sim_option
-from stoker.cli.shared_page import Sharing, extra_needed, reach, share, sharing_options
+from stoker.cli.shared_page import PageSharing, extra_needed, reach, share, sharing_options
 from stoker.core.errors import StokerError, UsageError
 from stoker.devices.interface import user_name
 from stoker.store.paths import Paths, replace_file
@@ -31,7 +31,7 @@ def command(
     readonly: bool,
     opens: bool,
     new_token: bool,
-    sharing: Sharing | None,
+    sharing: PageSharing | None,
     paths: Paths,
 ) -> int:
     """Serve a live page of the queue: GPUs, timeline, jobs, logs and history; Ctrl-C ends it.

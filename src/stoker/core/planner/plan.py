@@ -467,8 +467,8 @@ class _Planner:
         if choose(unbooked, resources.gpus, resources.required) is not None:
             return None
         until = self._occupancy.now + self._seconds_beside_bookings(job)
-        found = [self._occupancy.booked(offer.device, until) for offer in offers if offer not in unbooked]
-        first = min(filter(None, found), key=lambda booked: booked.since, default=None)
+        booked_devices = [self._occupancy.booked(offer.device, until) for offer in offers if offer not in unbooked]
+        first = min(filter(None, booked_devices), key=lambda booked: booked.since, default=None)
         return first and replace(first, unlimited=self._order.expects(job) is None)
 
     def _unkept(self, offers: list[DeviceOffer], job: Job) -> list[DeviceOffer]:

@@ -52,7 +52,7 @@ class LabBooking(Struct, frozen=True):
 
 
 class LabWeeks(Struct, frozen=True):
-    """What a user had in the last weeks, of which the first one ends today."""
+    """The usage of a user in the last weeks, of which the first one ends today."""
 
     user: str
     gpu_hours: list[float]

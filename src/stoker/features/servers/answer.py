@@ -32,7 +32,7 @@ from stoker.features.servers.protocol import (
     Envelope,
     FetchQuestion,
     Lacking,
-    Offer,
+    StartOffer,
     SubmitQuestion,
     moved_item,
     moved_script,
@@ -110,7 +110,7 @@ def _submit(question: SubmitQuestion, source: BinaryIO) -> int:
     return print_reply(_offer(request, items, question.key)) if question.dry_run else submit_jobs(request, items)
 
 
-def _offer(request: SubmitOptions, items: Sequence[ParsedJob], key: str) -> Offer:
+def _offer(request: SubmitOptions, items: Sequence[ParsedJob], key: str) -> StartOffer:
     """Where the jobs would start; an engine that never ran is started, since it knows the GPUs."""
     if read_status(request.paths.status_file(QUEUE)) is None:
         Background(request.paths, config_here(say).engine.devices).machine()
@@ -121,7 +121,7 @@ def _offer(request: SubmitOptions, items: Sequence[ParsedJob], key: str) -> Offe
         has_key = store.submit_key(key) is not None
     status = read_status(request.paths.status_file(QUEUE))
     load = open_jobs / max(1, len(status.devices) if status else 0)
-    return Offer(time.time(), load, has_key, msgspec.json.decode(printed.getvalue(), type=SubmitPlan))
+    return StartOffer(time.time(), load, has_key, msgspec.json.decode(printed.getvalue(), type=SubmitPlan))
 
 
 def _check_places(question: SubmitQuestion, cwd: str) -> None:
@@ -147,10 +147,10 @@ def _take_in(question: SubmitQuestion, source: BinaryIO, parts: Traveller, paths
 
 
 def traveller_here() -> Traveller:
-    found = traveller()
-    if found is None:
+    code_traveller = traveller()
+    if code_traveller is None:
         raise UsageError("this installation cannot take code from elsewhere", "submit with --no-freeze")
-    return found
+    return code_traveller
 
 
 def here(path: str) -> str:

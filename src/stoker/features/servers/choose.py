@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from stoker.cli.console import say
 from stoker.core.errors import Impossible, StokerError, UsageError
 from stoker.features.servers.connection import Unreachable
-from stoker.features.servers.protocol import Offer, decoded
-from stoker.features.servers.settings import Server, server_named, servers
+from stoker.features.servers.protocol import StartOffer, decoded
+from stoker.features.servers.settings import SshServer, server_named, servers
 from stoker.features.servers.state import on_all
 from stoker.features.servers.travel import Outgoing, send
 from stoker.store.paths import Paths, make_durable, replace_file
@@ -23,8 +23,8 @@ _NEVER = float("inf")
 
 
 class _Answered(NamedTuple):
-    server: Server
-    offer: Offer
+    server: SshServer
+    offer: StartOffer
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -36,16 +36,16 @@ class _Answered(NamedTuple):
         return max(0.0, round(delay)), self.offer.load
 
 
-def chosen(outgoing: Outgoing, paths: Paths) -> Server:
+def chosen(outgoing: Outgoing, paths: Paths) -> SshServer:
     """The server for jobs that may run on any; for a key that was used before, the same as then."""
     note = _note(outgoing.question.key, paths)
     if note.exists():
         return server_named(note.read_text())
-    known = list(servers().values())
-    if not known:
+    candidates = list(servers().values())
+    if not candidates:
         raise UsageError("there are no servers", "add one: stoker servers add NAME")
     trial = outgoing._replace(question=replace(outgoing.question, dry_run=True))
-    answers = on_all(known, lambda server: _offer(server, trial))
+    answers = on_all(candidates, lambda server: _offer(server, trial))
     offers = [answer for answer in answers if isinstance(answer, _Answered)]
     errors = [answer for answer in answers if isinstance(answer, StokerError)]
     for error in errors:
@@ -59,9 +59,9 @@ def chosen(outgoing: Outgoing, paths: Paths) -> Server:
     return first.server
 
 
-def _offer(server: Server, trial: Outgoing) -> _Answered | StokerError:
+def _offer(server: SshServer, trial: Outgoing) -> _Answered | StokerError:
     try:
-        return _Answered(server, decoded(server, send(server, trial.to(server.name), OFFER_SECONDS), Offer))
+        return _Answered(server, decoded(server, send(server, trial.to(server.name), OFFER_SECONDS), StartOffer))
     except StokerError as error:
         return error
 

@@ -17,7 +17,7 @@ from stoker.core.errors import StokerError, UsageError
 if TYPE_CHECKING:
     from stoker.app.service.doctor import Verdict
     from stoker.features.servers.protocol import AboutReply
-    from stoker.features.servers.settings import Server
+    from stoker.features.servers.settings import SshServer
 
 COMMANDS = {
     "add": "Add a server to your configuration.",
@@ -71,7 +71,7 @@ def add(name: str, **given: Any) -> int:
     return 0
 
 
-def _refuse_twice(server: Server, reply: AboutReply, others: list[Server]) -> None:
+def _refuse_twice(server: SshServer, reply: AboutReply, others: list[SshServer]) -> None:
     """Refuse a queue that has a name already; servers that cannot be asked now are compared by `check`."""
     from stoker.features.servers.state import on_all
     from stoker.store.paths import identity_of, paths_for
@@ -83,7 +83,7 @@ def _refuse_twice(server: Server, reply: AboutReply, others: list[Server]) -> No
             raise UsageError(f"{server.name} is the same queue as {other.name}", f"use the name {other.name}")
 
 
-def _about(server: Server) -> AboutReply | StokerError:
+def _about(server: SshServer) -> AboutReply | StokerError:
     from stoker.features.servers.protocol import AboutQuestion, AboutReply, ask
 
     try:
@@ -97,12 +97,12 @@ def list_servers() -> int:
     """List the servers, and the names of ssh that can be added."""
     from stoker.features.servers.settings import servers, ssh_names
 
-    known = servers()
-    for server in known.values():
+    listed = servers()
+    for server in listed.values():
         print_line(f"{server.name:16} {'this machine' if not server.ssh else ' '.join(server.ssh)}")
-    if more := [name for name in ssh_names() if name not in known]:
+    if more := [name for name in ssh_names() if name not in listed]:
         tell(f"ssh also knows {', '.join(more)}; add one: stoker servers add {more[0]}")
-    elif not known:
+    elif not listed:
         tell("there are no servers; add one: stoker servers add NAME")
     return 0
 
@@ -121,7 +121,7 @@ def check(names: tuple[str, ...], as_json: bool) -> int:
     return 1 if report_check(_verdicts(chosen), "stoker.servers-check/1", as_json=wants_json(as_json)) else 0
 
 
-def _verdicts(chosen: list[Server]) -> Iterator[Verdict]:
+def _verdicts(chosen: list[SshServer]) -> Iterator[Verdict]:
     from stoker import __version__
     from stoker.app.service.doctor import Verdict
     from stoker.features.servers.state import on_all
@@ -142,7 +142,7 @@ def _verdicts(chosen: list[Server]) -> Iterator[Verdict]:
         queues.setdefault(about.queue, server.name)
 
 
-def _timed_about(server: Server) -> tuple[AboutReply | StokerError, float]:
+def _timed_about(server: SshServer) -> tuple[AboutReply | StokerError, float]:
     """The reply, and by how many seconds the clock of the server is off at least."""
     import time
 

@@ -22,7 +22,7 @@ from typing import IO, NamedTuple
 
 from stoker.app.service.ssh import OWN_EXIT_CODE, QUIET_OPTIONS, ssh_trouble
 from stoker.core.errors import StokerError
-from stoker.features.servers.settings import Server
+from stoker.features.servers.settings import SshServer
 
 KEEP_SECONDS = 60
 """How long an unused connection stays open."""
@@ -48,7 +48,7 @@ class Unreachable(StokerError):
     exit_code = 3
 
 
-class Lost(Unreachable):
+class ConnectionLost(Unreachable):
     """The connection broke before the answer: the server may have done what it was asked, or not."""
 
 
@@ -60,29 +60,29 @@ class Answer(NamedTuple):
     err: str
 
 
-def call(server: Server, words: Sequence[str], data: bytes = b"", seconds: float = CALL_SECONDS) -> Answer:
-    """Run `stoker WORDS` there and wait for its end; raises Unreachable, and Lost if it may have begun."""
+def call(server: SshServer, words: Sequence[str], data: bytes = b"", seconds: float = CALL_SECONDS) -> Answer:
+    """Run `stoker WORDS` there and wait for its end; raises Unreachable, and ConnectionLost if it may have begun."""
     with shared_connection(server) as prefix:
         command = [*prefix, quoted_for_any_shell(_script(server, words)) if server.ssh else _script(server, words)]
         try:
             done = subprocess.run(command, input=data, capture_output=True, check=False, timeout=seconds)
         except subprocess.TimeoutExpired:
             close(server)
-            raise Lost(f"{server.name} does not answer within {seconds:g} s", "try again later") from None
+            raise ConnectionLost(f"{server.name} does not answer within {seconds:g} s", "try again later") from None
         except OSError as error:
             raise Unreachable(f"{command[0]} cannot be run: {error.strerror}", "install openssh-client") from None
     noise, mark, out = done.stdout.partition(MARK)
     said = done.stderr.decode(errors="replace")
     if server.ssh and done.returncode == OWN_EXIT_CODE and not is_open(server):
         close(server)
-        raise Lost(f"the connection to {server.name} was lost", "try again")
+        raise ConnectionLost(f"the connection to {server.name} was lost", "try again")
     if not mark:
         raise _without_mark(server, done.returncode, said or noise.decode(errors="replace"))
     return Answer(done.returncode, out, said)
 
 
 @contextlib.contextmanager
-def streamed(server: Server, words: Sequence[str], data: bytes) -> Iterator[tuple[bytes, IO[bytes]]]:
+def streamed(server: SshServer, words: Sequence[str], data: bytes) -> Iterator[tuple[bytes, IO[bytes]]]:
     """Run `stoker WORDS` there: the first of its output, and a stream of the rest."""
     with shared_connection(server) as prefix:
         script = _script(server, words)
@@ -100,13 +100,13 @@ def streamed(server: Server, words: Sequence[str], data: bytes) -> Iterator[tupl
                 close_lost(server)
 
 
-def close_lost(server: Server) -> None:
+def close_lost(server: SshServer) -> None:
     """Forget a connection that is gone."""
     if server.ssh and not is_open(server):
         close(server)
 
 
-def run_attached(server: Server, words: Sequence[str], *, terminal: bool) -> int:
+def run_attached(server: SshServer, words: Sequence[str], *, terminal: bool) -> int:
     """Run `stoker WORDS` there with the terminal of the user, or with its output; the exit code.
 
     Without a terminal the command there ends as soon as this process or the connection does.
@@ -123,7 +123,7 @@ def run_attached(server: Server, words: Sequence[str], *, terminal: bool) -> int
         code = process.returncode
     if code == OWN_EXIT_CODE and server.ssh and not is_open(server):
         close(server)
-        raise Lost(f"the connection to {server.name} was lost; its jobs go on", "type the same command again")
+        raise ConnectionLost(f"the connection to {server.name} was lost; its jobs go on", "type the same command again")
     if code == _ABSENT:
         raise _absent(server)
     return code
@@ -137,7 +137,7 @@ def _relay(source: IO[bytes]) -> None:
 
 
 def _after_mark(source: IO[bytes]) -> bytes:
-    """What is read with the mark and stands behind it; at least a byte, unless the stream ends."""
+    """Read on until the mark, and return the bytes behind it; at least one, unless the stream ends."""
     held = b""
     while chunk := os.read(source.fileno(), 65536):
         held += chunk
@@ -155,8 +155,8 @@ def _write(data: bytes) -> None:
 # -- the script --------------------------------------------------------------------------------
 
 
-def _script(server: Server, words: Sequence[str], *, terminal: bool = False, watched: bool = False) -> str:
-    """What sh runs there. A watched command has no input, and ends when the connection does."""
+def _script(server: SshServer, words: Sequence[str], *, terminal: bool = False, watched: bool = False) -> str:
+    """The lines that sh runs there. A watched command has no input, and ends when the connection does."""
     variables = " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in _PASSED if name in os.environ)
     start = f'"$stoker" {shlex.join(words)}'
     watch = (
@@ -185,7 +185,7 @@ def quoted_for_any_shell(script: str) -> str:
 
 
 @contextlib.contextmanager
-def shared_connection(server: Server, *options: str) -> Iterator[list[str]]:
+def shared_connection(server: SshServer, *options: str) -> Iterator[list[str]]:
     """The words before a script that use the connection; it is opened first if it is not open."""
     if not server.ssh:
         yield ["sh", "-c"]
@@ -194,13 +194,13 @@ def shared_connection(server: Server, *options: str) -> Iterator[list[str]]:
     yield _ssh(server, "-o", "ControlMaster=no", *options)
 
 
-def _ssh(server: Server, *options: str) -> list[str]:
+def _ssh(server: SshServer, *options: str) -> list[str]:
     """The words of ssh, up to the host; what the user gave comes first, and so overrides the rest."""
     *given, host = server.ssh
     return [*given, *QUIET_OPTIONS, *_ALIVE, "-o", f"ControlPath={_socket(server)}", *options, host]
 
 
-def is_open(server: Server) -> bool:
+def is_open(server: SshServer) -> bool:
     """Whether a connection is there."""
     with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
         probe.connect(str(_socket(server)))
@@ -208,7 +208,7 @@ def is_open(server: Server) -> bool:
     return False
 
 
-def close(server: Server) -> None:
+def close(server: SshServer) -> None:
     """End the shared connection, as when it does not answer any more."""
     if server.ssh:
         command = _ssh(server, "-O", "exit")
@@ -217,7 +217,7 @@ def close(server: Server) -> None:
         _socket(server).unlink(missing_ok=True)
 
 
-def _open(server: Server) -> None:
+def _open(server: SshServer) -> None:
     """Open the connection, unless another command has done that; raises Unreachable."""
     with open(_socket(server).with_suffix(".lock"), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -248,7 +248,7 @@ def _open(server: Server) -> None:
                 raise _trouble(server, said.read().decode(errors="replace"))
 
 
-def _socket(server: Server) -> Path:
+def _socket(server: SshServer) -> Path:
     return control_folder() / hashlib.sha256("\0".join(server.ssh).encode(errors="surrogateescape")).hexdigest()[:12]
 
 
@@ -268,12 +268,12 @@ def control_folder() -> Path:
 # -- troubles ----------------------------------------------------------------------------------
 
 
-def _trouble(server: Server, said: str) -> Unreachable:
+def _trouble(server: SshServer, said: str) -> Unreachable:
     what, _, advice = ssh_trouble(said, server.host).partition("; ")
     return Unreachable(f"{server.name}: {what}", advice or f"see by hand: ssh {server.host}")
 
 
-def _without_mark(server: Server, code: int, said: str) -> StokerError:
+def _without_mark(server: SshServer, code: int, said: str) -> StokerError:
     if code == _ABSENT:
         return _absent(server)
     if server.ssh and code == OWN_EXIT_CODE:
@@ -282,7 +282,7 @@ def _without_mark(server: Server, code: int, said: str) -> StokerError:
     return Unreachable(f"{server.name} runs no commands: {last}", f"see by hand: ssh {server.host} true")
 
 
-def _absent(server: Server) -> Unreachable:
+def _absent(server: SshServer) -> Unreachable:
     if not server.ssh:
         return Unreachable(f"there is no stoker on {server.name}", "put its directory on PATH, or give --before")
     where = f"ssh {server.host} 'mkdir -p stoker-source && tar xC stoker-source && pipx install ./stoker-source'"

@@ -16,9 +16,9 @@ from stoker.cli.console import say
 from stoker.cli.options import StokerCommand, sim_option
 from stoker.core.errors import StokerError, UsageError
 from stoker.core.units import LAST_GPUS, count_text, size_text
-from stoker.features.servers.connection import Lost, streamed
+from stoker.features.servers.connection import ConnectionLost, streamed
 from stoker.features.servers.protocol import COMMAND, FetchQuestion, encoded, refused
-from stoker.features.servers.settings import Server, server_named
+from stoker.features.servers.settings import SshServer, server_named
 from stoker.store.paths import UNFINISHED, Paths
 
 _TAR = b"\x1f\x8b"
@@ -73,7 +73,7 @@ class _Joined:
         return bytes(data)
 
 
-def _unpack(server: Server, stream: _Joined, folder: Path) -> tuple[int, int]:
+def _unpack(server: SshServer, stream: _Joined, folder: Path) -> tuple[int, int]:
     """Write the files; how many, and their bytes."""
     written, size, ended = 0, 0, False
     try:
@@ -95,7 +95,9 @@ def _unpack(server: Server, stream: _Joined, folder: Path) -> tuple[int, int]:
     except (EOFError, tarfile.TarError):
         pass
     if not ended:
-        raise Lost(f"the connection to {server.name} was lost after {count_text(written, 'file')}", "type it again")
+        raise ConnectionLost(
+            f"the connection to {server.name} was lost after {count_text(written, 'file')}", "type it again"
+        )
     return written, size
 
 

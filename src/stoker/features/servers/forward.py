@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stoker.cli.options import SERVER, TypedLine
+from stoker.cli.options import SERVER, TypedCommand
 from stoker.core.errors import UsageError
 from stoker.features.servers.connection import run_attached
-from stoker.features.servers.settings import ANY, Server, server_named, servers, ssh_names
+from stoker.features.servers.settings import ANY, SshServer, server_named, servers, ssh_names
 
 
-def forward(line: TypedLine) -> int | None:
+def forward(line: TypedCommand) -> int | None:
     """The exit code of the command there; None if its ids are of this machine after all."""
     place = _place(line)
     if place is None:
@@ -25,11 +25,11 @@ def forward(line: TypedLine) -> int | None:
     return run_attached(place, [line.command, *words], terminal=terminal)
 
 
-def _place(line: TypedLine) -> Server | None:
+def _place(line: TypedCommand) -> SshServer | None:
     """The one server that option and ids name."""
-    known = {*servers(), *ssh_names()}
+    names = {*servers(), *ssh_names()}
     prefixes = [word.partition(":")[0] if ":" in word else "" for word in line.ids]
-    named = {prefix for prefix in prefixes if prefix in known}
+    named = {prefix for prefix in prefixes if prefix in names}
     if not line.server and not named:
         return None
     if line.server == ANY:

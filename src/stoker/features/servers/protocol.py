@@ -15,8 +15,8 @@ from stoker.app.jobs.script import Script
 from stoker.app.jobs.travel import Parcel
 from stoker.cli.screens.dry_run import SubmitPlan
 from stoker.core.errors import StokerError, UsageError
-from stoker.features.servers.connection import CALL_SECONDS, Answer, Lost, Unreachable, call
-from stoker.features.servers.settings import Server
+from stoker.features.servers.connection import CALL_SECONDS, Answer, ConnectionLost, Unreachable, call
+from stoker.features.servers.settings import SshServer
 
 PROTOCOL = 1
 """Both sides must have the same."""
@@ -79,7 +79,7 @@ def _moved(words: tuple[str, ...], script: Script, place: Callable[[str], str]) 
     return tuple(place(word) if word == script.path else word for word in words)
 
 
-class Offer(Struct, frozen=True):
+class StartOffer(Struct, frozen=True):
     """Nothing was submitted: the jobs as they would start now."""
 
     now: float
@@ -135,9 +135,9 @@ class RefusedThere(StokerError):
 
 
 def ask(
-    server: Server, question: Question, reply: type[Reply], data: bytes = b"", seconds: float = CALL_SECONDS
+    server: SshServer, question: Question, reply: type[Reply], data: bytes = b"", seconds: float = CALL_SECONDS
 ) -> Reply:
-    """The reply of a server; raises Unreachable, Lost, or the error of the server."""
+    """The reply of a server; raises Unreachable, ConnectionLost, or the error of the server."""
     return decoded(server, call(server, COMMAND, encoded(question) + data, seconds), reply)
 
 
@@ -149,7 +149,7 @@ def encoded(question: Question) -> bytes:
         raise UsageError("a word of the command is not UTF-8, and cannot travel", "submit it on that server") from None
 
 
-def decoded(server: Server, answer: Answer, reply: type[Reply]) -> Reply:
+def decoded(server: SshServer, answer: Answer, reply: type[Reply]) -> Reply:
     """The reply in an answer; raises the error that it is otherwise."""
     try:
         failed = msgspec.json.decode(answer.out, type=_Failed).error
@@ -163,18 +163,18 @@ def decoded(server: Server, answer: Answer, reply: type[Reply]) -> Reply:
     raise RefusedThere(f"{server.name}: {failed.message}", failed.hint, failed.code)
 
 
-def refused(server: Server, out: bytes) -> StokerError:
+def refused(server: SshServer, out: bytes) -> StokerError:
     """The error that a server printed in place of what was asked for."""
     try:
         decoded(server, Answer(1, out, ""), type(None))
     except StokerError as error:
         return error
-    return Lost(f"the reply of {server.name} was cut", "try again")
+    return ConnectionLost(f"the reply of {server.name} was cut", "try again")
 
 
-def _unreadable(server: Server, answer: Answer) -> StokerError:
+def _unreadable(server: SshServer, answer: Answer) -> StokerError:
     """The error if the reply is none: it was cut, or the server has another Stoker."""
     if answer.code >= _KILLED and not answer.out.endswith(b"\n"):
-        return Lost(f"the reply of {server.name} was cut", "try again")
+        return ConnectionLost(f"the reply of {server.name} was cut", "try again")
     last = answer.err.strip().splitlines()[-1] if answer.err.strip() else f"exit code {answer.code}"
     return Unreachable(f"stoker on {server.name} does not answer as expected: {last}", "install the same version there")

@@ -52,21 +52,21 @@ def _add(archive: tarfile.TarFile, name: str, path: str) -> None:
 def _named(job: Job, patterns: list[str]) -> dict[str, str]:
     """The plain files that patterns mean, and those in the directories that they mean."""
     cwd = job.spec.cwd
-    found: dict[str, str] = {}
+    paths_by_name: dict[str, str] = {}
     for pattern in patterns:
         plain = os.path.join(cwd, pattern)
         matches = [plain] if os.path.exists(plain) else _matches(cwd, pattern)
         files = {os.path.relpath(path, cwd): path for match in matches for path in _files(match)}
         if not files:
             raise NoSuchJob(f"job {id_text(job)} has no file {pattern!r} in {cwd}", "name files of that directory")
-        found |= {name.replace("../", "").lstrip("/"): path for name, path in files.items()}
-    return found
+        paths_by_name |= {name.replace("../", "").lstrip("/"): path for name, path in files.items()}
+    return paths_by_name
 
 
 def _matches(cwd: str, pattern: str) -> list[str]:
     whole = os.path.normpath(os.path.join(cwd, pattern))
-    found = Path("/").glob(whole[1:])
-    return sorted(str(path) for path in found if not (path.is_symlink() and path.is_dir()))
+    paths = Path("/").glob(whole[1:])
+    return sorted(str(path) for path in paths if not (path.is_symlink() and path.is_dir()))
 
 
 def _files(path: str) -> Iterator[str]:

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}", re.ASCII)
 _ADD = "stoker servers add NAME"
 
 
-class Server(Struct, frozen=True):
+class SshServer(Struct, frozen=True):
     """A machine with a queue of its own."""
 
     name: str
@@ -32,7 +32,7 @@ class Server(Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """What to type after `ssh`."""
+        """The words to type after `ssh`."""
         return shlex.join(self.ssh[1:])
 
 
@@ -73,31 +73,31 @@ def check_name(name: str) -> None:
         raise UsageError(f"{name!r} is not a name of a server", "letters, digits, - and _ make one, at most 40 of them")
 
 
-def server_of(name: str, table: Mapping[str, Any]) -> Server:
+def server_of(name: str, table: Mapping[str, Any]) -> SshServer:
     """The server that a table describes."""
     words = () if table.get("local") else tuple(_split(table.get("ssh", f"ssh {name}"), name))
     home = os.path.expanduser("~")
-    return Server(
+    return SshServer(
         name, tuple(f"{home}{word[1:]}" if word.startswith("~/") else word for word in words), table.get("before", "")
     )
 
 
-def servers() -> dict[str, Server]:
+def servers() -> dict[str, SshServer]:
     """Those of the configuration, by their names."""
     tables = load_config(os.environ, None).tables[SECTION]
     return {name: server_of(name, table) for name, table in tables.items()}
 
 
-def server_named(name: str) -> Server:
+def server_named(name: str) -> SshServer:
     """A server of the configuration, or a host that ssh knows by this name."""
-    known = servers()
-    if name in known:
-        return known[name]
+    listed = servers()
+    if name in listed:
+        return listed[name]
     if name in (hosts := ssh_names()):
         return server_of(name, {})
     check_name(name)
     raise UsageError(
-        f"there is no server {name!r}", did_you_mean(name, [*known, *hosts], f"add it: stoker servers add {name}")
+        f"there is no server {name!r}", did_you_mean(name, [*listed, *hosts], f"add it: stoker servers add {name}")
     )
 
 

@@ -17,7 +17,7 @@ from stoker.app.views.model import Status
 from stoker.core.errors import StokerError
 from stoker.features.servers.connection import call
 from stoker.features.servers.protocol import decoded
-from stoker.features.servers.settings import Server
+from stoker.features.servers.settings import SshServer
 from stoker.store.paths import Paths, replace_file
 
 SCHEMA = "stoker.servers/1"
@@ -53,7 +53,7 @@ class _Known(Struct, frozen=True):
     status: msgspec.Raw
 
 
-def on_all(servers: Iterable[Server], ask: Callable[[Server], Result]) -> list[Result]:
+def on_all(servers: Iterable[SshServer], ask: Callable[[SshServer], Result]) -> list[Result]:
     """The results for all servers, which are asked at the same time."""
     chosen = list(servers)
     if not chosen:
@@ -62,12 +62,12 @@ def on_all(servers: Iterable[Server], ask: Callable[[Server], Result]) -> list[R
         return list(pool.map(ask, chosen))
 
 
-def states_of(servers: Sequence[Server], paths: Paths) -> ServerStates:
+def states_of(servers: Sequence[SshServer], paths: Paths) -> ServerStates:
     states = on_all(servers, lambda server: _state(server, paths))
     return ServerStates(SCHEMA, to_datetime(time.time()), states)
 
 
-def _state(server: Server, paths: Paths) -> ServerState:
+def _state(server: SshServer, paths: Paths) -> ServerState:
     try:
         answer = call(server, _STATUS, seconds=STATUS_SECONDS)
         status = decoded(server, answer, Status)
@@ -79,16 +79,16 @@ def _state(server: Server, paths: Paths) -> ServerState:
     return ServerState(server.name, True, "", to_datetime(now), status)
 
 
-def _remember(server: Server, paths: Paths, now: float, status: bytes) -> None:
+def _remember(server: SshServer, paths: Paths, now: float, status: bytes) -> None:
     with contextlib.suppress(OSError):  # only the view of a server that is away suffers
         paths.servers.mkdir(mode=0o700, exist_ok=True)
         replace_file(paths.servers / f"{server.name}.status", msgspec.json.encode(_Known(now, msgspec.Raw(status))))
 
 
-def _last_known(server: Server, paths: Paths) -> tuple[datetime | None, Status | None]:
+def _last_known(server: SshServer, paths: Paths) -> tuple[datetime | None, Status | None]:
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        known = msgspec.json.decode((paths.servers / f"{server.name}.status").read_bytes(), type=_Known)
-        return to_datetime(known.at), msgspec.json.decode(known.status, type=Status)
+        stored = msgspec.json.decode((paths.servers / f"{server.name}.status").read_bytes(), type=_Known)
+        return to_datetime(stored.at), msgspec.json.decode(stored.status, type=Status)
     return None, None
 
 

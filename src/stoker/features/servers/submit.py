@@ -26,8 +26,8 @@ from stoker.core.text import on_one_line, printable, shortened
 from stoker.core.units import LAST_GPUS
 from stoker.features.servers.choose import chosen
 from stoker.features.servers.connection import Answer
-from stoker.features.servers.protocol import Offer, SubmitQuestion, decoded, moved_item, moved_script
-from stoker.features.servers.settings import ANY, Server, server_named
+from stoker.features.servers.protocol import StartOffer, SubmitQuestion, decoded, moved_item, moved_script
+from stoker.features.servers.settings import ANY, SshServer, server_named
 from stoker.features.servers.travel import Code, Outgoing, place, send
 
 OWN_KEY = "ssh-"
@@ -41,7 +41,7 @@ def submit_there(request: SubmitOptions, items: Sequence[ParsedJob]) -> int:
     answer = send(server, outgoing.to(server.name))
     _relay_notes(server, answer)
     if request.dry_run:
-        return show_submit_plan(decoded(server, answer, Offer).plan.jobs, as_json=request.as_json)
+        return show_submit_plan(decoded(server, answer, StartOffer).plan.jobs, as_json=request.as_json)
     result = decoded(server, answer, SubmitResult)
     own = outgoing.question.key.startswith(OWN_KEY)
     _show(request, replace(result, server=server.name, repeated=result.repeated and not own))
@@ -56,16 +56,16 @@ def _outgoing(request: SubmitOptions, items: Sequence[ParsedJob]) -> Outgoing:
     notes = list[str]()
     paths = request.paths
     preparations = Preparations(PreparationContext(lambda _: paths, os.environ, notes.append))
-    found = traveller()
+    code_traveller = traveller()
     codes, needs = set[str](), dict[str, None]()
     for item in items:
         spec = spec_of(options_of(item.options), context)
         code = preparations.prepare(item.command, spec)[0].code
-        codes.add(code if found and found.carries(code) else "")
+        codes.add(code if code_traveller and code_traveller.carries(code) else "")
         if item.command.shell:
             needs[item.command.shell] = None
-        if found:
-            needs |= dict.fromkeys(map(place, found.needs(item.command, spec.cwd, code, paths)))
+        if code_traveller:
+            needs |= dict.fromkeys(map(place, code_traveller.needs(item.command, spec.cwd, code, paths)))
     codes -= {""} if len(codes) > 1 else set()  # a job without code does no harm with that of others
     if len(codes) > 1:
         raise UsageError("the jobs run code of several directories", "submit those of each directory on their own")
@@ -73,7 +73,7 @@ def _outgoing(request: SubmitOptions, items: Sequence[ParsedJob]) -> Outgoing:
     for note in notes:
         say(note)
     code = codes.pop()
-    packed = Code(found.pack(code, paths, place), found, paths) if found and code else None
+    packed = Code(code_traveller.pack(code, paths, place), code_traveller, paths) if code_traveller and code else None
     given, script = request.options, request.script
     question = SubmitQuestion(
         key=request.key or f"{OWN_KEY}{secrets.token_hex(12)}",
@@ -91,7 +91,7 @@ def _outgoing(request: SubmitOptions, items: Sequence[ParsedJob]) -> Outgoing:
     return Outgoing(question, packed)
 
 
-def _relay_notes(server: Server, answer: Answer) -> None:
+def _relay_notes(server: SshServer, answer: Answer) -> None:
     """Say what Stoker said there; a key of ours means nothing to the user."""
     for line in answer.err.splitlines():
         if f"the key '{OWN_KEY}" not in line:

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from stoker.app.jobs.travel import Parcel, Traveller
 from stoker.core.errors import StokerError
-from stoker.features.servers.connection import CALL_SECONDS, Answer, Lost, Unreachable, call
+from stoker.features.servers.connection import CALL_SECONDS, Answer, ConnectionLost, Unreachable, call
 from stoker.features.servers.protocol import COMMAND, Lacking, SubmitQuestion, decoded, encoded
-from stoker.features.servers.settings import Server
+from stoker.features.servers.settings import SshServer
 from stoker.store.paths import Paths, user_home
 from stoker.store.waiting import Backoff
 
@@ -51,14 +51,14 @@ def place(path: str) -> str:
     return f"~/{path.removeprefix(home)}" if path.startswith(home) else path
 
 
-def send(server: Server, outgoing: Outgoing, seconds: float = RETRY_SECONDS) -> Answer:
+def send(server: SshServer, outgoing: Outgoing, seconds: float = RETRY_SECONDS) -> Answer:
     """The answer of the server to the submit; repeated, under the same key, if the connection breaks."""
     deadline, pauses, lost = time.monotonic() + seconds, Backoff(0.1, 5.0), False
     while True:
         try:
             return _send(server, outgoing)
         except Unreachable as error:
-            lost = lost or isinstance(error, Lost)
+            lost = lost or isinstance(error, ConnectionLost)
             if not lost:
                 raise
             if time.monotonic() > deadline:
@@ -66,7 +66,7 @@ def send(server: Server, outgoing: Outgoing, seconds: float = RETRY_SECONDS) -> 
         pauses.wait(deadline)
 
 
-def _send(server: Server, outgoing: Outgoing) -> Answer:
+def _send(server: SshServer, outgoing: Outgoing) -> Answer:
     """Ask once; then again with the parts of the code that the server lacks."""
     question, code = outgoing
     answer = call(server, COMMAND, encoded(question))
@@ -86,13 +86,13 @@ def _lacking(answer: Answer) -> list[str]:
         return []
 
 
-def _whole(server: Server, answer: Answer) -> Answer:
+def _whole(server: SshServer, answer: Answer) -> Answer:
     """The answer, if it is one; raises the error that it is otherwise."""
     decoded(server, answer, msgspec.Raw)
     return answer
 
 
-def _unknown(server: Server, key: str, error: StokerError) -> Unreachable:
+def _unknown(server: SshServer, key: str, error: StokerError) -> Unreachable:
     return Unreachable(
         f"{error.message}; whether {server.name} has the jobs is not known",
         f"repeat the command with --key {key}: then they are submitted once, whatever happened",

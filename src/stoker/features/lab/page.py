@@ -96,7 +96,7 @@ def reads(service: QueueService) -> dict[str, Callable[[Request], Response]]:
 
 
 def lab_page(lab: Lab) -> LabPage:
-    """What the user who serves the page sees, without all that only this user sees."""
+    """The view of the user who serves the page, without all that only this user may see."""
     return LabPage(
         SCHEMA,
         lab.at,

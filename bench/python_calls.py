@@ -1,4 +1,4 @@
-"""Measure an empty Python function call beside submitit, Ray and dask, on four slots."""
+"""Measure an empty Python function call beside loky, submitit, Ray and dask, on four slots."""
 
 from __future__ import annotations
 
@@ -41,6 +41,8 @@ class Library:
 LIBRARIES = (
     Library("stoker.Executor.submit", "stoker_executor", fresh=True),
     Library("stoker.Executor.map", "stoker_array", fresh=True),
+    Library("stoker, warm=True", "stoker_warm", fresh=True),
+    Library("loky", "loky", fresh=False, package="joblib==1.6.0"),
     Library("submitit, local", "submitit", fresh=True, package="submitit==1.5.4"),
     Library("Ray, num_gpus=1", "ray", fresh=True, package="ray==2.60.0"),
     Library("Ray, max_calls=0", "ray_kept", fresh=False, package="ray==2.60.0"),

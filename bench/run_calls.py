@@ -48,6 +48,31 @@ def stoker_array(_: str) -> Iterator[tuple[Call, CallMany]]:
 
 
 @contextlib.contextmanager
+def stoker_warm(_: str) -> Iterator[tuple[Call, CallMany]]:
+    """A process for each call that is forked from one which has imported its modules; all calls submitted at once."""
+    import stoker
+
+    executor = stoker.Executor(gpus=1, warm=True)
+    yield (
+        lambda number: executor.submit(nothing, number).result(),
+        lambda calls: list(executor.map(nothing, range(calls))),
+    )
+
+
+@contextlib.contextmanager
+def loky(_: str) -> Iterator[tuple[Call, CallMany]]:
+    """Four processes for all calls, without a queue on disk."""
+    from joblib.externals.loky import get_reusable_executor
+
+    executor = get_reusable_executor(max_workers=SLOTS)
+    yield (
+        lambda number: executor.submit(nothing, number).result(),
+        lambda calls: list(executor.map(nothing, range(calls))),
+    )
+    executor.shutdown()
+
+
+@contextlib.contextmanager
 def submitit(directory: str) -> Iterator[tuple[Call, CallMany]]:
     """A fresh process for each call, which starts at once: it has no queue, so never more than four are given to it."""
     from submitit import LocalExecutor  # type: ignore[import-not-found,unused-ignore]
@@ -109,7 +134,7 @@ def dask(_: str) -> Iterator[tuple[Call, CallMany]]:
         )
 
 
-WAYS = {way.__name__: way for way in (stoker_executor, stoker_array, submitit, ray, ray_kept, dask)}
+WAYS = {way.__name__: way for way in (stoker_executor, stoker_array, stoker_warm, loky, submitit, ray, ray_kept, dask)}
 
 
 def main() -> None:

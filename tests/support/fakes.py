@@ -84,7 +84,7 @@ class FakeRunner:
         self.survivors: dict[int, str] = {}
         self.trouble = ""
         self.refusals: dict[str, str] = {}
-        """By key of a template."""
+        """By key of a template; `*` is any."""
         self.fails: Exception | None = None
         """Raised at the start of a worker."""
         self._clock = clock
@@ -108,9 +108,9 @@ class FakeRunner:
     def returned(self, attempt: str, errno: int = 0, note: str = "") -> None:
         self.report(self.workers[attempt], AttemptReturned(attempt, self._clock(), errno, note))
 
-    def lost(self, worker: str, errno: int = 0, damaged: bool = False) -> None:
+    def lost(self, worker: str, errno: int = 0, damaged: bool = False, warm: bool = False) -> None:
         self.release(worker)
-        self.report(worker, WorkerLost(errno, damaged))
+        self.report(worker, WorkerLost(errno, damaged, warm))
 
     def called(self, name: str) -> list[list[Any]]:
         """The arguments of all calls with this name."""
@@ -122,7 +122,7 @@ class FakeRunner:
         return self._descriptor
 
     def refusal(self, template: Template) -> str:
-        return self.refusals.get(template.key, "")
+        return self.refusals.get(template.key, self.refusals.get("*", ""))
 
     def start_worker(self, template: Template | None = None) -> str:
         if self.fails:

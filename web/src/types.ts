@@ -556,7 +556,7 @@ export interface Latest {
   total: number | null;
 }
 
-/** What another user, or another queue, has claimed of a device. */
+/** The claim of another user, or of another queue, on a device. */
 export interface LeaseLine {
   owner: string;
   pid: number;
@@ -867,7 +867,7 @@ export interface Usage {
   colours: Record<string, number>;
 }
 
-/** What one user has of the machine, and waits for. */
+/** The GPUs that one user has, and waits for. */
 export interface UserLine {
   user: string;
   you: boolean;

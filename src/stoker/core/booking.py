@@ -75,11 +75,11 @@ def booked_now(bookings: Iterable[Booking], now: float) -> frozenset[str]:
 
 def bookings_by_device(bookings: Iterable[Booking]) -> dict[str, list[Booking]]:
     """The bookings of each device, by ledger name, in the order in which they begin."""
-    found: defaultdict[str, list[Booking]] = defaultdict(list)
+    by_device: defaultdict[str, list[Booking]] = defaultdict(list)
     for booking in sorted(bookings, key=lambda booking: booking.since):
         for claim in booking.claims:
-            found[claim].append(booking)
-    return dict(found)
+            by_device[claim].append(booking)
+    return dict(by_device)
 
 
 def free_from(bookings: Sequence[Booking], moment: float, seconds: float) -> float:

@@ -122,7 +122,7 @@ class EngineSettings(PlanSettings, frozen=True):
     groups: Mapping[str, int] = {}
     """How many jobs of a group may run at once."""
     share: Literal["nothing", "numbers", "names"] = "numbers"
-    """What other users of the machine may see of running and waiting jobs and of usage, besides the leases."""
+    """How much other users of the machine may see of jobs and usage, besides the leases."""
 
 
 class ClusterSettings(Struct, frozen=True):

@@ -8,6 +8,8 @@ from stoker.sites.interface import GivesWay, Site
 
 ANSWER_SECONDS = 5.0
 """Seconds after the time to save until a job that still runs is said to stay: the worker reports an end meanwhile."""
+CLUSTER_SECONDS = 60.0
+"""The same on a cluster, where a report comes through a shared directory, and its pilot says first that a job stays."""
 
 
 class Displacements:
@@ -62,4 +64,5 @@ class Displacements:
     def _until(self, job: Job) -> float:
         assert isinstance(job.state, Running)
         assert job.state.giving_way is not None
-        return self._asked.get(job.id, job.state.giving_way.since) + job.spec.save_time + ANSWER_SECONDS
+        seconds = CLUSTER_SECONDS if job.spec.cluster else ANSWER_SECONDS
+        return self._asked.get(job.id, job.state.giving_way.since) + job.spec.save_time + seconds

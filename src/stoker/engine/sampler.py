@@ -58,7 +58,7 @@ class Sampler:
 
     def _end_minute(self) -> list[Sample]:
         sums, self._sums = self._sums, {}
-        return [one.sample(self._minute, device) for device, one in sums.items()]
+        return [sum_of_device.sample(self._minute, device) for device, sum_of_device in sums.items()]
 
 
 def _reserved(jobs: Iterable[Job], devices: Mapping[str, Device]) -> Counter[str]:

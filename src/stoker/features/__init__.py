@@ -260,7 +260,7 @@ def feature_checks() -> dict[str, str]:
 
 
 def feature_tables() -> dict[str, str]:
-    """What checks the tables of all features in the configuration, by their sections."""
+    """The functions that check the tables of all features in the configuration, by their sections."""
     return {section: path for feature in FEATURES.values() for section, path in feature.tables.items()}
 
 

@@ -288,7 +288,7 @@ class Ledger:
         os.close(self._replace(None, self.path / name, within_limit(contents)))
 
     def posts(self, kind: str, decode: Callable[[bytes, int], Contents], *, lasting: bool = False) -> Posts[Contents]:
-        """What users publish of one kind; no content can make it fail. `decode` gets the uid of the owner, too."""
+        """Read the files of one kind of all users; no content makes it fail. `decode` gets the uid of the owner."""
         try:
             with entered(self.path) as directory:
                 listing = listed(directory)

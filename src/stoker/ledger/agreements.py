@@ -100,10 +100,10 @@ class Agreements:
         """The booking because of which a new one of ours has to be withdrawn."""
         rivals: list[tuple[float, str, Booking]] = []
         for _ in range(LOOKS):
-            found = self._bookings.look(directory, listed(directory), time.time())
-            if (mine := found.get(name)) is None:  # root or a cleaner has removed it
+            bookings = self._bookings.look(directory, listed(directory), time.time())
+            if (mine := bookings.get(name)) is None:  # root or a cleaner has removed it
                 break
-            others = {key: other for key, other in found.items() if key not in before and key != name}
+            others = {key: other for key, other in bookings.items() if key not in before and key != name}
             rivals = [(other.made, key, other) for key, other in others.items() if mine.meets(other)]
             if not rivals or min(rivals)[:2] < (mine.made, name):
                 break
@@ -125,9 +125,9 @@ class Agreements:
         """Drain devices for all users, by ledger name, or use them again (None); root can also end others' drains."""
         prepare_ledger(self._path)
         with explained_errors(self._path), entered(self._path) as directory:
-            found = self._drains.look(directory, listed(directory), time.time())
+            drains = self._drains.look(directory, listed(directory), time.time())
             uid = os.geteuid()
-            old = {name: drain for name, drain in found.items() if uid in (drain.uid, 0)}
+            old = {name: drain for name, drain in drains.items() if uid in (drain.uid, 0)}
             devices: dict[str, float | None] = {}
             for drain in old.values():
                 devices |= drain.devices
@@ -141,10 +141,10 @@ class Agreements:
         """Tell all users something, in place of what this user told them before; an empty text tells nothing."""
         prepare_ledger(self._path)
         with explained_errors(self._path), entered(self._path) as directory:
-            found = self._messages.look(directory, listed(directory), time.time())
+            messages = self._messages.look(directory, listed(directory), time.time())
             if message.text:
                 os.close(publish(directory, new_name(MESSAGE), encode_message(message)))
-            for name, before in found.items():
+            for name, before in messages.items():
                 if os.geteuid() in (before.uid, 0 if not message.text else before.uid):
                     unlink(directory, name)
 

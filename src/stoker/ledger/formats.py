@@ -225,10 +225,10 @@ def waiting_jobs(notices: Iterable[tuple[int, LedgerNotice]]) -> Counter[str]:
 
 def programs(notices: Iterable[tuple[int, LedgerNotice]]) -> dict[str, frozenset[str]]:
     """The versions of Stoker that the engines of each user run; empty for one that does not tell."""
-    found: dict[str, set[str]] = {}
+    names_by_user: dict[str, set[str]] = {}
     for uid, notice in notices:
-        found.setdefault(owner_name(uid), set()).add(notice.program)
-    return {owner: frozenset(versions) for owner, versions in found.items()}
+        names_by_user.setdefault(owner_name(uid), set()).add(notice.program)
+    return {owner: frozenset(versions) for owner, versions in names_by_user.items()}
 
 
 def _explained(lease: Lease, job: LeaseJob | None) -> Lease:

@@ -52,7 +52,7 @@ class LastingFiles(Generic[Contents]):
         """The files by name, whether their time has come or not. Removes those of this user that are over."""
         if time.monotonic() >= self._forget_at:
             self._known, self._forget_at = {}, time.monotonic() + MEMORY_SECONDS
-        self._known = {name: known for name, known in self._known.items() if listing.get(name) == known[0]}
+        self._known = {name: entry for name, entry in self._known.items() if listing.get(name) == entry[0]}
         fresh = self._reader.read(directory, listing, self.kind, _raw, but=self._known.keys(), lasting=True)
         for name, (written, uid) in fresh.contents.items():
             try:

@@ -41,7 +41,10 @@ def _referred_to(function: Callable[..., Any], call: Call) -> Iterator[str]:
             yield name
         elif file:
             own.append(file)
-    yield from (name.partition(":")[0] for name in imported_by(own))
+    yield from (
+        name.partition(":")[0]
+        for name in imported_by(own, [entry for entry in sys.path if not is_installed(f"{entry}/")])
+    )
 
 
 def _names_in(value: object) -> Iterator[str]:

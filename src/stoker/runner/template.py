@@ -50,7 +50,9 @@ class Unusable(Exception):
 def main() -> None:
     """Import the modules that the first message names, then fork a worker for every other message."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    settings = json.loads(control.recv(1 << 20))
+    if not (message := control.recv(1 << 20)):
+        os._exit(0)  # the engine died before it could send it
+    settings = json.loads(message)
     streams = [_moved(number) for number in (0, 1, 2)]
     try:
         template = _made(settings, control)

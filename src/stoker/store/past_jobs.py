@@ -188,8 +188,12 @@ def attempts_between(reader: Reader, period: Period, until: float, limit: int) -
     ended = [job_id for (job_id,) in reader.rows(query, *values, limit + 1)]
     left_out = reader.rows(f"SELECT count(*) {ran}", *values)[0][0] - limit if len(ended) > limit else 0
     ids = [*ended[:limit], *_unfinished(reader)]
-    attempts = [one for one in _ran(reader, ids) if one.started <= until and (one.ended or until) >= period.since]
-    return sorted(attempts, key=lambda one: (one.started, one.job.id)), left_out
+    attempts = [
+        attempt
+        for attempt in _ran(reader, ids)
+        if attempt.started <= until and (attempt.ended or until) >= period.since
+    ]
+    return sorted(attempts, key=lambda attempt: (attempt.started, attempt.job.id)), left_out
 
 
 def attempts_of_jobs(reader: Reader, ids: Collection[int]) -> list[Ran]:
@@ -277,7 +281,7 @@ def gpu_spans(reader: Reader, period: Period, now: float, limit: int) -> list[Gp
 def spans_of_jobs(reader: Reader, ids: Collection[int], now: float) -> list[GpuSpan]:
     """The GPU time of some jobs, up to now for those that run."""
     return [
-        GpuSpan(one.job.spec.group, device, one.started, now if one.ended is None else one.ended)
-        for one in _ran(reader, list(ids))
-        for device in one.attempt.devices
+        GpuSpan(attempt.job.spec.group, device, attempt.started, now if attempt.ended is None else attempt.ended)
+        for attempt in _ran(reader, list(ids))
+        for device in attempt.attempt.devices
     ]

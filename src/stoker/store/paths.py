@@ -389,5 +389,5 @@ def paths_for(typed: str | None = None) -> Paths:
     `typed` is the value of `--sim`, and `LAST_GPUS` if it has none.
     """
     gpus = (typed if typed != LAST_GPUS else None) or os.environ.get("STOKER_SIM", "")
-    found = find_paths(os.environ, host_name(), simulated=bool(typed or gpus))
-    return msgspec.structs.replace(found, gpus=gpus)
+    paths = find_paths(os.environ, host_name(), simulated=bool(typed or gpus))
+    return msgspec.structs.replace(paths, gpus=gpus)

@@ -68,7 +68,7 @@ def pass_of(passes: Sequence[Pass], text: str) -> Pass | None:
 
 
 def cookie_value(admitted: Pass) -> str:
-    """What the browser keeps in place of the pass."""
+    """The text that the browser keeps in place of the pass."""
     return hmac.new(admitted.digest.encode(), b"cookie", "sha256").hexdigest()
 
 

@@ -293,7 +293,7 @@ class Store(Reader):
         if not wanted:
             return set()
         with self.writing() as connection:
-            return {one.job for one in wanted if self._take_one(connection, one, engine)}
+            return {request.job for request in wanted if self._take_one(connection, request, engine)}
 
     def _take_one(self, connection: sqlite3.Connection, wanted: Adoption, engine: str) -> bool:
         spec = None if wanted.spec is None else self._database.spec_id(wanted.spec)

@@ -159,7 +159,7 @@ class OpenDoor:
 
 
 def bearer(headers: Headers) -> str:
-    """What the request gives as its token or pass; empty for nothing."""
+    """The token or pass of the request; empty if it has none."""
     kind, _, given = _single(headers, "authorization").partition(" ")
     return given.strip() if kind.lower() == "bearer" else ""
 

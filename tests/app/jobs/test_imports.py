@@ -34,7 +34,7 @@ def test_imports_of_a_script(tmp_path: Path) -> None:
     package = tmp_path / "package"
     package.mkdir()
     (package / "__init__.py").write_text("")
-    (package / "part.py").write_text("from . import inner\nfrom .inner import x\n")
+    (package / "part.py").write_text("from . import inner\nfrom .inner import x\nfrom ._compiled import y\n")
     (package / "inner.py").write_text("import scipy.stats\nx = 1\nimport package.part\nimport model\n")
     found = imported_by([str(tmp_path / "train.py")])
     assert sorted(found) == ["einops", "numpy", "scipy.stats", "torch.nn", "torch.utils.data:DataLoader,Dataset"]

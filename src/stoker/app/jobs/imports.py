@@ -87,9 +87,9 @@ def _own_files(module: str, names: list[str], file: str, roots: Sequence[str]) -
         place = Path(directory, *parts)
         candidates = [place.parent / f"{place.name}.py", place / "__init__.py"] if parts else []
         candidates += [place / f"{name}.py" for name in names]
-        found = [os.fspath(path) for path in candidates if path.is_file()]
-        if found or place.is_dir():
-            return found or [os.fspath(place)]
+        files = [os.fspath(path) for path in candidates if path.is_file()]
+        if files or place.is_dir() or dots:
+            return files or [os.fspath(place)]
     return []
 
 

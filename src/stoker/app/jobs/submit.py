@@ -128,6 +128,11 @@ class JobGroup(Struct, frozen=True):
     patterns: Sequence[Pattern] = ()
     """From which members follow that stand for several."""
 
+    @property
+    def count(self) -> int:
+        """How many jobs there are. Those that are made when they are looked at are single ones, and are not made."""
+        return sum(job.count for job in self.jobs) if isinstance(self.jobs, list | tuple) else len(self.jobs)
+
 
 class Inserted(JobGroup, frozen=True, kw_only=True):
     """A group that is in the queue."""
@@ -388,7 +393,7 @@ class QueueSubmission:
         with store.writing():
             if key and (before := earlier_submit(store, key)):
                 return before
-            check_waiting(store, sum(job.count for group in groups for job in group.jobs), self._config.engine.locked)
+            check_waiting(store, sum(group.count for group in groups), self._config.engine.locked)
             self._preparations.keep()
             if self._script and self._builder.needs_copy:
                 self._script.keep(self.files)

@@ -1,4 +1,4 @@
-"""What ssh says, in words that tell the user what to type."""
+"""Errors of ssh, in words that tell the user what to type."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class ForeignProcess(Struct, frozen=True):
 
 
 class LeaseLine(Struct, frozen=True):
-    """What another user, or another queue, has claimed of a device."""
+    """The claim of another user, or of another queue, on a device."""
 
     owner: str
     pid: int
@@ -144,7 +144,7 @@ class GroupLine(Struct, frozen=True):
 
 
 class UserLine(Struct, frozen=True):
-    """What one user has of the machine, and waits for."""
+    """The GPUs that one user has, and waits for."""
 
     user: str
     you: bool

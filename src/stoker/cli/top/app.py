@@ -150,7 +150,7 @@ class Top(App[None]):
         self._show_status()
 
     async def _read_more(self) -> None:
-        """What the feed does not bring, where it is shown and may have changed."""
+        """Read data that the feed does not bring, if it is shown and may have changed."""
         try:
             if self._freshness.is_due("samples"):
                 self._summary.show_samples(await self._source.call(self._source.samples))
@@ -188,7 +188,7 @@ class Top(App[None]):
         self._tabs.show_tabs(self._tab, self._tab_words(), self.size.width)
 
     def _tab_words(self) -> list[str]:
-        """What is shown, the most important first; empty where there is nothing to say."""
+        """Words about the table that is shown, the most important first; empty if there is nothing to say."""
         table = self._table
         place = self._timeline.period_text() if table is None else table.place_text
         order = self._jobs.order
@@ -332,7 +332,7 @@ class Top(App[None]):
         if self._listed != self._chosen:
             self._footer.say("the list does not show the filter yet; press the key again")
             return
-        targets = [Target(one.label, one.title or one.command, one.state, one.tasks) for one in table.chosen]
+        targets = [Target(line.label, line.title or line.command, line.state, line.tasks) for line in table.chosen]
         if not targets:
             return
         if reason := refusal(verb, targets):

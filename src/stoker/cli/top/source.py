@@ -233,7 +233,7 @@ def _prioritise(control: Control, job: Job, step: int) -> list[Effect]:
 
 
 def summary(effects: Sequence[Effect]) -> str:
-    """What was said of one job; of several, what was said of the first, and of how many others."""
+    """The answer for one job; for several jobs the answer for the first, and the number of the others."""
     if not effects:
         return "no such job any more"
     first = next((effect for effect in effects if effect.refused), effects[0])

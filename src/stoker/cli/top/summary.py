@@ -129,7 +129,7 @@ def _size(counts: Counts) -> int:
 
 
 def notices(status: Status, now: float) -> list[Line]:
-    """What keeps the queue from working as usual, one line each."""
+    """Reasons why the queue does not work as usual, one line each."""
     engine = status.engine
     lines: list[Line] = []
     if not engine.running:

@@ -219,7 +219,7 @@ def _tab_text(place: int) -> str:
 
 
 class Footer(Container):
-    """What the keys do; for some seconds what became of an action; and the filter while it is typed."""
+    """The keys; for some seconds the result of an action; and the filter while the user types it."""
 
     class Typed(Message):
         """The filter is another one."""

@@ -173,16 +173,16 @@ def displace(  # noqa: PLR0917 - as the plan
         want = waiter.resources, waiter.job.spec.priority, waiter.job.spec.urgent
         if want in refused or not limits.may_start(waiter, served):
             continue
-        found = search.displacement(waiter, victims)
-        if found is None:
+        displacement = search.displacement(waiter, victims)
+        if displacement is None:
             refused.add(want)
             if search.is_over:
                 break
             continue
-        decided.append(found)
+        decided.append(displacement)
         served.append(waiter)
-        search.carry_out(found, waiter)
-        victims = [victim for victim in victims if victim.slot.job not in found.victims]
+        search.carry_out(displacement, waiter)
+        victims = [victim for victim in victims if victim.slot.job not in displacement.victims]
         if not victims or len(decided) == MOST_AT_ONCE:
             break
     return decided

@@ -53,8 +53,8 @@ class Bookings(Struct, frozen=True):
 
 def bookings_of(view: LedgerView, facts: QueueFacts) -> Bookings:
     """The bookings of all users, the next first."""
-    found = sorted(view.bookings.items(), key=lambda item: (item[1].since, item[0]))
-    lines = [_line(name, booking, view, facts) for name, booking in found]
+    bookings = sorted(view.bookings.items(), key=lambda item: (item[1].since, item[0]))
+    lines = [_line(name, booking, view, facts) for name, booking in bookings]
     return Bookings(SCHEMA, to_datetime(facts.now), lines)
 
 
@@ -83,14 +83,14 @@ def short_id(name: str, names: Collection[str]) -> str:
 
 def booking_named(word: str, view: LedgerView) -> str:
     """The name of the booking that a user means."""
-    found = [name for name in view.bookings if word and name.split(".")[1].startswith(word)]
-    if len(found) != 1:
-        what = f"several bookings begin with {word!r}" if found else f"there is no booking {word!r}"
+    names = [name for name in view.bookings if word and name.split(".")[1].startswith(word)]
+    if len(names) != 1:
+        what = f"several bookings begin with {word!r}" if names else f"there is no booking {word!r}"
         raise UsageError(what, "stoker book --list shows all with their ids")
-    owner = view.bookings[found[0]]
+    owner = view.bookings[names[0]]
     if owner.uid != os.geteuid() and os.geteuid() != 0:
         raise StokerError(f"this is a booking of {owner.owner}", f"only {owner.owner} and root can cancel it")
-    return found[0]
+    return names[0]
 
 
 def _labels(claims: Sequence[str], devices: Mapping[str, Device]) -> list[str]:

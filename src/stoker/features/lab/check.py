@@ -48,10 +48,10 @@ def _locked(subject: Subject) -> Mapping[str, Any]:
 
 def _against_bookings(view: LedgerView, now: float) -> Iterator[Verdict]:
     for booking in view.bookings.values():
-        known = max(booking.since, booking.made) + GRACE_SECONDS
+        binding_from = max(booking.since, booking.made) + GRACE_SECONDS
         for lease in view.leases.values():
             names = {claim.name for claim in lease.claims}.intersection(booking.claims)
-            if names and lease.owner != booking.owner and lease.since > known:
+            if names and lease.owner != booking.owner and lease.since > binding_from:
                 since = clock_text(booking.since, now)
                 yield _broken(lease, names, f"booked by {booking.owner} from {since}", now)
 

@@ -8,23 +8,21 @@ import time
 import click
 
 from stoker.app.jobs.local_time import clock_text
-from stoker.app.views.summary import ledger_here
 from stoker.cli.console import print_line, say
-from stoker.cli.options import StokerCommand, sim_option
+from stoker.cli.options import StokerCommand
 from stoker.core.errors import UsageError
 from stoker.core.units import DAY, parse_duration
+from stoker.ledger import Ledger, ledger_path
 from stoker.ledger.coordinators import is_coordinator
 from stoker.ledger.files import WHAT_LIMIT
 from stoker.ledger.lasting import LONGEST_MESSAGE_SECONDS, Announcement
-from stoker.store.paths import Paths
 
 
 @click.command(name="message", cls=StokerCommand)
 @click.argument("text", required=False)
 @click.option("--for", "lasts", metavar="TIME", help="How long commands show it, default 1d.")
 @click.option("--clear", is_flag=True, help="End your message; as root those of others, too.")
-@sim_option
-def command(*, text: str | None, lasts: str | None, clear: bool, paths: Paths) -> int:
+def command(*, text: str | None, lasts: str | None, clear: bool) -> int:
     """Tell all users of this machine something, as root or coordinator; without TEXT, show what they are told.
 
     Every command shows it on standard error, unless its output is for programs (--json, --plain, --parsable).
@@ -35,7 +33,7 @@ def command(*, text: str | None, lasts: str | None, clear: bool, paths: Paths) -
     """
     if clear and text is not None:
         raise UsageError("--clear takes no text", "leave out one of them")
-    ledger = ledger_here(paths)
+    ledger = Ledger(ledger_path(os.environ))  # also with simulated GPUs: commands show what the machine's says
     uid, now = os.geteuid(), time.time()
     if text is None and not clear:
         for message in ledger.live().messages:

@@ -137,7 +137,7 @@ def lab_of(
         users=_users(facts, jobs, waiting),
         jobs=jobs,
         waiting=waiting,
-        messages=[LabMessage(one.owner, to_datetime(one.at), one.text) for one in view.messages],
+        messages=[LabMessage(message.owner, to_datetime(message.at), message.text) for message in view.messages],
         bookings=bookings_of(view, facts).bookings,
         usage=list(usage),
         notes=list(dict.fromkeys([*view.warnings, *warnings])),

@@ -245,10 +245,10 @@ class Telemetry:
         """The load of a device by an attempt alone if the driver tells that of its processes, else by all together."""
         computing = [process for process in reading.processes if not process.graphics]
         ours = [process.load for process in computing if self._is_of(allocation, process)]
-        known = [load for load in ours if load is not None]
-        if not ours or len(ours) == len(computing) or len(known) < len(ours):
+        loads = [load for load in ours if load is not None]
+        if not ours or len(ours) == len(computing) or len(loads) < len(ours):
             return reading.utilisation
-        return max(known)
+        return max(loads)
 
     def _is_of(self, allocation: Allocation, process: Process) -> bool:
         return self._workers.get(process.pid) == allocation.worker

@@ -50,6 +50,7 @@ class StokerConf:
     mps: Any = None
     mps_optional: bool | None = None
     freeze: Any = None
+    warm: Any = None
     env: dict[str, Any] = field(default_factory=dict)
     out: str | None = None
     err: str | None = None

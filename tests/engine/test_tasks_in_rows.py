@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.core.job import Exited, Job, Started, Starting, single
-from stoker.core.pattern import Column, Gaps, Pattern
+from stoker.core.pattern import Gaps, Pattern, Turns
 from stoker.core.ranges import ranges_of
 from stoker.core.requests import Again, Cancel, Edit, Hold, Release, Request
 from stoker.core.spec import Command, Dependency, JobSpec, Member, NewJob, Resources, single_jobs, tasks_of, work_of
@@ -54,7 +54,7 @@ TRIALS = [
 """Of two kinds, and one more."""
 PATTERN = Pattern(
     0,
-    (Column(6, ("1", "8")), Column(1, size=6)),
+    (Turns(6, ("1", "8")), Turns(1, size=6)),
     Gaps("train\0--seed=%s\0--width=%s", (1, 0)),
     Gaps("arr width=%s seed=%s", (0, 1)),
     Gaps('{"width":%s,"seed":%s}', (0, 1)),

@@ -9,7 +9,7 @@ from msgspec import Struct
 LONGEST_NAME = 200
 
 
-class Column(Struct, frozen=True, array_like=True):
+class Turns(Struct, frozen=True, array_like=True):
     """Texts that take turns as the number of the job grows."""
 
     period: int
@@ -48,7 +48,7 @@ class Pattern(Struct, frozen=True):
 
     start: int
     """The number of its first job."""
-    columns: tuple[Column, ...]
+    columns: tuple[Turns, ...]
     words: Gaps
     name: Gaps
     params: Gaps

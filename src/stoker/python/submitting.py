@@ -55,6 +55,10 @@ def submit_calls(
 ) -> range:
     """Submit a job for each call; several are the tasks of an array."""
     named = msgspec.structs.replace(_named(options, function), array=array)
+    if named.warm:
+        from stoker.python.modules import modules_of  # reads pickles, and is seldom needed
+
+        named = msgspec.structs.replace(named, warm=",".join(modules_of(function, given[0], named.warm)) or None)
     files = files_of(link, named)
     commands = [calls.command_of(files, function, call) for call in given]
     with calls.written(files, function, given) as folder:

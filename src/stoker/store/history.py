@@ -16,8 +16,10 @@ from stoker.core.learning import (
     remaining_seconds,
     signature_of,
 )
+from stoker.core.planner.displacement import unknown_rest
 from stoker.core.planner.occupancy import Preemption
 from stoker.core.planner.queue import JobKind, resolved
+from stoker.core.settings import Policy
 from stoker.core.spec import Resources
 from stoker.store.reports import NO_WORD, OwnWord
 from stoker.store.writer import Store
@@ -51,7 +53,7 @@ class RunHistory:
         """Expected seconds of a run: the median of the last runs, at most its time limit; the rest if it gave way."""
         if job.kept_seconds:
             rest = self.remaining(job, job.kept_seconds)
-            return job.kept_seconds if rest is None else rest
+            return unknown_rest(job.kept_seconds, Policy().unknown) if rest is None else rest
         limit = limit_of(job)
         if not self._has_learnt:
             return limit

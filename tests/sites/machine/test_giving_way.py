@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.core.job import GivingWay, Running, Waiting, state_word
 from stoker.core.requests import Preempt
@@ -179,6 +180,13 @@ def test_a_job_that_takes_long_to_start_again_runs_longer_before_it_gives_way(wo
     world.clock.pass_seconds(2 * HOUR)
     world.turn(3)
     assert world.runner.called("give_way") == [[world.runner.workers[key], key, 10, 120.0, True]]
+
+
+@pytest.mark.parametrize(("kept", "expected"), [(10.0, 1790.0), (2 * HOUR, 2 * HOUR)])
+def test_what_is_left_of_a_job_of_unknown_duration(world: EngineOnFakeRunner, kept: float, expected: float) -> None:
+    """Half an hour in all, or as long again: one that has hardly worked must not come before those that wait."""
+    (job_id,) = world.add(resources=WHOLE)
+    assert world.parts.history.expected(replace(world.job(job_id), kept_seconds=kept)) == expected
 
 
 def write_reports(world: EngineOnFakeRunner, job_id: int, *entries: Mapping[str, object]) -> None:

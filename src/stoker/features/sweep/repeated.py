@@ -27,26 +27,26 @@ def submitted_before(reader: Reader, sweep: SweepSpec, spec: JobSpec) -> tuple[R
     """The numbers of trials that are done or in the queue, by their work, and the newest sweep that has some."""
     wanted = _points(sweep)
     others: list[StoredSweep] = []
-    known: list[range] = []
-    found = 0
+    alike: list[range] = []
+    newest = 0
     for stored in all_sweeps(reader):
         if (stored.spec.cwd, stored.spec.extra_env) != (spec.cwd, spec.extra_env):
             continue
         if sweep.method in FIXED and _points(stored.sweep) == wanted:
             there = numbers_done_or_open(reader, stored.batch, (spec.cwd, spec.extra_env))
             numbers = Ranges([range(sweep.trials)]).among(there)
-            known += numbers.parts
-            found = max(found, stored.id if numbers else 0)
+            alike += numbers.parts
+            newest = max(newest, stored.id if numbers else 0)
         elif _may_share(stored.sweep, sweep):
             others.append(stored)
-    before = union(known)
+    before = union(alike)
     if others and len(before) < sweep.trials:
         contents = dict(_contents(reader, others))
         jobs = ((job.task, work_of(job).content) for job in trial_jobs(sweep, spec))
         looked = ((number, contents.get(content) or sweep_of_content(reader, content)) for number, content in jobs)
         more = {number: sweep_id for number, sweep_id in looked if number is not None and sweep_id is not None}
-        before, found = union([*before.parts, *ranges_of(sorted(more)).parts]), max([found, *more.values()])
-    return before, found
+        before, newest = union([*before.parts, *ranges_of(sorted(more)).parts]), max([newest, *more.values()])
+    return before, newest
 
 
 def _points(sweep: SweepSpec) -> SweepSpec:

@@ -239,8 +239,7 @@ def _rows(reader: Reader, where: str, *values: object, rows: JobRows = ALL_ROWS)
 
 
 def _trials(reader: Reader, batch: int, where: str, *values: object, rows: JobRows = ALL_ROWS) -> list[TrialJob]:
-    found = _rows(reader, where, *values, rows=rows)
-    return [trial for row in found for trial in _each(reader, batch, row)]
+    return [trial for row in _rows(reader, where, *values, rows=rows) for trial in _each(reader, batch, row)]
 
 
 def _each(reader: Reader, batch: int, row: _Row) -> Iterator[TrialJob]:

@@ -50,7 +50,7 @@ def filled(jobs: list[NewJob], patterns: list[Pattern]) -> list[tuple[object, ..
         assert job.member is not None
         assert job.task is not None
         for number in range(job.member.number, job.member.number + job.count):
-            own = [one for one in patterns if one.start <= number][-1].at(number)
+            own = [known for known in patterns if known.start <= number][-1].at(number)
             made.append((tuple(own.words.split("\0")), job.command.shell, own.name, number, own.params))
     return made
 

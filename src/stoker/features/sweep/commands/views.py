@@ -178,9 +178,9 @@ def _order(sweep: SweepNow, column: str) -> tuple[Callable[[TrialView], Key], Ca
             lambda trial: (trial.seconds or 0.0, trial.number),
             lambda record: (round(record.seconds(sweep.now) or 0.0, 3), record.number),
         )
-    known = sweep.tracked.names(sweep.stored.sweep)
-    if column not in known:
-        columns = ("trial", "state", "time", "value", *names, *known)
+    parameters = sweep.tracked.names(sweep.stored.sweep)
+    if column not in parameters:
+        columns = ("trial", "state", "time", "value", *names, *parameters)
         raise UsageError(
             f"there is no column {column}", did_you_mean(column, columns, f"columns: {', '.join(columns)}")
         )

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from stoker.core.learning import kind_of
-from stoker.core.pattern import Column, Gaps, Pattern
+from stoker.core.pattern import Gaps, Pattern, Turns
 from stoker.core.ranges import Ranges
 from stoker.core.spec import JobSpec, NewJob
 from stoker.features.sweep.model.record import REPEAT, SweepSpec, TrialMaker
@@ -111,9 +111,9 @@ def _axes(product: Product, repeat: int, trials: int) -> tuple[GridAxis, ...]:
 def _pattern(sweep: SweepSpec, part: GridPart) -> Pattern:
     columns = _Columns(sweep, part)
     names = [axis.name for axis in part.axes]
-    known = [*names, *(name for name in OWN if name not in names)]
-    before, slots_before = gaps_before(sweep.command, sweep.starter, sweep.env, known)
-    text, slots = Template(sweep.command).gaps(known)
+    filled = [*names, *(name for name in OWN if name not in names)]
+    before, slots_before = gaps_before(sweep.command, sweep.starter, sweep.env, filled)
+    text, slots = Template(sweep.command).gaps(filled)
     title = " ".join([*([_escaped(sweep.name)] if sweep.name else []), *(f"{_escaped(name)}=%s" for name in names)])
     params = ",".join(f"{_escaped(_encode(name).decode())}:%s" for name in names)
     return Pattern(
@@ -133,11 +133,11 @@ class _Columns:
     """The columns of a pattern; equal ones are one."""
 
     def __init__(self, sweep: SweepSpec, part: GridPart) -> None:
-        self.columns: list[Column] = []
+        self.columns: list[Turns] = []
         self._axes = {axis.name: axis for axis in part.axes}
         self._first = part.numbers.start
         self._texts = Texts(sweep.space)
-        self._typed = {one.name for one in sweep.space.parameters if isinstance(one.domain, Choices)}
+        self._typed = {parameter.name for parameter in sweep.space.parameters if isinstance(parameter.domain, Choices)}
         """Parameters with texts as the user typed them."""
 
     def add(self, name: str, quoted: Mapping[str, str] | None = None) -> int:
@@ -149,20 +149,20 @@ class _Columns:
 
         if name in self._axes:
             return self._place(self._column(name, write))
-        return self._place(Column(1, ("0",)) if name == REPEAT else Column(1, first=self._first, size=LAST))
+        return self._place(Turns(1, ("0",)) if name == REPEAT else Turns(1, first=self._first, size=LAST))
 
     def add_json(self, name: str) -> int:
         """A column for a value in JSON."""
         return self._place(self._column(name, lambda value: _encode(value).decode()))
 
-    def _column(self, name: str, write: Callable[[Scalar], str]) -> Column:
+    def _column(self, name: str, write: Callable[[Scalar], str]) -> Turns:
         axis = self._axes[name]
         values = axis.values
         if isinstance(values, range) and name not in self._typed:
-            return Column(axis.period, (), values.start, values.step, len(values))
-        return Column(axis.period, tuple(map(write, values)))
+            return Turns(axis.period, (), values.start, values.step, len(values))
+        return Turns(axis.period, tuple(map(write, values)))
 
-    def _place(self, column: Column) -> int:
+    def _place(self, column: Turns) -> int:
         if column not in self.columns:
             self.columns.append(column)
         return self.columns.index(column)

@@ -290,8 +290,8 @@ class TrialSummary:
         """The mean of each objective over trials of a point."""
         if len(repeats) == 1:
             return {
-                one.name: value
-                for one, value in zip(self._objectives, repeats[0].values, strict=True)
+                objective.name: value
+                for objective, value in zip(self._objectives, repeats[0].values, strict=True)
                 if value is not None
             }
         columns = zip(*(record.values for record in repeats), strict=True)

@@ -529,7 +529,7 @@ export interface LabWaiting {
   since: string | null;
 }
 
-/** What a user had in the last weeks, of which the first one ends today. */
+/** The usage of a user in the last weeks, of which the first one ends today. */
 export interface LabWeeks {
   user: string;
   gpu_hours: number[];

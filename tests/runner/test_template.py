@@ -125,7 +125,7 @@ BAD_MODULES = {
 }
 
 
-class TestUnusable:
+class TestCannotFork:
     """Modules with which no job may start."""
 
     @pytest.mark.parametrize("name", BAD_MODULES)

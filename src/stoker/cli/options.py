@@ -52,7 +52,7 @@ SERVER = ("-S", "--server")
 TYPED_WORDS = "stoker.words"
 
 
-class TypedCommand(NamedTuple):
+class CommandElsewhere(NamedTuple):
     """A command as it was typed, for another machine."""
 
     command: str
@@ -86,7 +86,7 @@ class StokerCommand(click.Command):
         arguments = [ctx.params.get(name) for name in _NAMES_OF_IDS]
         ids = tuple(word for given in arguments if given for word in ((given,) if isinstance(given, str) else given))
         if server is not None or any(":" in word for word in ids):
-            line = TypedCommand(str(self.name), ctx.meta[TYPED_WORDS], ids, server or "")
+            line = CommandElsewhere(str(self.name), ctx.meta[TYPED_WORDS], ids, server or "")
             code = load(elsewhere().forward)(line)
             if code is not None:
                 return code

@@ -264,7 +264,7 @@ Event = (
 
 
 class Differences(Protocol):
-    """What jobs that share a row differ in."""
+    """The fields in which jobs that share a row differ."""
 
     def fields(self, job: Job, first: int) -> dict[str, Any]:
         """Those of one of the jobs that another one stands for."""

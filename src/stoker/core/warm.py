@@ -36,7 +36,7 @@ class PythonCommand(NamedTuple):
 
 
 class WarmRun(Struct, frozen=True):
-    """What a process that was forked from a template runs."""
+    """The program of a process that was forked from a template."""
 
     template: str
     """The key of the template."""
@@ -98,7 +98,7 @@ def read_python(command: Command) -> PythonCommand | str:
 
 
 def _read_option(word: str, rest: list[str]) -> tuple[str, str]:
-    """What a word of options means: "module" and its name, "value" and the next word if that is one, or a reason."""
+    """The kind of a word of options, "module" or "value", with the name or the next word; or a reason."""
     if word == "-":
         return "it reads its program from the input", ""
     if word.startswith("--"):

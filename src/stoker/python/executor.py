@@ -59,7 +59,7 @@ class Executor(concurrent.futures.Executor):
         self._link = find_link()
         submitting.check(self._link, self._options)
         self._modules: list[str] = []
-        """What jobs import before they are forked, as its first call shows; empty until then, or if they are not."""
+        """Modules that jobs import before they are forked; empty before the first call, or if jobs start cold."""
         self._lock = threading.Lock()
         self._open: set[Job] = set()
         self._is_shut = False

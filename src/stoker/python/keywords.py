@@ -79,13 +79,13 @@ def read_keywords(given: Mapping[str, Any]) -> JobOptions:
 
 def with_variables(options: JobOptions, environment: Mapping[str, str]) -> JobOptions:
     """The options, completed by STOKER_* variables."""
-    found = {}
+    values = {}
     for option in OPTIONS:
         variable = option.variable_in(environment)
         text = environment.get(variable) if variable and option.name != "array" else None
         if text and getattr(options, option.name) is None:
-            found[option.name] = _read_variable(option, text)
-    return msgspec.structs.replace(options, **found) if found else options
+            values[option.name] = _read_variable(option, text)
+    return msgspec.structs.replace(options, **values) if values else options
 
 
 def _read_variable(option: Option, text: str) -> Any:

@@ -26,7 +26,7 @@ Stamp = tuple[int, int, int, int]
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """What changes with the content of a file; None if there is none."""
+    """Facts that change with the content of a file; None if there is no file."""
     try:
         status = os.stat(path)
     except OSError:

@@ -43,7 +43,7 @@ _RELIED_ON: tuple[ModuleType, ...] = (os, select, signal, socket, time, json, gc
 _INSTALLED = re.compile(r"/(?:site|dist)-packages/")
 
 
-class Unusable(Exception):
+class CannotFork(Exception):
     """Why no job can be forked from this process."""
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     streams = [_moved(number) for number in (0, 1, 2)]
     try:
         template = _made(settings, control)
-    except Unusable as error:
+    except CannotFork as error:
         control.send(FAILED + str(error).encode(errors="replace")[:2000])
         os._exit(1)
     control.send(READY + str(len(template.files)).encode())
@@ -105,7 +105,7 @@ def _made(settings: Mapping[str, Any], control: socket.socket) -> TemplateImage:
     _check_state(before)
     for name, why in _STARTED_ONCE.items():
         if name in sys.modules:
-            raise Unusable(f"{name}: {why}")
+            raise CannotFork(f"{name}: {why}")
     return TemplateImage(settings)
 
 
@@ -129,7 +129,7 @@ def _import(module: str, mine: int) -> None:
     except BaseException as error:
         if os.getpid() == mine:
             text = f"{type(error).__name__}: {error}".strip().partition("\n")[0]
-            raise Unusable(f"{name} cannot be imported ({text})") from None
+            raise CannotFork(f"{name} cannot be imported ({text})") from None
     if os.getpid() != mine:  # a copy that the module made and that came back
         os._exit(0)
 
@@ -138,13 +138,13 @@ def _check_descriptors(known: set[int]) -> None:
     for number, target in _descriptors():
         if number not in known and (match := _HANDLES.match(target)):
             what = "a GPU or another device" if match[0].startswith("/dev") else "a socket or an event queue"
-            raise Unusable(f"the modules opened {what} ({target})")
+            raise CannotFork(f"the modules opened {what} ({target})")
 
 
 def _check_processes() -> None:
     with contextlib.suppress(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
-        raise Unusable("the modules started a process")
+        raise CannotFork("the modules started a process")
 
 
 def _check_threads() -> None:
@@ -155,7 +155,7 @@ def _check_threads() -> None:
         os.waitpid(child, 0)
     if (count := len(os.listdir("/proc/self/task"))) > 1:
         names = sorted({_thread_name(task) for task in os.listdir("/proc/self/task")})
-        raise Unusable(f"the modules started {count - 1} threads ({', '.join(names)})")
+        raise CannotFork(f"the modules started {count - 1} threads ({', '.join(names)})")
 
 
 def _thread_name(task: str) -> str:
@@ -169,12 +169,12 @@ def _check_state(before: Mapping[ModuleType, Mapping[str, object]]) -> None:
     for module, names in before.items():
         for name, value in names.items():
             if vars(module).get(name) is not value and not name.startswith("__"):
-                raise Unusable(f"the modules replace {module.__name__}.{name}")
+                raise CannotFork(f"the modules replace {module.__name__}.{name}")
     if "weakref" in sys.modules:
         finalizers = sys.modules["weakref"].finalize._registry
         for info in list(finalizers.values()):
             if "TemporaryDirectory" in getattr(info.func, "__qualname__", ""):
-                raise Unusable("the modules made a temporary directory, which ends with the first job")
+                raise CannotFork("the modules made a temporary directory, which ends with the first job")
 
 
 def _descriptors() -> Iterator[tuple[int, str]]:

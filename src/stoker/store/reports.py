@@ -155,7 +155,7 @@ WORD_INTERVAL = 10.0
 
 
 class OwnWord(NamedTuple):
-    """What a running job has reported, as far as it matters when it may have to give way."""
+    """The reports of a running job that matter when it may have to give way."""
 
     kept: float | None = None
     """Seconds of this run up to its last save (`stoker.saved()`)."""
@@ -193,7 +193,7 @@ class OwnWords:
 
 
 def own_word(reports: list[ReportLine], run: int, since: float, now: float) -> OwnWord:
-    """What a run that began at `since` has reported."""
+    """The word of a run that began at `since`."""
     saves = [report.at for report in reports if report.saved and report.attempt == run and since <= report.at <= now]
     progress = _reported(reports, run, now)
     left = None if progress is None else _with_left(progress, max(0.0, now - since)).left

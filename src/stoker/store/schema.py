@@ -255,7 +255,7 @@ class Adoption(Struct, frozen=True):
 
 
 class OwnColumns(NamedTuple):
-    """What a line of a list, or a member that follows from a pattern, gets in its row when it first starts."""
+    """The columns that a line of a list, or a member that follows from a pattern, gets when it first starts."""
 
     content: bytes | None = None
     words: bytes | None = None

@@ -233,7 +233,7 @@ class Store(Reader):
             connection.executemany("DELETE FROM requests WHERE id = ?", done)
             rests = [(rest.job, rest.count, encode(rest), number) for number, rest in answered.items() if rest]
             connection.executemany("UPDATE requests SET job = ?, count = ?, body = ? WHERE id = ?", rests)
-            news = [(signature, msgspec.json.encode(known).decode()) for signature, known in learnt.items()]
+            news = [(signature, msgspec.json.encode(use).decode()) for signature, use in learnt.items()]
             connection.executemany("INSERT OR REPLACE INTO learnt VALUES (?, ?)", news)
             connection.executemany(MEASURE, map(measure_row, measured))
             if rows := list(samples):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stoker.cli.options import TypedCommand
+from stoker.cli.options import CommandElsewhere
 from stoker.core.errors import UsageError
 from stoker.features.servers import forward
 from stoker.features.servers.settings import SshServer
@@ -28,9 +28,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return lines
 
 
-def line(text: str, *ids: str, server: str = "") -> TypedCommand:
+def line(text: str, *ids: str, server: str = "") -> CommandElsewhere:
     command, *words = text.split()
-    return TypedCommand(command, tuple(words), ids, server)
+    return CommandElsewhere(command, tuple(words), ids, server)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def line(text: str, *ids: str, server: str = "") -> TypedCommand:
         (line("shell -S gpu3 -G 1 python -S gpu2", server="gpu3"), None),
     ],
 )
-def test_words(sent: list[list[str]], typed: TypedCommand, there: str | None) -> None:
+def test_words(sent: list[list[str]], typed: CommandElsewhere, there: str | None) -> None:
     """The name of the server goes, all else stays; the exit code is that of the command there."""
     if there is None:
         with pytest.raises(UsageError, match="needs a terminal"):
@@ -76,7 +76,7 @@ def test_names_with_colons(sent: list[list[str]]) -> None:
         (line("status -S any", server="any"), "for new jobs"),
     ],
 )
-def test_refused(sent: list[list[str]], typed: TypedCommand, said: str) -> None:
+def test_refused(sent: list[list[str]], typed: CommandElsewhere, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         forward.forward(typed)
     assert not sent

@@ -6,13 +6,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stoker.cli.options import SERVER, TypedCommand
+from stoker.cli.options import SERVER, CommandElsewhere
 from stoker.core.errors import UsageError
 from stoker.features.servers.connection import run_attached
 from stoker.features.servers.settings import ANY, SshServer, server_named, servers, ssh_names
 
 
-def forward(line: TypedCommand) -> int | None:
+def forward(line: CommandElsewhere) -> int | None:
     """The exit code of the command there; None if its ids are of this machine after all."""
     place = _place(line)
     if place is None:
@@ -25,7 +25,7 @@ def forward(line: TypedCommand) -> int | None:
     return run_attached(place, [line.command, *words], terminal=terminal)
 
 
-def _place(line: TypedCommand) -> SshServer | None:
+def _place(line: CommandElsewhere) -> SshServer | None:
     """The one server that option and ids name."""
     names = {*servers(), *ssh_names()}
     prefixes = [word.partition(":")[0] if ":" in word else "" for word in line.ids]

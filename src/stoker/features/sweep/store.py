@@ -303,13 +303,13 @@ def trial_params(reader: Reader, batch: int, jobs: Collection[int] | None = None
 
 def params_at_ends(reader: Reader, batch: int, most: int) -> list[Params]:
     """The parameters of the first and the last trials."""
-    found: list[Params] = []
+    params: list[Params] = []
     for way in (1, -1):
         order = "ASC" if way > 0 else "DESC"
         rows = _rows(reader, f"batch = ? ORDER BY member {order} LIMIT ?", batch, most)
         numbered = ((row, number) for row in rows for number in row.numbers[::way])
-        found += [read_params(_params(reader, batch, row, number)) for row, number in islice(numbered, most)]
-    return found
+        params += [read_params(_params(reader, batch, row, number)) for row, number in islice(numbered, most)]
+    return params
 
 
 def trials_without(reader: Reader, batch: int, numbers: Collection[int], limit: int, offset: int) -> list[int]:

@@ -665,7 +665,7 @@ def content_of(path: Path) -> bytes:
 def test_full_disk(tmp_path: Path) -> None:
     """A function that finds no room is refused; a result that finds none fails with words on that, even without log."""
     with small_disk(tmp_path / "disk", "size=12m") as disk, programs_in(disk) as queue:
-        executor = stoker.Executor(gpus=0)
+        executor = stoker.Executor(gpus=0, freeze=False)  # the code of this work tree would fill the disk
         assert executor.submit(pow, 2, 2).result(60) == 4
         with pytest.raises(stoker.StokerError, match=r"cannot be written to .*: No space left"):
             executor.submit(len, os.urandom(20_000_000))

@@ -50,8 +50,9 @@ def test_a_cancelled_array_is_told_once(queue: Background) -> None:
     queue.wait_lines("ids", 1)
     queue("cancel", "1")
     queue.wait_lines("ids", 3)
-    assert queue.lines("ids") == ["8", "1-7", "9-100000"]
-    assert queue.lines("hooks") == ["8 done 0", "1 cancelled", "9 cancelled"]
+    assert queue.lines("ids")[0] == "8"
+    assert sorted(queue.lines("ids")) == ["1-7", "8", "9-100000"]
+    assert sorted(queue.lines("hooks")) == ["1 cancelled", "8 done 0", "9 cancelled"]
 
 
 def test_hooks_are_not_shown(queue: Background) -> None:

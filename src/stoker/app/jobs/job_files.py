@@ -83,6 +83,10 @@ class PlainLines(Sequence[ParsedJob]):
             return list(map(self._made, self._texts[at], self._lines[at]))
         return self._made(self._texts[at], self._lines[at])
 
+    def longest(self) -> ParsedJob:
+        """The line with the most bytes."""
+        return self[max(range(len(self)), key=lambda at: len(self._texts[at]))]
+
     def _made(self, text: bytes, line: int) -> ParsedJob:
         return ParsedJob(Command((os.fsdecode(text),), self._shell), self._source, line=line)
 

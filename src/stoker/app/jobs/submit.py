@@ -344,7 +344,7 @@ class QueueSubmission:
                 self._refuse_unusable(spec, options)
             self.needs_devices = self.needs_devices or (spec.resources.gpus > 0 and not spec.cluster)
             self.clusters += [spec.cluster] if spec.cluster not in self.clusters else []
-        for item in items:
+        for item in [items.longest()] if isinstance(items, PlainLines) else items:
             try:
                 self._limits.check(item.command.words, self._builder.options_of(item).env)
             except UsageError as error:

@@ -10,6 +10,7 @@ import pytest
 
 import stoker
 from support.background import Background
+from support.optional import require
 from support.python_program import programs_in
 from support.wait import PATIENCE_SECONDS
 
@@ -47,6 +48,7 @@ class TestCommand:
 
     def test_frozen_code(self, background: Background) -> None:
         """A template belongs to one snapshot, and the modules that it has come from there."""
+        require("git")
         for words in (("init", "-q"), ("add", ".")):
             subprocess.run(["git", *words], cwd=background.cwd, check=True, timeout=PATIENCE_SECONDS)
         (background.cwd / "train.py").write_text("import beside; print(beside.value, beside.__file__)")
